@@ -1,0 +1,3 @@
+//! Update rules, learning-rate policies and the EASGD equations.
+
+pub mod easgd;
