@@ -1,4 +1,11 @@
 //! The vocabulary of Quadrille: networks, layers, sub-tasks, graphs, plans and devices.
+//!
+//! Nothing here computes fast, spawns a thread or reads a clock; see `ARCHITECTURE.md` for the map.
 #![forbid(unsafe_code)]
 
+pub mod layer;
+pub mod net;
+pub mod rng;
+pub mod shape;
+pub mod site;
 pub mod solver;

@@ -1,0 +1,106 @@
+//! Sources: `Data` reads a data set, `Input` is filled by the program.
+
+use super::{Accesses, Arity, Inferred, Meaning, Operand, SubTask};
+use crate::shape::Shape;
+use crate::site::Fault;
+
+/// What is done to a sample on its way into the net: `(value − mean) · scale`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transform {
+    /// Factor, after the mean was taken off.
+    pub scale: f32,
+    /// Mean of each channel, or one for all; empty for none.
+    pub mean_values: Vec<f32>,
+}
+
+impl Default for Transform {
+    fn default() -> Self {
+        Self { scale: 1.0, mean_values: Vec::new() }
+    }
+}
+
+/// Samples and labels from a data set. Tops: data (N, C, H, W) and, if there is a second, labels (N).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Data {
+    /// The data set, as the file names it.
+    pub source: String,
+    /// Images in a mini-batch.
+    pub batch: usize,
+    /// What is done to each sample.
+    pub transform: Transform,
+    /// Channels, height and width of a sample; `None` until somebody has looked at the data set.
+    pub sample: Option<[usize; 3]>,
+}
+
+impl Meaning for Data {
+    fn arity(&self) -> Arity {
+        Arity { bottoms: 0..=0, tops: 1..=2 }
+    }
+
+    fn infer(&self, _: &[Shape]) -> Result<Inferred, Fault> {
+        if self.batch == 0 {
+            return Err(Fault::new("data_param.batch_size", "0; expected at least 1 image in a mini-batch"));
+        }
+        let [c, h, w] = self
+            .sample
+            .ok_or_else(|| Fault::new("data_param.source", "the shape of its samples is not known"))?;
+        let means = self.transform.mean_values.len();
+        if means > 1 && means != c {
+            return Err(Fault::new(
+                "transform_param.mean_value",
+                format!("{means} values for samples of {c} channels; expected 1 or {c}"),
+            ));
+        }
+        let data = Shape::checked(&[self.batch, c, h, w], "data_param.batch_size")?;
+        Ok(Inferred { tops: vec![data, Shape::new([self.batch])], ..Inferred::default() })
+    }
+
+    fn accesses(&self, sub: SubTask) -> Option<Accesses> {
+        // The second top is optional; the net drops what does not exist.
+        (sub == SubTask::Load).then(|| Accesses::new([], [Operand::Top(0), Operand::Top(1)]))
+    }
+
+    fn flops(&self, _: SubTask, _: &[Shape], _: &[Shape]) -> u64 {
+        0
+    }
+}
+
+/// Arrays that the program fills before a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Shape of each top; one shape serves all tops.
+    pub shapes: Vec<Vec<usize>>,
+    /// Number of tops.
+    pub tops: usize,
+}
+
+impl Meaning for Input {
+    fn arity(&self) -> Arity {
+        Arity { bottoms: 0..=0, tops: 1..=usize::MAX }
+    }
+
+    fn infer(&self, _: &[Shape]) -> Result<Inferred, Fault> {
+        let field = "input_param.shape";
+        if self.shapes.len() != 1 && self.shapes.len() != self.tops {
+            return Err(Fault::new(
+                field,
+                format!(
+                    "{} shapes for {} tops; expected one for all or one each",
+                    self.shapes.len(),
+                    self.tops
+                ),
+            ));
+        }
+        let shape_of = |i: usize| Shape::checked(self.shapes.get(i).unwrap_or(&self.shapes[0]), field);
+        Ok(Inferred { tops: (0..self.tops).map(shape_of).collect::<Result<_, _>>()?, ..Inferred::default() })
+    }
+
+    fn accesses(&self, sub: SubTask) -> Option<Accesses> {
+        (sub == SubTask::Load)
+            .then(|| Accesses::new([], (0..self.tops).map(Operand::Top).collect::<Vec<_>>()))
+    }
+
+    fn flops(&self, _: SubTask, _: &[Shape], _: &[Shape]) -> u64 {
+        0
+    }
+}

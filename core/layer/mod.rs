@@ -1,0 +1,271 @@
+//! What a layer means: parameters, shapes, sub-tasks, what each reads and writes, and how much work it is.
+//!
+//! One file per layer family. How a backend computes a sub-task is that backend's affair (`cpu/layer`); the
+//! naive meaning of every sub-task is in [`crate::reference`].
+
+mod accuracy;
+mod convolution;
+mod data;
+mod filler;
+mod inner_product;
+mod pooling;
+mod relu;
+mod softmax;
+mod softmax_loss;
+mod split;
+
+pub use accuracy::Accuracy;
+pub use convolution::Convolution;
+pub use data::{Data, Input, Transform};
+pub use filler::{Filler, VarianceNorm};
+pub use inner_product::InnerProduct;
+pub use pooling::{PoolMethod, Pooling, Window};
+pub use relu::Relu;
+pub use softmax::{ClassView, Softmax};
+pub use softmax_loss::{Normalization, SoftmaxWithLoss};
+pub use split::Split;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::shape::Shape;
+use crate::site::Fault;
+
+/// What a task does. The first four belong to a layer's arithmetic, the rest move or change parameters and data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SubTask {
+    /// Computes the tops from the bottoms and the parameters.
+    Forward,
+    /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below.
+    GradActivation,
+    /// ∇W: computes the gradient of the weight (parameter 0).
+    GradWeight,
+    /// ∇B: computes the gradient of the bias (parameter 1).
+    GradBias,
+    /// Applies the solver's rule to the layer's parameters.
+    Update,
+    /// Copies a mini-batch into the tops of a data layer.
+    Load,
+    /// Adds another device's gradients of a chunk to this device's.
+    Accumulate,
+    /// Copies the summed gradients of a chunk to another device.
+    Broadcast,
+}
+
+impl SubTask {
+    /// Every sub-task, in the order of an iteration.
+    pub const ALL: [Self; 8] = [
+        Self::Load,
+        Self::Forward,
+        Self::GradActivation,
+        Self::GradWeight,
+        Self::GradBias,
+        Self::Accumulate,
+        Self::Broadcast,
+        Self::Update,
+    ];
+}
+
+impl fmt::Display for SubTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Forward => "forward",
+            Self::GradActivation => "grad-activation",
+            Self::GradWeight => "grad-weight",
+            Self::GradBias => "grad-bias",
+            Self::Update => "update",
+            Self::Load => "load",
+            Self::Accumulate => "accumulate",
+            Self::Broadcast => "broadcast",
+        })
+    }
+}
+
+/// One of the arrays that a layer's sub-tasks work on, in the layer's own terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// Values of bottom `i`.
+    Bottom(usize),
+    /// Gradient of bottom `i`.
+    BottomGrad(usize),
+    /// Values of top `i`.
+    Top(usize),
+    /// Gradient of top `i`.
+    TopGrad(usize),
+    /// Parameter `i`: 0 is the weight, 1 the bias.
+    Param(usize),
+    /// Gradient of parameter `i`.
+    ParamGrad(usize),
+    /// State of the layer's own that backward needs from forward, such as the positions of maxima.
+    Aux(usize),
+}
+
+/// What a sub-task reads and writes. A write without a read replaces the whole array.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// Arrays that are read.
+    pub reads: Vec<Operand>,
+    /// Arrays that are written.
+    pub writes: Vec<Operand>,
+}
+
+impl Accesses {
+    pub(crate) fn new(reads: impl Into<Vec<Operand>>, writes: impl Into<Vec<Operand>>) -> Self {
+        Self { reads: reads.into(), writes: writes.into() }
+    }
+}
+
+/// A parameter that a layer owns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamShape {
+    /// Extents, in Caffe's order.
+    pub shape: Shape,
+    /// How it starts.
+    pub filler: Filler,
+}
+
+/// What follows from the shapes of the bottoms.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inferred {
+    /// Shapes of the tops.
+    pub tops: Vec<Shape>,
+    /// The layer's parameters: weight, then bias.
+    pub params: Vec<ParamShape>,
+    /// Shapes of the layer's own state.
+    pub aux: Vec<Shape>,
+}
+
+/// How many bottoms and tops a layer may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arity {
+    /// Number of bottoms.
+    pub bottoms: RangeInclusive<usize>,
+    /// Number of tops.
+    pub tops: RangeInclusive<usize>,
+}
+
+/// The questions that every layer family answers.
+pub(crate) trait Meaning {
+    /// How many bottoms and tops there may be.
+    fn arity(&self) -> Arity;
+    /// Shapes of tops, parameters and state.
+    fn infer(&self, bottoms: &[Shape]) -> Result<Inferred, Fault>;
+    /// What `sub` reads and writes; `None` if the layer has no such sub-task.
+    fn accesses(&self, sub: SubTask) -> Option<Accesses>;
+    /// Floating-point operations of `sub` (a multiply and an add are two).
+    fn flops(&self, sub: SubTask, bottoms: &[Shape], tops: &[Shape]) -> u64;
+    /// Whether top 0 may lie in the memory of bottom 0.
+    fn works_in_place(&self) -> bool {
+        false
+    }
+}
+
+/// A layer: its type and its parameters as the network file states them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Layer {
+    /// Samples and labels from a data set.
+    Data(Data),
+    /// Arrays that the program fills.
+    Input(Input),
+    /// Convolution.
+    Convolution(Convolution),
+    /// Maximum or average over windows.
+    Pooling(Pooling),
+    /// A fully connected layer.
+    InnerProduct(InnerProduct),
+    /// Rectified linear unit.
+    Relu(Relu),
+    /// Softmax.
+    Softmax(Softmax),
+    /// Multinomial logistic loss of a softmax.
+    SoftmaxWithLoss(SoftmaxWithLoss),
+    /// Share of right answers.
+    Accuracy(Accuracy),
+    /// One blob for several readers; inserted by the net, never written by users.
+    Split(Split),
+}
+
+/// The names of the types in network files, as Caffe writes them.
+pub const TYPE_NAMES: [&str; 10] = [
+    "Data",
+    "Input",
+    "Convolution",
+    "Pooling",
+    "InnerProduct",
+    "ReLU",
+    "Softmax",
+    "SoftmaxWithLoss",
+    "Accuracy",
+    "Split",
+];
+
+impl Layer {
+    fn meaning(&self) -> &dyn Meaning {
+        match self {
+            Self::Data(l) => l,
+            Self::Input(l) => l,
+            Self::Convolution(l) => l,
+            Self::Pooling(l) => l,
+            Self::InnerProduct(l) => l,
+            Self::Relu(l) => l,
+            Self::Softmax(l) => l,
+            Self::SoftmaxWithLoss(l) => l,
+            Self::Accuracy(l) => l,
+            Self::Split(l) => l,
+        }
+    }
+
+    /// The type's name in network files.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Data(_) => "Data",
+            Self::Input(_) => "Input",
+            Self::Convolution(_) => "Convolution",
+            Self::Pooling(_) => "Pooling",
+            Self::InnerProduct(_) => "InnerProduct",
+            Self::Relu(_) => "ReLU",
+            Self::Softmax(_) => "Softmax",
+            Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
+            Self::Accuracy(_) => "Accuracy",
+            Self::Split(_) => "Split",
+        }
+    }
+
+    /// How many bottoms and tops there may be.
+    pub fn arity(&self) -> Arity {
+        self.meaning().arity()
+    }
+
+    /// Shapes of tops, parameters and state, from the shapes of the bottoms.
+    ///
+    /// # Errors
+    /// A [`Fault`] naming the field that makes the layer impossible on these bottoms.
+    pub fn infer(&self, bottoms: &[Shape]) -> Result<Inferred, Fault> {
+        self.meaning().infer(bottoms)
+    }
+
+    /// What `sub` reads and writes; `None` if the layer has no such sub-task.
+    pub fn accesses(&self, sub: SubTask) -> Option<Accesses> {
+        self.meaning().accesses(sub)
+    }
+
+    /// Floating-point operations of `sub` (a multiply and an add are two).
+    pub fn flops(&self, sub: SubTask, bottoms: &[Shape], tops: &[Shape]) -> u64 {
+        self.meaning().flops(sub, bottoms, tops)
+    }
+
+    /// Whether top 0 may lie in the memory of bottom 0.
+    pub fn works_in_place(&self) -> bool {
+        self.meaning().works_in_place()
+    }
+
+    /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::SoftmaxWithLoss(_))
+    }
+
+    /// Whether the layer's tops come from outside the net.
+    pub fn is_source(&self) -> bool {
+        matches!(self, Self::Data(_) | Self::Input(_))
+    }
+}

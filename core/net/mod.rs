@@ -1,0 +1,171 @@
+//! A network: layers wired by blobs, with every shape known and every parameter placed.
+
+mod build;
+mod params;
+mod spec;
+
+pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamView};
+pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, StateRule};
+
+use std::sync::Arc;
+
+use crate::layer::{Accesses, Layer, Operand, SubTask};
+use crate::shape::Shape;
+use crate::site::Site;
+
+/// A layer's place in the net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LayerId(pub usize);
+
+/// A blob's place in the net. A blob is written by one layer only; a layer that works in place makes a new blob
+/// in the same storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlobId(pub usize);
+
+/// The memory of one or several blobs' values or gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StorageId(pub usize);
+
+/// A layer's own state in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AuxId(pub usize);
+
+/// One blob.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blob {
+    /// Its name in the file; several blobs have one name if layers work in place or read it together.
+    pub name: String,
+    /// Extents.
+    pub shape: Shape,
+    /// Where its values lie.
+    pub data: StorageId,
+    /// Where its gradient lies, if it has one.
+    pub grad: Option<StorageId>,
+    /// The layer that makes it.
+    pub producer: LayerId,
+    /// How many layers read it; 0 for an output of the net.
+    pub readers: usize,
+}
+
+/// One layer of a net.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetLayer {
+    /// Its name.
+    pub name: String,
+    /// Where it stands in the file.
+    pub site: Site,
+    /// Type and parameters.
+    pub layer: Layer,
+    /// What it reads.
+    pub bottoms: Vec<BlobId>,
+    /// What it makes.
+    pub tops: Vec<BlobId>,
+    /// Its parameters.
+    pub params: Vec<ParamId>,
+    /// Its own state.
+    pub aux: Vec<AuxId>,
+    /// Weight of each top in the loss, times the share of the mini-batch that this net computes.
+    pub loss_weights: Vec<f32>,
+    /// Whether the loss depends on it, so that it takes part in backward.
+    pub under_loss: bool,
+}
+
+/// A network, ready to be planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Net {
+    /// Its name.
+    pub name: String,
+    /// The file it comes from.
+    pub file: Arc<str>,
+    /// Training or testing.
+    pub phase: Phase,
+    /// Layers in the order of forward.
+    pub layers: Vec<NetLayer>,
+    /// Blobs in the order of their making.
+    pub blobs: Vec<Blob>,
+    /// Elements of each storage.
+    pub storages: Vec<usize>,
+    /// Elements of each layer's own state.
+    pub aux: Vec<usize>,
+    /// The packed buffer.
+    pub params: ParamLayout,
+    /// Whether parameters that are frozen (`lr_mult` 0) get gradients all the same.
+    pub force_backward: bool,
+}
+
+impl Net {
+    /// One blob.
+    pub fn blob(&self, id: BlobId) -> &Blob {
+        &self.blobs[id.0]
+    }
+
+    /// One layer.
+    pub fn layer(&self, id: LayerId) -> &NetLayer {
+        &self.layers[id.0]
+    }
+
+    /// Images of a mini-batch: those of the first source.
+    pub fn batch(&self) -> usize {
+        let source = self.layers.iter().find(|l| l.layer.is_source());
+        source.map_or(1, |l| self.blob(l.tops[0]).shape.images())
+    }
+
+    /// Shapes of a layer's bottoms.
+    pub fn bottom_shapes(&self, layer: LayerId) -> Vec<Shape> {
+        self.layer(layer).bottoms.iter().map(|b| self.blob(*b).shape.clone()).collect()
+    }
+
+    /// Shapes of a layer's tops.
+    pub fn top_shapes(&self, layer: LayerId) -> Vec<Shape> {
+        self.layer(layer).tops.iter().map(|b| self.blob(*b).shape.clone()).collect()
+    }
+
+    /// Blobs that nobody reads, in the order of their making: what Caffe prints as the net's output.
+    pub fn outputs(&self) -> impl Iterator<Item = BlobId> {
+        self.blobs.iter().enumerate().filter(|(_, b)| b.readers == 0).map(|(i, _)| BlobId(i))
+    }
+
+    /// The blobs that make up the loss, with their weights.
+    pub fn losses(&self) -> impl Iterator<Item = (BlobId, f32)> {
+        self.layers
+            .iter()
+            .flat_map(|l| l.tops.iter().copied().zip(l.loss_weights.iter().copied()))
+            .filter(|(_, weight)| *weight != 0.0)
+    }
+
+    /// Whether a layer's parameter is trained.
+    fn is_trained(&self, id: ParamId) -> bool {
+        self.force_backward || self.params.view(id).lr_mult != 0.0
+    }
+
+    /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out.
+    /// `None` if nothing is left to do.
+    pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
+        let layer = self.layer(id);
+        let backward = matches!(sub, SubTask::GradActivation | SubTask::GradWeight | SubTask::GradBias);
+        if backward && !layer.under_loss {
+            return None;
+        }
+        let exists = |operand: &Operand| match *operand {
+            Operand::Bottom(i) => i < layer.bottoms.len(),
+            Operand::Top(i) => i < layer.tops.len(),
+            Operand::BottomGrad(i) => layer.bottoms.get(i).is_some_and(|b| self.blob(*b).grad.is_some()),
+            Operand::TopGrad(i) => layer.tops.get(i).is_some_and(|b| self.blob(*b).grad.is_some()),
+            Operand::Param(i) => i < layer.params.len(),
+            Operand::ParamGrad(i) => layer.params.get(i).is_some_and(|p| self.is_trained(*p)),
+            Operand::Aux(i) => i < layer.aux.len(),
+        };
+        let mut accesses = layer.layer.accesses(sub)?;
+        accesses.reads.retain(exists);
+        accesses.writes.retain(exists);
+        (!accesses.writes.is_empty()).then_some(accesses)
+    }
+
+    /// Floating-point operations of one sub-task.
+    pub fn flops(&self, id: LayerId, sub: SubTask) -> u64 {
+        match self.accesses(id, sub) {
+            Some(_) => self.layer(id).layer.flops(sub, &self.bottom_shapes(id), &self.top_shapes(id)),
+            None => 0,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The packed buffer: every parameter of a net in one allocation, with named views.
+
+use std::ops::Range;
+
+use crate::layer::Filler;
+use crate::rng::{Purpose, Stream};
+use crate::shape::Shape;
+
+/// Views start at multiples of this many elements: one cache line, and one full vector of AVX-512.
+pub const ALIGNMENT: usize = 16;
+
+/// A parameter's place among a net's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParamId(pub usize);
+
+/// One parameter in the packed buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamView {
+    /// `layer/index`, index 0 being the weight: Caffe's order.
+    pub name: String,
+    /// Extents.
+    pub shape: Shape,
+    /// First element in the packed buffer.
+    pub offset: usize,
+    /// Factor of the learning rate.
+    pub lr_mult: f32,
+    /// Factor of the weight decay.
+    pub decay_mult: f32,
+    /// How it starts.
+    pub filler: Filler,
+}
+
+impl ParamView {
+    /// The elements in the packed buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.shape.count()
+    }
+}
+
+/// Where each parameter lies in a packed buffer. Weights, gradients, histories and centres all use it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParamLayout {
+    views: Vec<ParamView>,
+    len: usize,
+}
+
+impl ParamLayout {
+    /// Puts a parameter behind the others; `offset` of the view is set here.
+    pub(super) fn push(&mut self, mut view: ParamView) -> ParamId {
+        view.offset = self.len;
+        self.len = (self.len + view.shape.count()).next_multiple_of(ALIGNMENT);
+        self.views.push(view);
+        ParamId(self.views.len() - 1)
+    }
+
+    /// All views in order.
+    pub fn views(&self) -> &[ParamView] {
+        &self.views
+    }
+
+    /// One view.
+    pub fn view(&self, id: ParamId) -> &ParamView {
+        &self.views[id.0]
+    }
+
+    /// Elements of a packed buffer, padding between views included (it stays 0).
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the net has no parameters.
+    pub fn is_empty(&self) -> bool {
+        self.views.is_empty()
+    }
+
+    /// Learnable values, without padding.
+    pub fn values(&self) -> usize {
+        self.views.iter().map(|v| v.shape.count()).sum()
+    }
+
+    /// Fills a packed buffer of weights (all of it, padding with 0) from `seed`.
+    pub fn fill(&self, seed: u64, weights: &mut [f32]) {
+        weights.fill(0.0);
+        for (i, view) in self.views.iter().enumerate() {
+            let stream = Stream::new(seed, Purpose::Filler(i as u32), 0);
+            view.filler.fill(&view.shape, &stream, &mut weights[view.range()]);
+        }
+    }
+}

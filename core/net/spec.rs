@@ -1,0 +1,150 @@
+//! What a network file says, before anything is inferred from it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::layer::Layer;
+use crate::site::Site;
+
+/// Whether a net trains or tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Forward, backward and update.
+    Train,
+    /// Forward only.
+    Test,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Train => "TRAIN",
+            Self::Test => "TEST",
+        })
+    }
+}
+
+/// The state of a net, which decides the layers that belong to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetState {
+    /// Training or testing.
+    pub phase: Phase,
+    /// Level, for `min_level` and `max_level`.
+    pub level: i32,
+    /// Stages, for `stage` and `not_stage`.
+    pub stages: Vec<String>,
+}
+
+impl NetState {
+    /// Level 0, no stages.
+    pub fn new(phase: Phase) -> Self {
+        Self { phase, level: 0, stages: Vec::new() }
+    }
+}
+
+/// A condition on the state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateRule {
+    /// The phase it asks for.
+    pub phase: Option<Phase>,
+    /// Smallest level.
+    pub min_level: Option<i32>,
+    /// Largest level.
+    pub max_level: Option<i32>,
+    /// Stages that must all be there.
+    pub stages: Vec<String>,
+    /// Stages of which none may be there.
+    pub not_stages: Vec<String>,
+}
+
+impl StateRule {
+    /// Whether `state` meets every condition.
+    pub fn holds(&self, state: &NetState) -> bool {
+        self.phase.is_none_or(|p| p == state.phase)
+            && self.min_level.is_none_or(|l| state.level >= l)
+            && self.max_level.is_none_or(|l| state.level <= l)
+            && self.stages.iter().all(|s| state.stages.contains(s))
+            && !self.not_stages.iter().any(|s| state.stages.contains(s))
+    }
+}
+
+/// What a layer says about one of its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamSpec {
+    /// Factor of the learning rate; 0 freezes the parameter.
+    pub lr_mult: f32,
+    /// Factor of the weight decay.
+    pub decay_mult: f32,
+}
+
+impl Default for ParamSpec {
+    fn default() -> Self {
+        Self { lr_mult: 1.0, decay_mult: 1.0 }
+    }
+}
+
+/// One layer of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub site: Site,
+    /// Type and parameters.
+    pub layer: Layer,
+    /// Names of the blobs it reads.
+    pub bottoms: Vec<String>,
+    /// Names of the blobs it makes.
+    pub tops: Vec<String>,
+    /// What it says about its parameters, in order.
+    pub params: Vec<ParamSpec>,
+    /// Weights of its tops in the loss, in order.
+    pub loss_weights: Vec<f32>,
+    /// Whether gradients go down, per bottom; empty leaves it to the net.
+    pub propagate_down: Vec<bool>,
+    /// The layer belongs to a state if one of these holds …
+    pub include: Vec<StateRule>,
+    /// … or, without those, if none of these does.
+    pub exclude: Vec<StateRule>,
+}
+
+impl LayerSpec {
+    /// A layer with nothing but type and wiring, for programs and tests.
+    pub fn new(name: &str, layer: Layer, bottoms: &[&str], tops: &[&str]) -> Self {
+        let owned = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect();
+        Self {
+            name: name.to_owned(),
+            site: Site::made("<program>"),
+            layer,
+            bottoms: owned(bottoms),
+            tops: owned(tops),
+            params: Vec::new(),
+            loss_weights: Vec::new(),
+            propagate_down: Vec::new(),
+            include: Vec::new(),
+            exclude: Vec::new(),
+        }
+    }
+
+    /// Whether the layer belongs to a net in `state`.
+    pub fn belongs(&self, state: &NetState) -> bool {
+        if self.include.is_empty() {
+            !self.exclude.iter().any(|rule| rule.holds(state))
+        } else {
+            self.include.iter().any(|rule| rule.holds(state))
+        }
+    }
+}
+
+/// A network file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetSpec {
+    /// The network's name.
+    pub name: String,
+    /// The file.
+    pub file: Arc<str>,
+    /// Whether inputs get gradients, too.
+    pub force_backward: bool,
+    /// All layers, of all phases, in order.
+    pub layers: Vec<LayerSpec>,
+}

@@ -1,0 +1,185 @@
+//! Random numbers that depend on a counter only, never on who asked before.
+//!
+//! Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC11). A stream is
+//! named by seed, purpose and worker; element `i` of a stream is a pure function of those and of `i`, so any
+//! thread can compute any part, and a run resumes at any point with nothing stored.
+
+/// What a stream of random numbers is used for. Streams of different purposes never overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Filling of the parameter with this index in the packed buffer.
+    Filler(u32),
+    /// The order in which a worker draws its samples.
+    Sampling,
+    /// Random changes to samples (mirror, crop).
+    Transform,
+    /// Data made up for timing.
+    Dummy,
+}
+
+impl Purpose {
+    fn word(self) -> u32 {
+        match self {
+            Self::Sampling => 1,
+            Self::Transform => 2,
+            Self::Dummy => 3,
+            Self::Filler(index) => 0x8000_0000 | index,
+        }
+    }
+}
+
+/// One stream of random numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    key: [u32; 2],
+    purpose: u32,
+    worker: u32,
+}
+
+impl Stream {
+    /// The stream of `purpose` for `worker` under `seed`.
+    pub fn new(seed: u64, purpose: Purpose, worker: u32) -> Self {
+        Self { key: [seed as u32, (seed >> 32) as u32], purpose: purpose.word(), worker }
+    }
+
+    /// Block `counter` of the stream: four independent 32-bit words.
+    pub fn block(&self, counter: u64) -> [u32; 4] {
+        philox4x32_10([counter as u32, (counter >> 32) as u32, self.purpose, self.worker], self.key)
+    }
+
+    /// Element `i` as 32 random bits.
+    pub fn bits(&self, i: u64) -> u32 {
+        self.block(i / 4)[(i % 4) as usize]
+    }
+
+    /// Element `i`, uniform in [0, 1), with 24 bits of resolution.
+    pub fn uniform(&self, i: u64) -> f32 {
+        (self.bits(i) >> 8) as f32 * (1.0 / (1 << 24) as f32)
+    }
+
+    /// Element `i` of a standard normal distribution (Box–Muller on one block).
+    pub fn normal(&self, i: u64) -> f32 {
+        let words = self.block(i / 2);
+        let pair = if i.is_multiple_of(2) { [words[0], words[1]] } else { [words[2], words[3]] };
+        // (0, 1] for the logarithm's sake.
+        let u = (f64::from(pair[0]) + 1.0) / 4_294_967_296.0;
+        let v = f64::from(pair[1]) / 4_294_967_296.0;
+        ((-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()) as f32
+    }
+}
+
+/// The Philox4x32 bijection with ten rounds.
+fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    const M0: u64 = 0xD251_1F53;
+    const M1: u64 = 0xCD9E_8D57;
+    const W0: u32 = 0x9E37_79B9;
+    const W1: u32 = 0xBB67_AE85;
+    for _ in 0..10 {
+        let p0 = M0 * u64::from(counter[0]);
+        let p1 = M1 * u64::from(counter[2]);
+        counter = [
+            (p1 >> 32) as u32 ^ counter[1] ^ key[0],
+            p1 as u32,
+            (p0 >> 32) as u32 ^ counter[3] ^ key[1],
+            p0 as u32,
+        ];
+        key = [key[0].wrapping_add(W0), key[1].wrapping_add(W1)];
+    }
+    counter
+}
+
+/// The order in which a worker sees a data set: a fresh pseudo-random permutation every epoch, computed, not
+/// stored. Draw `k` is position `k mod n` of epoch `k / n`; a four-round Feistel network over the next power of
+/// four permutes the positions, and positions beyond `n` are walked out of their cycle.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampler {
+    stream: Stream,
+    samples: u64,
+    half_bits: u32,
+}
+
+impl Sampler {
+    /// The sampler of `worker` over `samples` samples (at least 1).
+    pub fn new(seed: u64, worker: u32, samples: u64) -> Self {
+        let samples = samples.max(1);
+        let bits = 64 - (samples - 1).leading_zeros();
+        Self {
+            stream: Stream::new(seed, Purpose::Sampling, worker),
+            samples,
+            half_bits: bits.div_ceil(2).max(1),
+        }
+    }
+
+    /// Index of the sample that is drawn as number `k`.
+    pub fn index(&self, k: u64) -> u64 {
+        let (epoch, mut position) = (k / self.samples, k % self.samples);
+        loop {
+            position = self.permute(epoch, position);
+            if position < self.samples {
+                return position;
+            }
+        }
+    }
+
+    fn permute(&self, epoch: u64, position: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (position >> self.half_bits, position & mask);
+        for round in 0..4u64 {
+            // One Philox block per round: counter = (right half, epoch and round).
+            let word = self.stream.block((epoch * 4 + round) << 32 ^ right)[0];
+            (left, right) = (right, (left ^ u64::from(word)) & mask);
+        }
+        left << self.half_bits | right
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known answers published with Random123 (`kat_vectors`).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        assert_eq!(philox4x32_10([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox4x32_10([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        assert_eq!(
+            philox4x32_10([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn every_epoch_is_another_permutation() {
+        for n in [1u64, 2, 3, 5, 64, 1000, 1025] {
+            let sampler = Sampler::new(7, 3, n);
+            let epoch = |e: u64| (0..n).map(|k| sampler.index(e * n + k)).collect::<Vec<_>>();
+            let (first, second) = (epoch(0), epoch(1));
+            let mut sorted = first.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..n).collect::<Vec<_>>());
+            assert!(n < 5 || first != second);
+        }
+    }
+
+    #[test]
+    fn workers_and_seeds_draw_differently() {
+        let order =
+            |seed, worker| (0..100).map(|k| Sampler::new(seed, worker, 5000).index(k)).collect::<Vec<_>>();
+        assert_eq!(order(1, 0), order(1, 0));
+        assert_ne!(order(1, 0), order(1, 1));
+        assert_ne!(order(1, 0), order(2, 0));
+    }
+
+    #[test]
+    fn moments_are_those_of_the_distributions() {
+        let stream = Stream::new(42, Purpose::Filler(0), 0);
+        let n = 100_000u64;
+        let mean = |f: &dyn Fn(u64) -> f64| (0..n).map(f).sum::<f64>() / n as f64;
+        assert!((mean(&|i| f64::from(stream.uniform(i))) - 0.5).abs() < 0.01);
+        assert!(mean(&|i| f64::from(stream.normal(i))).abs() < 0.02);
+        assert!((mean(&|i| f64::from(stream.normal(i)).powi(2)) - 1.0).abs() < 0.02);
+    }
+}
