@@ -1,0 +1,315 @@
+//! The validator: says whether a plan is one that computes what it should, whoever made it.
+//!
+//! It knows nothing of how plans are built. Order is taken from the lanes and the waits alone (vector clocks), so
+//! a missing wait shows itself as a race; sums over devices are followed symbolically, so a gradient that is
+//! missing, counted twice, or added in another order on another device shows itself, too.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::layer::SubTask;
+use crate::net::{LayerId, Net, ParamId};
+use crate::plan::{LaneRole, Node, Plan, Stage};
+use crate::task::{Buffer, DeviceId, Place, Task, TaskId};
+
+/// What is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// The plan is for another number of devices than there are nets.
+    Devices,
+    /// A task names a device, lane or layer that does not exist.
+    Unknown(TaskId),
+    /// A task waits for itself or a later one: it would never start.
+    WaitsForLater(TaskId),
+    /// Two tasks touch one buffer, at least one writes it, and nothing orders them.
+    Race(TaskId, TaskId, Place),
+    /// A task reads what nobody has written.
+    ReadBeforeWrite(TaskId, Place),
+    /// A task reads or writes something else than its layer's sub-task does.
+    WrongAccesses(TaskId),
+    /// A transfer whose range is not that of the gradients it names.
+    WrongCopy(TaskId),
+    /// Work that the stage needs and the plan lacks.
+    Missing(DeviceId, LayerId, SubTask),
+    /// Work that is there twice or does not belong.
+    Unexpected(TaskId),
+    /// The devices' tiles of a layer do not cover the mini-batch, each image once.
+    Tiles(LayerId),
+    /// At its use, a parameter's gradient is not the sum over all devices, each once, in one order everywhere.
+    WrongSum(DeviceId, ParamId),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Devices => write!(f, "the plan is for another number of devices"),
+            Self::Unknown(t) => write!(f, "task {} names a device, lane or layer that does not exist", t.0),
+            Self::WaitsForLater(t) => write!(f, "task {} waits for itself or a later task", t.0),
+            Self::Race(a, b, place) => write!(f, "tasks {} and {} race for {place}", a.0, b.0),
+            Self::ReadBeforeWrite(t, place) => {
+                write!(f, "task {} reads {place}, which nobody has written", t.0)
+            }
+            Self::WrongAccesses(t) => write!(f, "task {} touches other buffers than its sub-task does", t.0),
+            Self::WrongCopy(t) => write!(f, "task {} moves another range than the gradients it names", t.0),
+            Self::Missing(d, l, sub) => write!(f, "device {} lacks {sub} of layer {}", d.0, l.0),
+            Self::Unexpected(t) => write!(f, "task {} is there twice or does not belong to the stage", t.0),
+            Self::Tiles(l) => write!(f, "the tiles of layer {} do not cover the mini-batch", l.0),
+            Self::WrongSum(d, p) => {
+                write!(f, "device {}: the gradient of parameter {} is not the sum over all devices", d.0, p.0)
+            }
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Checks `plan` against the nets that it is to train, one for each device.
+///
+/// # Errors
+/// The first violation found.
+pub fn check(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
+    check_names(plan, nets)?;
+    check_work(plan, nets)?;
+    check_accesses(plan, nets)?;
+    check_order(plan)?;
+    check_sums(plan, nets)
+}
+
+fn tasks(plan: &Plan) -> impl Iterator<Item = (TaskId, &Node)> {
+    plan.nodes.iter().enumerate().map(|(i, n)| (TaskId(i), n))
+}
+
+fn check_names(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
+    if plan.devices != nets.len() || nets.is_empty() {
+        return Err(Violation::Devices);
+    }
+    for (id, node) in tasks(plan) {
+        let copy_ok = node.copy.as_ref().is_none_or(|c| c.from.0 < nets.len() && c.to == node.device);
+        let device_ok = node.device.0 < nets.len() && node.lane.0 < LaneRole::ALL.len() && copy_ok;
+        if !device_ok || node.task.layer.0 >= nets[node.device.0].layers.len() {
+            return Err(Violation::Unknown(id));
+        }
+        if node.waits.iter().any(|w| *w >= id) {
+            return Err(Violation::WaitsForLater(id));
+        }
+    }
+    Ok(())
+}
+
+/// Every sub-task of every layer exactly once on every device, and tiles that cover the mini-batch.
+fn check_work(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
+    let mut found: HashMap<(DeviceId, LayerId, SubTask), Task> = HashMap::new();
+    for (id, node) in tasks(plan) {
+        let Task { layer, sub, .. } = node.task;
+        let is_transfer = matches!(sub, SubTask::Accumulate | SubTask::Broadcast);
+        if is_transfer != node.copy.is_some() || !plan.stage.includes(sub) {
+            return Err(Violation::Unexpected(id));
+        }
+        if !is_transfer {
+            let known = expected(&nets[node.device.0], layer, sub).is_some();
+            if !known || found.insert((node.device, layer, sub), node.task).is_some() {
+                return Err(Violation::Unexpected(id));
+            }
+        }
+    }
+    let batch: usize = nets.iter().map(Net::batch).sum();
+    for layer in (0..nets[0].layers.len()).map(LayerId) {
+        for sub in SubTask::ALL.into_iter().filter(|s| plan.stage.includes(*s)) {
+            let mut tiles = Vec::new();
+            for (device, net) in nets.iter().enumerate().filter(|(_, n)| expected(n, layer, sub).is_some()) {
+                let device = DeviceId(device);
+                let task = found.get(&(device, layer, sub)).ok_or(Violation::Missing(device, layer, sub))?;
+                if task.tile.images != net.batch() {
+                    return Err(Violation::Tiles(layer));
+                }
+                tiles.push(task.tile);
+            }
+            tiles.sort_unstable_by_key(|t| t.first);
+            let mut next = 0;
+            for tile in &tiles {
+                if tile.first != next {
+                    return Err(Violation::Tiles(layer));
+                }
+                next += tile.images;
+            }
+            if !tiles.is_empty() && next != batch {
+                return Err(Violation::Tiles(layer));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a sub-task of a layer must write, or `None` if it has nothing to do. Stated again here, from the layer's
+/// own declaration, and not taken from the planner.
+fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
+    use crate::plan::{operand_buffer, trained_params};
+    if sub == SubTask::Update {
+        let params = trained_params(net, layer);
+        let writes = params.iter().flat_map(|p| [Buffer::Weight(*p), Buffer::History(*p)]).collect();
+        return (!params.is_empty()).then_some(writes);
+    }
+    let accesses = net.accesses(layer, sub)?;
+    Some(accesses.writes.iter().filter_map(|o| operand_buffer(net, net.layer(layer), *o)).collect())
+}
+
+fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
+    use crate::plan::operand_buffer;
+    for (id, node) in tasks(plan) {
+        let net = &nets[node.device.0];
+        let Some(copy) = &node.copy else {
+            let at = |buffer| Place { device: node.device, buffer };
+            let writes = expected(net, node.task.layer, node.task.sub).unwrap_or_default();
+            let layer = net.layer(node.task.layer);
+            let reads: Vec<Buffer> = match node.task.sub {
+                SubTask::Update => writes.clone(),
+                sub => net.accesses(node.task.layer, sub).map_or(Vec::new(), |a| {
+                    a.reads.iter().filter_map(|o| operand_buffer(net, layer, *o)).collect()
+                }),
+            };
+            let same_writes =
+                node.writes.len() == writes.len() && writes.iter().all(|b| node.writes.contains(&at(*b)));
+            if !same_writes || !reads.iter().all(|b| node.reads.contains(&at(*b))) {
+                return Err(Violation::WrongAccesses(id));
+            }
+            continue;
+        };
+        let mut covered = Vec::new();
+        for place in &node.writes {
+            match place.buffer {
+                Buffer::Gradient(p) if place.device == copy.to => covered.push(net.params.view(p).range()),
+                _ => return Err(Violation::WrongCopy(id)),
+            }
+        }
+        covered.sort_unstable_by_key(|r| r.start);
+        let ends = covered.first().zip(covered.last()).map(|(a, b)| a.start..b.end);
+        // Only padding may lie between the named gradients.
+        let gap = covered.windows(2).any(|w| w[1].start - w[0].end >= crate::net::ALIGNMENT);
+        let reads_source = node.writes.iter().all(|w| {
+            node.reads.contains(&Place { device: copy.from, buffer: w.buffer })
+                && (!copy.add || node.reads.contains(w))
+        });
+        if ends != Some(copy.range.clone()) || gap || !reads_source || copy.from == copy.to {
+            return Err(Violation::WrongCopy(id));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the stage finds a buffer filled when it starts.
+fn is_given(stage: Stage, buffer: Buffer) -> bool {
+    match buffer {
+        Buffer::Weight(_) | Buffer::History(_) | Buffer::Centre(_) | Buffer::Stage(_) => true,
+        Buffer::Gradient(_) => stage == Stage::Update,
+        Buffer::Storage(_) | Buffer::Aux(_) => false,
+    }
+}
+
+/// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`.
+fn check_order(plan: &Plan) -> Result<(), Violation> {
+    let lanes = plan.devices * LaneRole::ALL.len();
+    let lane_of = |node: &Node| node.device.0 * LaneRole::ALL.len() + node.lane.0;
+    let mut lane_clock = vec![vec![None::<TaskId>; lanes]; lanes];
+    let mut clocks: Vec<Vec<Option<TaskId>>> = Vec::with_capacity(plan.nodes.len());
+    let mut touched: HashMap<Place, Vec<(TaskId, bool)>> = HashMap::new();
+    for (id, node) in tasks(plan) {
+        let lane = lane_of(node);
+        let mut clock = lane_clock[lane].clone();
+        for wait in &node.waits {
+            for (mine, theirs) in clock.iter_mut().zip(&clocks[wait.0]) {
+                *mine = (*mine).max(*theirs);
+            }
+        }
+        let before = |earlier: TaskId| clock[lane_of(&plan.nodes[earlier.0])].is_some_and(|s| s >= earlier);
+        let touches = node.reads.iter().map(|p| (p, false)).chain(node.writes.iter().map(|p| (p, true)));
+        for (place, writes) in touches {
+            let earlier = touched.entry(*place).or_default();
+            let written = earlier.iter().any(|(other, wrote)| *wrote && *other != id);
+            if !writes && !written && !is_given(plan.stage, place.buffer) {
+                return Err(Violation::ReadBeforeWrite(id, *place));
+            }
+            for (other, wrote) in earlier.iter().filter(|(other, _)| *other != id) {
+                if (writes || *wrote) && !before(*other) {
+                    return Err(Violation::Race(*other, id, *place));
+                }
+            }
+            earlier.push((id, writes));
+        }
+        clock[lane] = Some(id);
+        lane_clock[lane].clone_from(&clock);
+        clocks.push(clock);
+    }
+    Ok(())
+}
+
+/// What a device's gradient of a parameter is at some moment: which devices' parts, and in which order added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Sum {
+    Own(usize),
+    Of(Box<(Sum, Sum)>),
+}
+
+impl Sum {
+    fn count(&self, counts: &mut [usize]) {
+        match self {
+            Self::Own(device) => counts[*device] += 1,
+            Self::Of(parts) => {
+                parts.0.count(counts);
+                parts.1.count(counts);
+            }
+        }
+    }
+}
+
+/// Follows the sums over the devices; the order of submission will do, since there are no races by now.
+fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
+    if !plan.stage.includes(SubTask::GradWeight) {
+        return Ok(());
+    }
+    let mut sums: HashMap<Place, Sum> = HashMap::new();
+    let mut used: HashMap<ParamId, Sum> = HashMap::new();
+    let mut use_sum = |device: DeviceId, param: ParamId, sum: Option<&Sum>| {
+        let wrong = Violation::WrongSum(device, param);
+        let sum = sum.ok_or(wrong.clone())?;
+        let mut counts = vec![0; plan.devices];
+        sum.count(&mut counts);
+        let same_everywhere = *used.entry(param).or_insert_with(|| sum.clone()) == *sum;
+        if counts.iter().all(|c| *c == 1) && same_everywhere { Ok(()) } else { Err(wrong) }
+    };
+    for node in &plan.nodes {
+        for place in &node.writes {
+            let Buffer::Gradient(_) = place.buffer else { continue };
+            let value = match &node.copy {
+                None => Some(Sum::Own(node.device.0)),
+                Some(copy) => {
+                    let theirs = sums.get(&Place { device: copy.from, ..*place }).cloned();
+                    match (copy.add, sums.get(place).cloned(), theirs) {
+                        (true, Some(mine), Some(theirs)) => Some(Sum::Of(Box::new((mine, theirs)))),
+                        (true, _, _) => None,
+                        (false, _, theirs) => theirs,
+                    }
+                }
+            };
+            match value {
+                Some(sum) => sums.insert(*place, sum),
+                None => sums.remove(place),
+            };
+        }
+        if node.task.sub == SubTask::Update {
+            for place in &node.reads {
+                if let Buffer::Gradient(param) = place.buffer {
+                    use_sum(place.device, param, sums.get(place))?;
+                }
+            }
+        }
+    }
+    // What leaves the stage must be the sum, too.
+    for (device, net) in nets.iter().enumerate().map(|(d, n)| (DeviceId(d), n)) {
+        for layer in (0..net.layers.len()).map(LayerId) {
+            for param in crate::plan::trained_params(net, layer) {
+                use_sum(device, param, sums.get(&Place { device, buffer: Buffer::Gradient(param) }))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! From nets to a plan.
+
+use std::fmt;
+
+use super::{LaneRole, Node, Plan, Stage};
+use crate::graph::AccessLog;
+use crate::layer::{Operand, SubTask};
+use crate::net::{LayerId, Net, NetLayer, ParamId};
+use crate::task::{Buffer, Copy, DeviceId, Place, Task, TaskId, Tile};
+
+/// What a plan is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// What it covers.
+    pub stage: Stage,
+    /// Whether updates are pulled by the centre (EASGD).
+    pub elastic: bool,
+    /// Layers with parameters whose gradients are summed over devices in one go (CGDP's chunk), at least 1.
+    pub chunk_layers: usize,
+}
+
+/// Nets that cannot be planned together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError(pub String);
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// Plans one iteration (or a part of it) of `nets`, one for each device of a worker: the same layers, each on
+    /// its own images of the mini-batch.
+    ///
+    /// # Errors
+    /// If there is no net, or the nets differ in more than their batch.
+    pub fn build(nets: &[Net], options: PlanOptions) -> Result<Self, PlanError> {
+        let first = nets.first().ok_or_else(|| PlanError("a plan needs at least one device".into()))?;
+        for (device, net) in nets.iter().enumerate() {
+            if net.params != first.params || net.layers.len() != first.layers.len() {
+                return Err(PlanError(format!("the net of device {device} is another one than device 0's")));
+            }
+        }
+        let mut builder = Builder::new(nets, options);
+        let layers = (0..first.layers.len()).map(LayerId);
+        for layer in layers.clone() {
+            builder.compute_everywhere(layer, &[SubTask::Load, SubTask::Forward]);
+        }
+        for layer in layers.rev() {
+            builder.compute_everywhere(
+                layer,
+                &[SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias],
+            );
+            builder.sum_and_update(layer);
+        }
+        builder.finish_chunk();
+        Ok(Self { stage: options.stage, devices: nets.len(), nodes: builder.nodes })
+    }
+}
+
+struct Builder<'a> {
+    nets: &'a [Net],
+    options: PlanOptions,
+    tiles: Vec<Tile>,
+    nodes: Vec<Node>,
+    log: AccessLog,
+    /// What each lane has seen of each other lane: the highest task it waited for, directly or not.
+    seen: Vec<Vec<Option<TaskId>>>,
+    /// The same as of the end of each task.
+    seen_by: Vec<Vec<Option<TaskId>>>,
+    /// Layers whose gradients wait for their chunk to be full, in backward order.
+    chunk: Vec<LayerId>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(nets: &'a [Net], options: PlanOptions) -> Self {
+        let mut first = 0;
+        let tiles = nets
+            .iter()
+            .map(|net| {
+                first += net.batch();
+                Tile { first: first - net.batch(), images: net.batch() }
+            })
+            .collect();
+        let lanes = nets.len() * LaneRole::ALL.len();
+        Self {
+            nets,
+            options,
+            tiles,
+            nodes: Vec::new(),
+            log: AccessLog::default(),
+            seen: vec![vec![None; lanes]; lanes],
+            seen_by: Vec::new(),
+            chunk: Vec::new(),
+        }
+    }
+
+    fn compute_everywhere(&mut self, layer: LayerId, subs: &[SubTask]) {
+        let stage = self.options.stage;
+        for device in 0..self.nets.len() {
+            for sub in subs.iter().filter(|s| stage.includes(**s)) {
+                let net = &self.nets[device];
+                let Some(accesses) = net.accesses(layer, *sub) else { continue };
+                let buffers = |operands: &[Operand]| -> Vec<Buffer> {
+                    operands.iter().filter_map(|o| operand_buffer(net, net.layer(layer), *o)).collect()
+                };
+                let writes = buffers(&accesses.writes);
+                let mut reads = buffers(&accesses.reads);
+                if *sub == SubTask::Load {
+                    reads.extend(writes.iter().map(|b| match b {
+                        Buffer::Storage(id) => Buffer::Stage(*id),
+                        other => *other,
+                    }));
+                }
+                self.push(DeviceId(device), layer, *sub, &reads, &writes);
+            }
+        }
+    }
+
+    /// The layer's gradients are on their way: sum them over the devices when the chunk is full, then update.
+    fn sum_and_update(&mut self, layer: LayerId) {
+        if !trained_params(&self.nets[0], layer).is_empty() {
+            self.chunk.push(layer);
+            if self.chunk.len() >= self.options.chunk_layers.max(1) {
+                self.finish_chunk();
+            }
+        }
+    }
+
+    fn finish_chunk(&mut self) {
+        let chunk = std::mem::take(&mut self.chunk);
+        let Some(first) = chunk.first().copied() else { return };
+        let params: Vec<ParamId> = chunk.iter().flat_map(|l| trained_params(&self.nets[0], *l)).collect();
+        if self.options.stage.includes(SubTask::Accumulate) {
+            self.sum_over_devices(first, &params);
+        }
+        if self.options.stage.includes(SubTask::Update) {
+            for layer in chunk {
+                for device in 0..self.nets.len() {
+                    self.update(DeviceId(device), layer);
+                }
+            }
+        }
+    }
+
+    /// A binomial tree towards device 0 and back, always in the same order: the same bits in every run, and the
+    /// same bits on every device.
+    fn sum_over_devices(&mut self, layer: LayerId, params: &[ParamId]) {
+        let devices = self.nets.len();
+        let mut strides = Vec::new();
+        let mut stride = 1;
+        while stride < devices {
+            for to in (0..devices - stride).step_by(2 * stride) {
+                self.transfer(layer, params, DeviceId(to + stride), DeviceId(to), true);
+            }
+            strides.push(stride);
+            stride *= 2;
+        }
+        for stride in strides.into_iter().rev() {
+            for from in (0..devices - stride).step_by(2 * stride) {
+                self.transfer(layer, params, DeviceId(from), DeviceId(from + stride), false);
+            }
+        }
+    }
+
+    /// One message: the packed gradients of the chunk. Its layers lie side by side in the buffer unless a frozen
+    /// parameter lies between them; then there is a message for each contiguous part.
+    fn transfer(&mut self, layer: LayerId, params: &[ParamId], from: DeviceId, to: DeviceId, add: bool) {
+        let layout = &self.nets[0].params;
+        let mut sorted = params.to_vec();
+        sorted.sort_unstable();
+        for part in sorted.chunk_by(|a, b| b.0 == a.0 + 1) {
+            let range = layout.view(part[0]).range().start..layout.view(part[part.len() - 1]).range().end;
+            let gradient = |device| part.iter().map(move |p| Place { device, buffer: Buffer::Gradient(*p) });
+            let mut reads: Vec<Place> = gradient(from).collect();
+            if add {
+                reads.extend(gradient(to));
+            }
+            let writes: Vec<Place> = gradient(to).collect();
+            let sub = if add { SubTask::Accumulate } else { SubTask::Broadcast };
+            self.push_places(to, layer, sub, Some(Copy { from, to, range, add }), reads, writes);
+        }
+    }
+
+    fn update(&mut self, device: DeviceId, layer: LayerId) {
+        let mut reads = Vec::new();
+        let mut writes = Vec::new();
+        for param in trained_params(&self.nets[device.0], layer) {
+            writes.extend([Buffer::Weight(param), Buffer::History(param)]);
+            reads.extend([Buffer::Gradient(param), Buffer::Weight(param), Buffer::History(param)]);
+            if self.options.elastic {
+                reads.push(Buffer::Centre(param));
+            }
+        }
+        self.push(device, layer, SubTask::Update, &reads, &writes);
+    }
+
+    fn push(&mut self, device: DeviceId, layer: LayerId, sub: SubTask, reads: &[Buffer], writes: &[Buffer]) {
+        let places = |buffers: &[Buffer]| buffers.iter().map(|b| Place { device, buffer: *b }).collect();
+        self.push_places(device, layer, sub, None, places(reads), places(writes));
+    }
+
+    fn push_places(
+        &mut self,
+        device: DeviceId,
+        layer: LayerId,
+        sub: SubTask,
+        copy: Option<Copy>,
+        reads: Vec<Place>,
+        writes: Vec<Place>,
+    ) {
+        let id = TaskId(self.nodes.len());
+        let lane = LaneRole::of(sub).lane();
+        let global = device.0 * LaneRole::ALL.len() + lane.0;
+        let mut seen = self.seen[global].clone();
+        let mut waits = Vec::new();
+        // Latest first: one wait often implies the others.
+        for earlier in self.log.enter(id, &reads, &writes).into_iter().rev() {
+            let other = &self.nodes[earlier.0];
+            let from = other.device.0 * LaneRole::ALL.len() + other.lane.0;
+            if from == global || seen[from].is_some_and(|s| s >= earlier) {
+                continue;
+            }
+            for (mine, theirs) in seen.iter_mut().zip(&self.seen_by[earlier.0]) {
+                *mine = (*mine).max(*theirs);
+            }
+            waits.push(earlier);
+        }
+        waits.sort_unstable();
+        seen[global] = Some(id);
+        self.seen[global].clone_from(&seen);
+        self.seen_by.push(seen);
+        let task = Task { layer, sub, tile: self.tiles[device.0] };
+        self.nodes.push(Node { task, device, lane, copy, reads, writes, waits });
+    }
+}
+
+/// The parameters of a layer that get a gradient and an update.
+pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
+    let has = |sub| net.accesses(layer, sub).is_some();
+    let params = &net.layer(layer).params;
+    let subs = [SubTask::GradWeight, SubTask::GradBias];
+    params.iter().zip(subs).filter(|(_, sub)| has(*sub)).map(|(p, _)| *p).collect()
+}
+
+/// The array behind a layer's operand; `None` for a gradient that nobody needs.
+pub(crate) fn operand_buffer(net: &Net, layer: &NetLayer, operand: Operand) -> Option<Buffer> {
+    let data = |blob| Some(Buffer::Storage(net.blob(blob).data));
+    let grad = |blob| net.blob(blob).grad.map(Buffer::Storage);
+    match operand {
+        Operand::Bottom(i) => data(layer.bottoms[i]),
+        Operand::Top(i) => data(layer.tops[i]),
+        Operand::BottomGrad(i) => grad(layer.bottoms[i]),
+        Operand::TopGrad(i) => grad(layer.tops[i]),
+        Operand::Param(i) => Some(Buffer::Weight(layer.params[i])),
+        Operand::ParamGrad(i) => Some(Buffer::Gradient(layer.params[i])),
+        Operand::Aux(i) => Some(Buffer::Aux(layer.aux[i])),
+    }
+}

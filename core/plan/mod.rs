@@ -1,0 +1,135 @@
+//! One plan: tasks, their edges, and the device and lane of each. Data that can be printed, checked, simulated
+//! and run.
+
+mod build;
+mod cost;
+
+pub use build::{PlanError, PlanOptions};
+pub(crate) use build::{operand_buffer, trained_params};
+pub use cost::{CostModel, Rates};
+
+use std::fmt;
+
+use crate::layer::SubTask;
+use crate::net::Net;
+use crate::task::{Copy, DeviceId, LaneId, Place, Task, TaskId};
+
+/// What part of an iteration a plan covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Load, forward, backward, gradient sums and update: a worker that exchanges nothing.
+    Iteration,
+    /// Load, forward, backward and gradient sums; an exchange with other workers follows.
+    Gradients,
+    /// Updates alone, after the exchange.
+    Update,
+    /// Load and forward.
+    Forward,
+}
+
+impl Stage {
+    /// Whether a sub-task belongs to the stage.
+    pub fn includes(self, sub: SubTask) -> bool {
+        match sub {
+            SubTask::Update => matches!(self, Self::Iteration | Self::Update),
+            SubTask::Load | SubTask::Forward => self != Self::Update,
+            _ => matches!(self, Self::Iteration | Self::Gradients),
+        }
+    }
+}
+
+/// The four lanes of every device, by falling priority. In-order within, events between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum LaneRole {
+    /// Load, forward and ∇A: what the next layer waits for.
+    Critical,
+    /// Gradient sums between the devices of a worker.
+    Transfer,
+    /// ∇W and ∇B, which nobody waits for before the update (TurboDL).
+    Gradient,
+    /// Updates.
+    Update,
+}
+
+impl LaneRole {
+    /// All roles, highest priority first; the index is the lane.
+    pub const ALL: [Self; 4] = [Self::Critical, Self::Transfer, Self::Gradient, Self::Update];
+
+    /// The lane in which a sub-task runs.
+    pub fn of(sub: SubTask) -> Self {
+        match sub {
+            SubTask::Load | SubTask::Forward | SubTask::GradActivation => Self::Critical,
+            SubTask::Accumulate | SubTask::Broadcast => Self::Transfer,
+            SubTask::GradWeight | SubTask::GradBias => Self::Gradient,
+            SubTask::Update => Self::Update,
+        }
+    }
+
+    /// The lane's number.
+    pub fn lane(self) -> LaneId {
+        LaneId(self as usize)
+    }
+}
+
+/// A task in a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What is done.
+    pub task: Task,
+    /// By which device.
+    pub device: DeviceId,
+    /// In which of its lanes.
+    pub lane: LaneId,
+    /// For a transfer: what is moved.
+    pub copy: Option<Copy>,
+    /// What is read.
+    pub reads: Vec<Place>,
+    /// What is written.
+    pub writes: Vec<Place>,
+    /// Earlier tasks of other lanes that must be done first. Those that are implied by the order of the lane or
+    /// by earlier waits are left out.
+    pub waits: Vec<TaskId>,
+}
+
+/// A plan. The order of `nodes` is the order of submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What it covers.
+    pub stage: Stage,
+    /// Number of devices.
+    pub devices: usize,
+    /// Tasks.
+    pub nodes: Vec<Node>,
+}
+
+impl Plan {
+    /// The plan as text: one line a task with its lane, layer, sub-task and waits. `nets` are those it was made
+    /// of.
+    pub fn describe<'a>(&'a self, nets: &'a [Net]) -> impl fmt::Display + 'a {
+        Description { plan: self, nets }
+    }
+}
+
+struct Description<'a> {
+    plan: &'a Plan,
+    nets: &'a [Net],
+}
+
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (id, node) in self.plan.nodes.iter().enumerate() {
+            let layer = &self.nets[node.device.0].layer(node.task.layer).name;
+            write!(f, "{id:4}  device {} lane {}  {:15} {layer}", node.device.0, node.lane.0, node.task.sub)?;
+            if let Some(copy) = &node.copy {
+                write!(f, " [{}..{}] from device {}", copy.range.start, copy.range.end, copy.from.0)?;
+            }
+            if !node.waits.is_empty() {
+                let waits: Vec<String> = node.waits.iter().map(|w| w.0.to_string()).collect();
+                write!(f, "  after {}", waits.join(", "))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Networks that several test files use.
+
+use quadrille_core::layer::{
+    Accuracy, Convolution, Data, Filler, InnerProduct, Layer, PoolMethod, Pooling, Relu, SoftmaxWithLoss,
+    Transform, VarianceNorm,
+};
+use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::task::Tile;
+
+fn convolution(outputs: usize, kernel: usize) -> Layer {
+    Layer::Convolution(Convolution {
+        num_output: outputs,
+        kernel: [kernel; 2],
+        pad: [0; 2],
+        stride: [1; 2],
+        dilation: [1; 2],
+        group: 1,
+        bias: true,
+        weight_filler: Filler::Xavier(VarianceNorm::FanIn),
+        bias_filler: Filler::default(),
+    })
+}
+
+fn pooling() -> Layer {
+    Layer::Pooling(Pooling { method: PoolMethod::Max, kernel: Some([2; 2]), pad: [0; 2], stride: [2; 2] })
+}
+
+fn inner_product(outputs: usize) -> Layer {
+    Layer::InnerProduct(InnerProduct {
+        num_output: outputs,
+        bias: true,
+        axis: 1,
+        transpose: false,
+        weight_filler: Filler::Xavier(VarianceNorm::FanIn),
+        bias_filler: Filler::default(),
+    })
+}
+
+fn data(batch: usize, side: usize) -> LayerSpec {
+    let data =
+        Data { source: "made".into(), batch, transform: Transform::default(), sample: Some([1, side, side]) };
+    LayerSpec::new("data", Layer::Data(data), &[], &["data", "label"])
+}
+
+fn loss() -> Layer {
+    Layer::SoftmaxWithLoss(SoftmaxWithLoss { axis: 1, ignore_label: None, normalization: Default::default() })
+}
+
+fn accuracy() -> Layer {
+    Layer::Accuracy(Accuracy { top_k: 1, axis: 1, ignore_label: None })
+}
+
+fn network(name: &str, layers: Vec<LayerSpec>) -> NetSpec {
+    NetSpec { name: name.into(), file: "made".into(), force_backward: false, layers }
+}
+
+/// LeNet with an accuracy in both phases, so that there is a split.
+pub fn lenet(batch: usize) -> NetSpec {
+    network(
+        "lenet",
+        vec![
+            data(batch, 28),
+            LayerSpec::new("conv1", convolution(20, 5), &["data"], &["conv1"]),
+            LayerSpec::new("pool1", pooling(), &["conv1"], &["pool1"]),
+            LayerSpec::new("conv2", convolution(50, 5), &["pool1"], &["conv2"]),
+            LayerSpec::new("pool2", pooling(), &["conv2"], &["pool2"]),
+            LayerSpec::new("ip1", inner_product(500), &["pool2"], &["ip1"]),
+            LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["ip1"], &["ip1"]),
+            LayerSpec::new("ip2", inner_product(10), &["ip1"], &["ip2"]),
+            LayerSpec::new("accuracy", accuracy(), &["ip2", "label"], &["accuracy"]),
+            LayerSpec::new("loss", loss(), &["ip2", "label"], &["loss"]),
+        ],
+    )
+}
+
+/// A blob that two layers read, two losses, and a frozen parameter between trained ones.
+pub fn branching_net(batch: usize) -> NetSpec {
+    let mut frozen = LayerSpec::new("conv2", convolution(4, 3), &["conv1"], &["conv2"]);
+    frozen.params = vec![quadrille_core::net::ParamSpec { lr_mult: 0.0, decay_mult: 1.0 }];
+    network(
+        "branching",
+        vec![
+            data(batch, 12),
+            LayerSpec::new("conv1", convolution(3, 3), &["data"], &["conv1"]),
+            LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["conv1"], &["conv1"]),
+            frozen,
+            LayerSpec::new("ipa", inner_product(5), &["conv2"], &["ipa"]),
+            LayerSpec::new("ipb", inner_product(5), &["conv1"], &["ipb"]),
+            LayerSpec::new("lossa", loss(), &["ipa", "label"], &["lossa"]),
+            LayerSpec::new("lossb", loss(), &["ipb", "label"], &["lossb"]),
+        ],
+    )
+}
+
+/// One net a device: the mini-batch of `spec` cut into near-equal tiles.
+pub fn nets(spec: &NetSpec, phase: Phase, devices: usize) -> Vec<Net> {
+    let batch = spec.layers.iter().find_map(|l| match &l.layer {
+        Layer::Data(data) => Some(data.batch),
+        _ => None,
+    });
+    let batch = batch.expect("a data layer");
+    Tile::cut(batch, devices)
+        .into_iter()
+        .map(|tile| {
+            let mut spec = spec.clone();
+            for layer in &mut spec.layers {
+                if let Layer::Data(data) = &mut layer.layer {
+                    data.batch = tile.images;
+                }
+            }
+            let share = tile.images as f32 / batch as f32;
+            Net::build(&spec, &NetState::new(phase), share).expect("a net")
+        })
+        .collect()
+}

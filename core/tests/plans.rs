@@ -1,0 +1,212 @@
+//! Plans: the validator accepts every one that the planner makes and rejects each that was broken on purpose.
+
+mod common;
+
+use common::{branching_net, lenet, nets};
+use quadrille_core::check::{Violation, check};
+use quadrille_core::device::Scalars;
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::plan::{CostModel, Plan, PlanOptions, Rates, Stage};
+use quadrille_core::run::{StepError, StepTimes, run_step};
+use quadrille_core::sim::SimDevice;
+use quadrille_core::task::{DeviceId, LaneId, TaskId};
+
+const STAGES: [Stage; 4] = [Stage::Iteration, Stage::Gradients, Stage::Update, Stage::Forward];
+const RATES: Rates = Rates { flops: 100.0, bytes: 10.0, overhead: 1000.0 };
+
+fn plan(nets: &[Net], stage: Stage) -> Plan {
+    Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan")
+}
+
+fn every_case() -> Vec<(Vec<Net>, Plan)> {
+    let mut cases = Vec::new();
+    for spec in [lenet(8), branching_net(8)] {
+        for devices in [1, 2, 3, 4, 5, 8] {
+            let nets = nets(&spec, Phase::Train, devices);
+            for stage in STAGES {
+                for elastic in [false, true] {
+                    for chunk_layers in [1, 2, 100] {
+                        let options = PlanOptions { stage, elastic, chunk_layers };
+                        cases.push((nets.clone(), Plan::build(&nets, options).expect("a plan")));
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+fn every_plan_that_is_made_is_accepted() {
+    for (nets, plan) in every_case() {
+        assert_eq!(check(&plan, &nets), Ok(()), "{:?} on {} devices", plan.stage, plan.devices);
+    }
+}
+
+#[test]
+fn test_phase_plans_are_accepted() {
+    let nets = nets(&lenet(8), Phase::Test, 2);
+    assert_eq!(check(&plan(&nets, Stage::Forward), &nets), Ok(()));
+}
+
+/// Every single wait that the planner left in is needed: without it there is a race.
+#[test]
+fn every_wait_is_needed() {
+    let mut removed = 0;
+    for (nets, plan) in every_case() {
+        for node in 0..plan.nodes.len() {
+            for wait in 0..plan.nodes[node].waits.len() {
+                let mut broken = plan.clone();
+                broken.nodes[node].waits.remove(wait);
+                assert!(matches!(check(&broken, &nets), Err(Violation::Race(..))), "task {node} wait {wait}");
+                removed += 1;
+            }
+        }
+    }
+    assert!(removed > 1000, "only {removed} waits were tried");
+}
+
+/// Every single task is needed.
+#[test]
+fn every_task_is_needed() {
+    for (nets, plan) in every_case().into_iter().step_by(7) {
+        for node in 0..plan.nodes.len() {
+            let mut broken = plan.clone();
+            broken.nodes.remove(node);
+            for other in &mut broken.nodes {
+                other.waits.retain(|w| w.0 != node);
+                for wait in &mut other.waits {
+                    wait.0 -= usize::from(wait.0 > node);
+                }
+            }
+            assert!(check(&broken, &nets).is_err(), "task {node} was not missed");
+        }
+    }
+}
+
+fn find(plan: &Plan, sub: SubTask) -> usize {
+    plan.nodes.iter().position(|n| n.task.sub == sub).expect("the plan has such a task")
+}
+
+type Break = (&'static str, fn(&mut Plan, &NetSpec), fn(&Violation) -> bool);
+
+#[test]
+fn plans_broken_on_purpose_are_rejected_for_the_right_reason() {
+    let breaks: [Break; 14] = [
+        ("a device too many", |p, _| p.devices = 3, |v| *v == Violation::Devices),
+        ("unknown device", |p, _| p.nodes[4].device = DeviceId(7), |v| *v == Violation::Unknown(TaskId(4))),
+        ("unknown lane", |p, _| p.nodes[4].lane = LaneId(4), |v| *v == Violation::Unknown(TaskId(4))),
+        (
+            "waits for itself",
+            |p, _| p.nodes[4].waits.push(TaskId(4)),
+            |v| *v == Violation::WaitsForLater(TaskId(4)),
+        ),
+        (
+            "waits for later",
+            |p, _| p.nodes[4].waits.push(TaskId(9)),
+            |v| *v == Violation::WaitsForLater(TaskId(4)),
+        ),
+        ("twice", |p, _| p.nodes.push(p.nodes[3].clone()), |v| matches!(v, Violation::Unexpected(_))),
+        (
+            "another stage's task",
+            |p, _| p.stage = Stage::Gradients,
+            |v| matches!(v, Violation::Unexpected(_)),
+        ),
+        (
+            "tile of the neighbour",
+            |p, _| p.nodes[0].task.tile = p.nodes[1].task.tile,
+            |v| matches!(v, Violation::Tiles(_)),
+        ),
+        ("tile too small", |p, _| p.nodes[0].task.tile.images -= 1, |v| matches!(v, Violation::Tiles(_))),
+        ("hidden write", |p, _| p.nodes[2].writes.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
+        ("hidden read", |p, _| p.nodes[2].reads.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
+        (
+            "short copy",
+            |p, _| {
+                let copy = find(p, SubTask::Accumulate);
+                if let Some(copy) = &mut p.nodes[copy].copy {
+                    copy.range.end -= 1;
+                }
+            },
+            |v| matches!(v, Violation::WrongCopy(_)),
+        ),
+        (
+            "added twice",
+            |p, _| {
+                let at = find(p, SubTask::Broadcast);
+                let mut again = p.nodes[find(p, SubTask::Accumulate)].clone();
+                again.waits = vec![TaskId(at - 1)];
+                for node in &mut p.nodes[at..] {
+                    node.waits.iter_mut().for_each(|w| w.0 += usize::from(w.0 >= at));
+                }
+                p.nodes.insert(at, again);
+                p.nodes[at + 1].waits.push(TaskId(at));
+            },
+            |v| matches!(v, Violation::WrongSum(..)),
+        ),
+        (
+            "broadcast that adds",
+            |p, _| {
+                let at = find(p, SubTask::Broadcast);
+                if let Some(copy) = &mut p.nodes[at].copy {
+                    copy.add = true;
+                }
+                let own = p.nodes[at].writes.clone();
+                p.nodes[at].reads.extend(own);
+            },
+            |v| matches!(v, Violation::WrongSum(..)),
+        ),
+    ];
+    let spec = lenet(8);
+    let nets = nets(&spec, Phase::Train, 2);
+    for (what, break_it, expected) in breaks {
+        let mut broken = plan(&nets, Stage::Iteration);
+        break_it(&mut broken, &spec);
+        let violation = check(&broken, &nets).expect_err(what);
+        assert!(expected(&violation), "{what}: {violation}");
+        assert!(!violation.to_string().is_empty());
+    }
+}
+
+#[test]
+fn swapping_forward_tasks_is_a_read_before_a_write() {
+    let nets = nets(&lenet(4), Phase::Train, 1);
+    let mut broken = plan(&nets, Stage::Forward);
+    broken.nodes.swap(1, 2);
+    assert!(matches!(check(&broken, &nets), Err(Violation::ReadBeforeWrite(..))));
+}
+
+#[test]
+fn a_simulated_step_takes_the_serial_time_and_respects_every_wait() {
+    for devices in [1, 2, 3] {
+        let nets = nets(&lenet(6), Phase::Train, devices);
+        let plan = plan(&nets, Stage::Iteration);
+        let group = SimDevice::group(&nets, &plan, RATES);
+        let mut times = StepTimes::default();
+        for _ in 0..2 {
+            run_step(&group, &plan, &Scalars::default(), &mut times).expect("a step");
+            for (node, span) in plan.nodes.iter().zip(times.spans()) {
+                assert!(node.waits.iter().all(|w| times.spans()[w.0].end <= span.start));
+            }
+            let serial = CostModel { rates: RATES }.serial(&nets, &plan);
+            let elapsed = times.elapsed() as f64;
+            assert!(elapsed >= serial, "{elapsed} < {serial}");
+            if devices == 1 {
+                assert!(elapsed < serial + plan.nodes.len() as f64, "{elapsed} against {serial}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_dies_is_an_error_and_no_wait() {
+    let nets = nets(&lenet(6), Phase::Train, 2);
+    let plan = plan(&nets, Stage::Iteration);
+    for at in [0, 5, 20] {
+        let mut group = SimDevice::group(&nets, &plan, RATES);
+        group[1] = SimDevice::group(&nets, &plan, RATES).remove(1).dying_at(at);
+        let result = run_step(&group, &plan, &Scalars::default(), &mut StepTimes::default());
+        assert!(matches!(result, Err(StepError::Device(_))), "{result:?}");
+    }
+}
