@@ -135,13 +135,16 @@ fn plans_broken_on_purpose_are_rejected_for_the_right_reason() {
             "added twice",
             |p, _| {
                 let at = find(p, SubTask::Broadcast);
-                let mut again = p.nodes[find(p, SubTask::Accumulate)].clone();
+                let first = find(p, SubTask::Accumulate);
+                let mut again = p.nodes[first].clone();
                 again.waits = vec![TaskId(at - 1)];
                 for node in &mut p.nodes[at..] {
                     node.waits.iter_mut().for_each(|w| w.0 += usize::from(w.0 >= at));
                 }
                 p.nodes.insert(at, again);
-                p.nodes[at + 1].waits.push(TaskId(at));
+                for node in &mut p.nodes[at + 1..] {
+                    node.waits.iter_mut().filter(|w| w.0 == first).for_each(|w| w.0 = at);
+                }
             },
             |v| matches!(v, Violation::WrongSum(..)),
         ),
