@@ -8,7 +8,7 @@ pub const CPU_LIMIT: usize = 65_536;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuListError {
     /// A piece between commas is not a number or a range.
-    #[error("\"{piece}\" is not a CPU number or a range such as 0-3")]
+    #[error("{piece:?} is not a CPU number or a range such as 0-3")]
     NotANumber {
         /// The offending piece.
         piece: String,
@@ -110,6 +110,7 @@ mod tests {
         let said = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(said("0-3,x"), "\"x\" is not a CPU number or a range such as 0-3");
         assert_eq!(said("0,,1"), "\"\" is not a CPU number or a range such as 0-3");
+        assert_eq!(said("\u{1b}[2J"), "\"\\u{1b}[2J\" is not a CPU number or a range such as 0-3");
         assert_eq!(said("+1"), "\"+1\" is not a CPU number or a range such as 0-3");
         assert_eq!(said("3-1"), "the range 3-1 runs backwards");
         assert_eq!(said("0-4294967295"), "CPU 4294967295 is beyond the limit of 65536");

@@ -218,6 +218,7 @@ fn join(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
 
 fn divide(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
     let cores: usize = homes.iter().map(|home| home.cores.len()).sum();
+    let cpus: usize = homes.iter().flat_map(|home| &home.cores).map(|core| core.cpus.len()).sum();
     let by_core = count <= cores;
     // What is cut: cores, or single hardware threads once there are more quadrants than cores.
     let units: Vec<Vec<Vec<usize>>> = homes
@@ -245,10 +246,15 @@ fn divide(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
             pieces.push(Piece { cores: own.len(), cpus, nodes: vec![home.node.os_index] });
         }
     }
-    let cut = match (count == homes.len(), by_core) {
-        (true, _) => "one for each NUMA node with allowed CPUs".to_string(),
-        (false, true) => format!("{} cut between cores", counted(homes.len(), "NUMA node")),
-        (false, false) => format!("{} cut between hardware threads", counted(homes.len(), "NUMA node")),
+    let nodes = counted(homes.len(), "NUMA node");
+    let cut = if count == homes.len() {
+        "one for each NUMA node with allowed CPUs".to_string()
+    } else if by_core {
+        format!("{nodes} cut between cores")
+    } else if count <= cpus {
+        format!("{nodes} cut between hardware threads")
+    } else {
+        format!("more than the {}, so quadrants share CPUs", counted(cpus, "allowed CPU"))
     };
     (pieces, cut)
 }
@@ -335,7 +341,7 @@ fn describe_threads(
     let pinning = if unpinned == 0 {
         "pinned".to_string()
     } else if unpinned == quadrants.len() {
-        format!("not pinned, since {total} threads share {} CPUs", machine.cpus.len())
+        format!("not pinned, since {total} threads share {}", counted(machine.cpus.len(), "CPU"))
     } else {
         let those: Vec<usize> = quadrants.iter().filter(|q| !q.pinned).map(|q| q.index).collect();
         format!("pinned except in quadrants {}, which have fewer CPUs than threads", cpu_list::format(&those))

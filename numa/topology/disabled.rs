@@ -1,5 +1,6 @@
 //! The machine from Linux's own files, without hwloc.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::files::{Files, Trouble, bad, excerpt, field_of};
@@ -122,7 +123,7 @@ fn nodes(files: Files, allowed: &[usize], notes: &mut Vec<String>) -> Result<Vec
         .ok()
         .and_then(|text| cpu_list::parse(&text).ok())
         .filter(|mems| !mems.is_empty());
-    let mut seen = std::collections::BTreeMap::new();
+    let mut seen = BTreeMap::new();
     let mut nodes = Vec::with_capacity(indices.len());
     for &os_index in &indices {
         let path = format!("{NODES}/node{os_index}/cpulist");
@@ -198,8 +199,9 @@ fn single_node(files: Files, allowed: &[usize]) -> Node {
 
 /// The allowed CPUs that belong to a node; those that belong to none are given up aloud.
 fn usable(allowed: &[usize], nodes: &[Node], notes: &mut Vec<String>) -> Vec<usize> {
-    let (inside, outside): (Vec<usize>, Vec<usize>) =
-        allowed.iter().partition(|cpu| nodes.iter().any(|node| node.cpus.contains(cpu)));
+    // A set, since a corrupt mask may hold tens of thousands.
+    let homed: BTreeSet<usize> = nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect();
+    let (inside, outside): (Vec<usize>, Vec<usize>) = allowed.iter().partition(|cpu| homed.contains(cpu));
     if !outside.is_empty() {
         notes.push(format!("CPUs {} belong to no node and are left idle.", cpu_list::format(&outside)));
     }

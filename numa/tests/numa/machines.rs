@@ -2,7 +2,7 @@
 
 use crate::fixture::{Fixture, epyc, knl, laptop, node, two_sockets};
 use quadrille_numa::topology::{TopologyError, detect, detect_at};
-use quadrille_numa::{Partition, PartitionError, quadrants};
+use quadrille_numa::{Partition, PartitionError, describe, quadrants};
 
 fn cpus(partition: &Partition) -> Vec<Vec<usize>> {
     partition.quadrants.iter().map(|q| q.cpus.clone()).collect()
@@ -160,7 +160,11 @@ fn quadrants_beyond_the_cpus_share_them_up_to_64() {
     let machine = laptop().detect();
     let partition = quadrants(&machine, Some(64), None).unwrap();
     assert_eq!(sizes(&partition), [1; 64]);
-    assert!(partition.how.contains("64 threads share 8 CPUs"), "{}", partition.how);
+    assert_eq!(
+        partition.how,
+        "64 quadrants as asked: more than the 8 allowed CPUs, so quadrants share CPUs; \
+         1 thread each (since they share CPUs), not pinned, since 64 threads share 8 CPUs"
+    );
     let error = quadrants(&machine, Some(65), None).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -202,6 +206,47 @@ fn corrupt_files_are_named_and_never_fatal() {
     let fixture = two_sockets();
     fixture.write("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "7");
     assert!(fixture.detect().notes[0].starts_with("the hardware threads of CPUs 1 are unknown"));
+}
+
+#[test]
+fn no_content_of_any_file_is_fatal() {
+    let paths = [
+        "proc/cpuinfo",
+        "proc/self/status",
+        "proc/self/cgroup",
+        "sys/devices/system/cpu/online",
+        "sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
+        "sys/devices/system/cpu/cpu0/topology/physical_package_id",
+        "sys/devices/system/cpu/cpu0/cache/index0/level",
+        "sys/devices/system/cpu/cpu0/cache/index0/shared_cpu_list",
+        "sys/devices/system/node/online",
+        "sys/devices/system/node/node0/cpulist",
+        "sys/devices/system/node/node4/cpulist",
+        "sys/devices/system/node/node4/distance",
+        "sys/devices/system/node/node4/meminfo",
+        "sys/devices/system/node/node4/access0/initiators/read_bandwidth",
+    ];
+    let contents: [&[u8]; 9] = [
+        b"",
+        b"\0",
+        b"-",
+        b",",
+        b"7",
+        b"0-65535",
+        b"18446744073709551615",
+        b"Cpus_allowed_list:\t0-65535",
+        b"0::/../..\n1:cpu:\n:::",
+    ];
+    for path in paths {
+        for bytes in contents {
+            let fixture = knl([2, 2, 2, 2]);
+            fixture.cache(0, 0, 1, "Data", "32K", "0").write(path, bytes);
+            if let Ok(machine) = detect_at(fixture.root(), 2) {
+                let partition = quadrants(&machine, None, None).unwrap();
+                assert!(!describe(&machine, &partition, &|_| None).is_empty(), "{path}");
+            }
+        }
+    }
 }
 
 #[test]
