@@ -1,1 +1,19 @@
-//! Quadrille: numa.
+//! Quadrille: numa. What the machine looks like, which CPUs this process may use, and how they are cut
+//! into quadrants.
+//!
+//! Three steps, each plain data: [`topology::detect`] reads the machine, [`quadrant::quadrants`] decides the
+//! cut, [`describe::describe`] says both in words. [`pin::pin_current_thread`] is the only thing here that
+//! changes anything, and it changes one thread.
+
+#![forbid(unsafe_code)]
+
+pub mod cpu_list;
+pub mod describe;
+pub mod pin;
+pub mod quadrant;
+pub mod topology;
+
+pub use describe::describe;
+pub use pin::{Pinning, pin_current_thread};
+pub use quadrant::{Partition, PartitionError, Quadrant, quadrants};
+pub use topology::{Machine, TopologyError, detect};

@@ -1,0 +1,208 @@
+//! The text of the `topo` command: what the machine is, what Quadrille makes of it, and why.
+//!
+//! A pure function of what was detected, so that the text can be tested for machines that are not here.
+
+use std::fmt::Write;
+
+use crate::cpu_list;
+use crate::quadrant::{Partition, Quadrant};
+use crate::topology::{Machine, Node};
+
+/// How to look up an environment variable; outside of tests `|name| std::env::var(name).ok()`.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Describes a machine, its cut and what of the environment counts, for someone who sees it for the first
+/// time.
+pub fn describe(machine: &Machine, partition: &Partition, env: Env) -> String {
+    let mut text = String::new();
+    machine_lines(&mut text, machine);
+    text.push_str("\nNUMA nodes: memory and the CPUs near it\n");
+    text.push_str(&table(&node_rows(machine)));
+    text.push_str("\nQuadrants: each trains on its own CPUs with the memory near them\n");
+    text.push_str(&table(&quadrant_rows(partition)));
+    push(&mut text, &format!("  {}.", partition.how));
+    if !machine.notes.is_empty() {
+        text.push_str("\nNotes\n");
+        for note in &machine.notes {
+            push(&mut text, &format!("  - {note}"));
+        }
+    }
+    text.push_str("\nEnvironment\n");
+    for line in environment(machine, env) {
+        push(&mut text, &format!("  {line}"));
+    }
+    text
+}
+
+fn push(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}
+
+fn machine_lines(text: &mut String, machine: &Machine) {
+    let cores = machine.cores.len();
+    push(text, &format!("Machine     {}", machine.model));
+    push(
+        text,
+        &format!(
+            "CPUs        {} allowed, on {}: {}",
+            machine.cpus.len(),
+            counted(cores, "core"),
+            cpu_list::format(&machine.cpus)
+        ),
+    );
+    for socket in &machine.sockets {
+        push(text, &format!("Socket {:<4} CPUs {}", socket.os_index, cpu_list::format(&socket.cpus)));
+    }
+    let caches: Vec<String> = machine
+        .caches
+        .iter()
+        .map(|cache| {
+            let kind = match cache.kind.as_str() {
+                "Data" => "d",
+                "Instruction" => "i",
+                _ => "",
+            };
+            let shared = match cache.shared_by {
+                1 => String::new(),
+                count => format!(" for {count} CPUs"),
+            };
+            format!("L{}{kind} {}{shared}", cache.level, bytes(cache.bytes))
+        })
+        .collect();
+    if !caches.is_empty() {
+        push(text, &format!("Caches      {}", caches.join(", ")));
+    }
+}
+
+fn node_rows(machine: &Machine) -> Vec<Vec<String>> {
+    let mut rows = vec![row(["node", "memory", "kind", "CPUs"])];
+    for node in &machine.nodes {
+        let cpus = match (node.cpus.is_empty(), node.near) {
+            (false, _) => cpu_list::format(&node.cpus),
+            (true, Some(near)) => format!("none, near node {near}"),
+            (true, None) if node.total_cpus > 0 => format!("none of its {} allowed", node.total_cpus),
+            (true, None) => "none".to_string(),
+        };
+        let memory = node.memory_bytes.map_or_else(|| "unknown".to_string(), bytes);
+        let index = if machine.numa_known { node.os_index.to_string() } else { "?".to_string() };
+        rows.push(vec![index, memory, kind(node).to_string(), cpus]);
+    }
+    rows
+}
+
+fn kind(node: &Node) -> &'static str {
+    match node {
+        Node { memory_bytes: Some(0), .. } => "no memory",
+        Node { allowed: false, .. } => "not allowed",
+        Node { fast: true, .. } => "fast",
+        Node { total_cpus: 0, .. } => "not used",
+        _ => "DRAM",
+    }
+}
+
+fn quadrant_rows(partition: &Partition) -> Vec<Vec<String>> {
+    let mut rows = vec![row(["quadrant", "memory node", "fast node", "threads", "CPUs"])];
+    let or_none = |node: Option<usize>| node.map_or_else(|| "-".to_string(), |node| node.to_string());
+    for quadrant in &partition.quadrants {
+        let Quadrant { index, cpus, dram_node, fast_node, threads, pinned } = quadrant;
+        rows.push(vec![
+            index.to_string(),
+            or_none(*dram_node),
+            or_none(*fast_node),
+            if *pinned { threads.to_string() } else { format!("{threads} unpinned") },
+            cpu_list::format(cpus),
+        ]);
+    }
+    rows
+}
+
+/// What of Slurm's and OpenMP's wishes counts here. One line each, only for variables that are set.
+fn environment(machine: &Machine, env: Env) -> Vec<String> {
+    let mut lines = Vec::new();
+    let cpus = machine.cpus.len();
+    if let Some(value) = env("SLURM_CPUS_PER_TASK") {
+        let value = printable(&value);
+        let meaning = match value.parse::<usize>() {
+            Ok(count) if count == cpus => "honoured: it agrees with the affinity mask".to_string(),
+            Ok(count) if count > cpus => format!(
+                "not met: the affinity mask holds {cpus} CPUs, and the mask counts. \
+                 Pass --cpus-per-task=$SLURM_CPUS_PER_TASK to srun, which does not inherit it everywhere"
+            ),
+            Ok(_) => format!(
+                "the affinity mask holds {cpus} CPUs, and the mask counts. \
+                 If ranks share a node, let srun bind them: --cpu-bind=cores"
+            ),
+            Err(_) => format!("ignored: it is not a number; the affinity mask ({cpus} CPUs) counts"),
+        };
+        lines.push(format!("SLURM_CPUS_PER_TASK={value}: {meaning}."));
+    }
+    if let Some(value) = env("SLURM_CPU_BIND") {
+        let value = printable(&value);
+        let none = value.split([',', ':']).any(|word| word == "none");
+        let meaning = if none {
+            "Slurm bound nothing, so ranks on one node would pin to the same CPUs. Use --cpu-bind=cores"
+        } else {
+            "honoured: what Slurm bound is the affinity mask, and threads are pinned inside it"
+        };
+        lines.push(format!("SLURM_CPU_BIND={value}: {meaning}."));
+    }
+    if let Some(value) = env("OMP_NUM_THREADS") {
+        let value = printable(&value);
+        lines.push(format!("OMP_NUM_THREADS={value}: ignored, there is no OpenMP here. Use --threads."));
+    }
+    if let Some(value) = env("OMP_PROC_BIND") {
+        let value = printable(&value);
+        lines.push(format!("OMP_PROC_BIND={value}: ignored, Quadrille pins its own threads."));
+    }
+    if lines.is_empty() {
+        lines.push("nothing set by Slurm or OpenMP that would matter here.".to_string());
+    }
+    lines
+}
+
+/// A value fit for a terminal, whatever it holds.
+fn printable(value: &str) -> String {
+    value.chars().filter(|c| !c.is_control()).take(80).collect()
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_string).to_vec()
+}
+
+/// Columns padded to their widest cell; no blanks at the ends of lines.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a `String` cannot fail.
+            let _ = write!(line, "  {cell:<width$}");
+        }
+        push(&mut text, line.trim_end());
+    }
+    text
+}
+
+/// A size as people say it: `48 KiB`, `16.0 GiB`.
+fn bytes(count: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    for (name, unit) in UNITS {
+        if count >= unit {
+            return match count % unit {
+                0 => format!("{} {name}", count / unit),
+                _ => format!("{:.1} {name}", count as f64 / unit as f64),
+            };
+        }
+    }
+    format!("{count} bytes")
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

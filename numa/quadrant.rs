@@ -1,0 +1,354 @@
+//! The cut of a machine into quadrants.
+//!
+//! A quadrant never spans two NUMA nodes unless fewer quadrants than nodes were asked for. Cuts fall between
+//! cores where there are enough of them, between hardware threads where there are not, and a CPU is shared
+//! only where even those run out. Everything decided here is said in [`Partition::how`].
+
+use crate::cpu_list;
+use crate::topology::{Core, Machine, Node};
+
+/// Quadrants beyond the number of CPUs are for tests on small machines; this many are always granted.
+const SHARED_QUADRANTS: usize = 64;
+
+/// No quadrant gains from more threads, and a slip of the finger should not start a million.
+const THREADS_LIMIT: usize = 1024;
+
+/// A set of CPUs with the memory near them; what one device runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quadrant {
+    /// Its place in [`Partition::quadrants`].
+    pub index: usize,
+    /// Its logical CPUs in the order threads take them: one hardware thread of every core first.
+    pub cpus: Vec<usize>,
+    /// The node to bind ordinary memory to; `None` if it spans nodes or none is known or allowed.
+    pub dram_node: Option<usize>,
+    /// The near fast node, if there is one and it may be used.
+    pub fast_node: Option<usize>,
+    /// How many threads its crew has.
+    pub threads: usize,
+    /// Whether its threads are pinned: there is a CPU for each, shared with no other quadrant.
+    pub pinned: bool,
+}
+
+impl Quadrant {
+    /// The CPU to pin a thread of the crew to; `None` if the crew is not pinned.
+    pub fn cpu_of_thread(&self, thread: usize) -> Option<usize> {
+        if self.pinned { self.cpus.get(thread).copied() } else { None }
+    }
+}
+
+/// A machine cut into quadrants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// The quadrants, in order of socket, node and core.
+    pub quadrants: Vec<Quadrant>,
+    /// What was decided and why, on one line.
+    pub how: String,
+}
+
+/// Why a machine cannot be cut as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PartitionError {
+    /// Nothing to run on.
+    #[error("{what} must be at least 1")]
+    Zero {
+        /// Which of the two numbers was 0.
+        what: &'static str,
+    },
+    /// More quadrants than CPUs, and more than tests need.
+    #[error(
+        "{requested} quadrants were asked for, but this machine has {cpus} allowed CPUs; ask for at most {most}"
+    )]
+    TooManyQuadrants {
+        /// What was asked for.
+        requested: usize,
+        /// How many CPUs are allowed.
+        cpus: usize,
+        /// What would be granted.
+        most: usize,
+    },
+    /// More threads than make sense.
+    #[error(
+        "{requested} threads per quadrant were asked for, but this machine has {cpus} allowed CPUs; \
+         ask for at most {THREADS_LIMIT}"
+    )]
+    TooManyThreads {
+        /// What was asked for.
+        requested: usize,
+        /// How many CPUs are allowed.
+        cpus: usize,
+    },
+    /// Fewer quadrants than nodes that do not divide them.
+    #[error("{nodes} NUMA nodes cannot be joined evenly into {requested} quadrants; ask for {suggestions}")]
+    Uneven {
+        /// What was asked for.
+        requested: usize,
+        /// How many nodes have allowed CPUs.
+        nodes: usize,
+        /// The numbers that would do.
+        suggestions: String,
+    },
+    /// The machine holds no CPU: it was not made by `topology::detect`.
+    #[error("the machine has no CPUs to make a quadrant of")]
+    NoCpus,
+}
+
+/// One node's share, before it is cut.
+struct Home<'a> {
+    node: &'a Node,
+    cores: Vec<&'a Core>,
+}
+
+/// A quadrant before its threads are counted.
+struct Piece {
+    cpus: Vec<usize>,
+    cores: usize,
+    nodes: Vec<usize>,
+}
+
+/// Cuts a machine into quadrants: one per NUMA node, or as many as requested, with one thread per core or as
+/// many per quadrant as requested.
+pub fn quadrants(
+    machine: &Machine,
+    requested: Option<usize>,
+    threads: Option<usize>,
+) -> Result<Partition, PartitionError> {
+    let homes = homes(machine);
+    let (nodes, cpus) = (homes.len(), machine.cpus.len());
+    if homes.is_empty() {
+        return Err(PartitionError::NoCpus);
+    }
+    check(requested, threads, nodes, cpus)?;
+    let count = requested.unwrap_or(nodes);
+    let (pieces, cut) = if count < nodes { join(&homes, count) } else { divide(&homes, count) };
+    let shared = count > cpus;
+    let cap = if threads.is_none() { machine.quota.map(|limit| per_quadrant(limit, count)) } else { None };
+    let mut capped = false;
+    let quadrants: Vec<Quadrant> = pieces
+        .into_iter()
+        .enumerate()
+        .map(|(index, piece)| {
+            let own = piece.cores.max(1);
+            let granted = cap.map_or(own, |cap| own.min(cap));
+            capped |= granted < own;
+            let threads = threads.unwrap_or(granted);
+            let pinned = !shared && threads <= piece.cpus.len();
+            let (dram_node, fast_node) = memory(machine, &piece.nodes);
+            Quadrant { index, cpus: piece.cpus, dram_node, fast_node, threads, pinned }
+        })
+        .collect();
+    let mut how = vec![match requested {
+        None if !machine.numa_known => "1 quadrant, since the NUMA nodes are unknown".to_string(),
+        None => format!("{}, one for each NUMA node with allowed CPUs", counted(count, "quadrant")),
+        Some(_) => format!("{} as asked: {cut}", counted(count, "quadrant")),
+    }];
+    how.push(describe_threads(machine, &quadrants, threads, capped, shared));
+    Ok(Partition { quadrants, how: how.join("; ") })
+}
+
+fn check(
+    requested: Option<usize>,
+    threads: Option<usize>,
+    nodes: usize,
+    cpus: usize,
+) -> Result<(), PartitionError> {
+    match requested {
+        Some(0) => return Err(PartitionError::Zero { what: "the number of quadrants" }),
+        Some(requested) if requested > cpus.max(SHARED_QUADRANTS) => {
+            return Err(PartitionError::TooManyQuadrants {
+                requested,
+                cpus,
+                most: cpus.max(SHARED_QUADRANTS),
+            });
+        }
+        Some(requested) if requested < nodes && !nodes.is_multiple_of(requested) => {
+            let divisors: Vec<String> =
+                (1..=nodes).filter(|&d| nodes.is_multiple_of(d)).map(|d| d.to_string()).collect();
+            let suggestions = format!("{}, or more than {nodes}", divisors.join(", "));
+            return Err(PartitionError::Uneven { requested, nodes, suggestions });
+        }
+        _ => {}
+    }
+    match threads {
+        Some(0) => Err(PartitionError::Zero { what: "the number of threads per quadrant" }),
+        Some(requested) if requested > THREADS_LIMIT.max(cpus) => {
+            Err(PartitionError::TooManyThreads { requested, cpus })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The nodes with allowed CPUs, those of one socket side by side, each with its cores.
+fn homes(machine: &Machine) -> Vec<Home<'_>> {
+    let mut homes: Vec<Home> = machine
+        .nodes
+        .iter()
+        .map(|node| Home {
+            node,
+            cores: machine
+                .cores
+                .iter()
+                .filter(|core| core.node == node.os_index && !core.cpus.is_empty())
+                .collect(),
+        })
+        .filter(|home| !home.cores.is_empty())
+        .collect();
+    homes.sort_by_key(|home| (home.cores.first().map(|core| core.socket), home.node.os_index));
+    homes
+}
+
+fn join(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
+    let size = homes.len() / count;
+    let pieces = homes
+        .chunks(size)
+        .map(|group| {
+            let cores: Vec<&Core> = group.iter().flat_map(|home| home.cores.iter().copied()).collect();
+            Piece {
+                cpus: spread(&cores),
+                cores: cores.len(),
+                nodes: group.iter().map(|home| home.node.os_index).collect(),
+            }
+        })
+        .collect();
+    (
+        pieces,
+        format!("{size} of {} NUMA nodes joined in each, so memory is not bound to one node", homes.len()),
+    )
+}
+
+fn divide(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
+    let cores: usize = homes.iter().map(|home| home.cores.len()).sum();
+    let cpus: usize = homes.iter().flat_map(|home| &home.cores).map(|core| core.cpus.len()).sum();
+    let by_core = count <= cores;
+    // What is cut: cores, or single hardware threads once there are more quadrants than cores.
+    let units: Vec<Vec<Vec<usize>>> = homes
+        .iter()
+        .map(|home| {
+            if by_core {
+                home.cores.iter().map(|core| core.cpus.clone()).collect()
+            } else {
+                home.cores.iter().flat_map(|core| core.cpus.iter().map(|&cpu| vec![cpu])).collect()
+            }
+        })
+        .collect();
+    let sizes: Vec<usize> = units.iter().map(Vec::len).collect();
+    let parts = shares(&sizes, count);
+    let mut pieces = Vec::with_capacity(count);
+    for ((home, units), &parts) in homes.iter().zip(&units).zip(&parts) {
+        for part in 0..parts {
+            let (first, last) = if parts <= units.len() {
+                (part * units.len() / parts, (part + 1) * units.len() / parts)
+            } else {
+                (part % units.len(), part % units.len() + 1)
+            };
+            let own = &units[first..last];
+            let cpus = interleave(own);
+            pieces.push(Piece { cores: own.len(), cpus, nodes: vec![home.node.os_index] });
+        }
+    }
+    let nodes = counted(homes.len(), "NUMA node");
+    let cut = if count == homes.len() {
+        "one for each NUMA node with allowed CPUs".to_string()
+    } else if by_core {
+        format!("{nodes} cut between cores")
+    } else if count <= cpus {
+        format!("{nodes} cut between hardware threads")
+    } else {
+        format!("more than the {}, so quadrants share CPUs", counted(cpus, "allowed CPU"))
+    };
+    (pieces, cut)
+}
+
+/// How many parts each node is cut into: at least one, then always one more where the parts are largest.
+fn shares(sizes: &[usize], count: usize) -> Vec<usize> {
+    let mut parts = vec![1; sizes.len()];
+    for _ in sizes.len()..count {
+        // Compares size/parts as fractions; the first of equals wins.
+        let largest = (0..sizes.len()).reduce(|best, other| {
+            if sizes[other] * parts[best] > sizes[best] * parts[other] { other } else { best }
+        });
+        if let Some(node) = largest {
+            parts[node] += 1;
+        }
+    }
+    parts
+}
+
+fn spread(cores: &[&Core]) -> Vec<usize> {
+    let units: Vec<Vec<usize>> = cores.iter().map(|core| core.cpus.clone()).collect();
+    interleave(&units)
+}
+
+/// The first CPU of every unit, then the second of every unit, and so on.
+fn interleave(units: &[Vec<usize>]) -> Vec<usize> {
+    let depth = units.iter().map(Vec::len).max().unwrap_or(0);
+    (0..depth).flat_map(|level| units.iter().filter_map(move |unit| unit.get(level).copied())).collect()
+}
+
+/// The DRAM and fast node of a quadrant on these nodes.
+fn memory(machine: &Machine, nodes: &[usize]) -> (Option<usize>, Option<usize>) {
+    let [home] = nodes else { return (None, None) };
+    if !machine.numa_known {
+        return (None, None);
+    }
+    let may_hold = |node: &&Node| node.allowed && node.memory_bytes != Some(0);
+    let own = machine.node(*home).filter(may_hold);
+    let dram = own.or_else(|| {
+        // A node without DIMMs, or one whose memory the job may not touch: the nearest that has some.
+        let distance = |node: &Node| {
+            let place = machine.nodes.iter().position(|other| other.os_index == *home)?;
+            node.distances.get(place).copied()
+        };
+        let others = machine.nodes.iter().filter(may_hold).filter(|node| node.total_cpus > 0);
+        others.filter_map(|node| Some((distance(node)?, node))).min_by_key(|(far, _)| *far).map(|(_, n)| n)
+    });
+    let fast = machine
+        .nodes
+        .iter()
+        .filter(|node| node.fast && node.near == Some(*home))
+        .filter(may_hold)
+        .max_by_key(|node| (node.memory_bytes, std::cmp::Reverse(node.os_index)));
+    (dram.map(|node| node.os_index), fast.map(|node| node.os_index))
+}
+
+/// What each of `count` quadrants may use of the granted time, at least one thread.
+fn per_quadrant(limit: f64, count: usize) -> usize {
+    ((limit / count as f64).floor() as usize).max(1)
+}
+
+fn describe_threads(
+    machine: &Machine,
+    quadrants: &[Quadrant],
+    threads: Option<usize>,
+    capped: bool,
+    shared: bool,
+) -> String {
+    let mut counts: Vec<String> = quadrants.iter().map(|q| q.threads.to_string()).collect();
+    let even = counts.iter().all(|count| *count == counts[0]);
+    if even {
+        counts.truncate(1);
+    }
+    let total: usize = quadrants.iter().map(|q| q.threads).sum();
+    let why = match (threads, capped) {
+        (Some(_), _) => "as asked",
+        (None, true) => "limited by the cgroup's CPU quota",
+        (None, false) if shared => "since they share CPUs",
+        (None, false) => "one per core",
+    };
+    let noun = if even && quadrants[0].threads == 1 { "thread" } else { "threads" };
+    let each = if quadrants.len() > 1 && even { " each" } else { "" };
+    let unpinned = quadrants.iter().filter(|q| !q.pinned).count();
+    let pinning = if unpinned == 0 {
+        "pinned".to_string()
+    } else if unpinned == quadrants.len() {
+        format!("not pinned, since {total} threads share {}", counted(machine.cpus.len(), "CPU"))
+    } else {
+        let those: Vec<usize> = quadrants.iter().filter(|q| !q.pinned).map(|q| q.index).collect();
+        format!("pinned except in quadrants {}, which have fewer CPUs than threads", cpu_list::format(&those))
+    };
+    format!("{} {noun}{each} ({why}), {pinning}", counts.join("/"))
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

@@ -1,0 +1,5 @@
+//! The crate from outside, on machines that are not here.
+
+mod fixture;
+mod machines;
+mod text;
