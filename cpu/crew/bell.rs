@@ -1,0 +1,60 @@
+//! The bell: how a thread that found no work sleeps without missing any.
+//!
+//! An event count. A thread *listens* (reads the epoch), looks for work, and only then *sleeps* unless the epoch
+//! has moved. Whoever makes work *rings* (moves the epoch, then wakes sleepers if there are any).
+//!
+//! Why nothing is missed: ring does `epoch += 1; read sleepers`, sleep does `sleepers += 1; read epoch`, all
+//! `SeqCst`, so they have one order and at least one side sees the other. If the ringer sees the sleeper, it takes
+//! the lock before it notifies; the sleeper holds the lock from its last look at the epoch until it waits, so the
+//! notification cannot fall between. If the sleeper sees the new epoch, it does not sleep. Work made before the
+//! listening is found by the look that follows. `cpu/tests/loom.rs` tries the orders.
+
+use super::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
+
+/// An event count.
+#[derive(Debug)]
+pub struct Bell {
+    epoch: AtomicU64,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self {
+            epoch: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+}
+
+impl Bell {
+    /// Says that there may be something new.
+    pub fn ring(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock());
+            self.wake.notify_all();
+        }
+    }
+
+    /// The moment from which on [`Bell::sleep`] misses nothing.
+    pub fn listen(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until the bell has rung since `heard`.
+    pub fn sleep(&self, heard: u64) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // The lock guards nothing that a panic could leave broken, so a poisoned one is as good.
+        let mut guard = self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while self.epoch.load(Ordering::SeqCst) == heard {
+            guard = self.wake.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+        drop(guard);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}

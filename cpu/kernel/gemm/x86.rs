@@ -1,0 +1,261 @@
+//! AVX2 and AVX-512F: the packed product over register tiles.
+
+use std::arch::x86_64::*;
+
+use super::{Extents, Into, Matrix, Simd};
+use crate::isa::Isa;
+use crate::machine::Machine;
+
+/// 8 floats; needs AVX2 and FMA.
+pub(crate) struct Avx2;
+
+impl Simd for Avx2 {
+    type Vector = __m256;
+    const LANES: usize = 8;
+    #[inline(always)]
+    unsafe fn zero() -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m256) {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fused(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+}
+
+/// 16 floats; needs AVX-512F.
+pub(crate) struct Avx512f;
+
+impl Simd for Avx512f {
+    type Vector = __m512;
+    const LANES: usize = 16;
+    #[inline(always)]
+    unsafe fn zero() -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m512) {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+}
+
+const AVX2_TABLE: Machine = Machine::of(Isa::Avx2);
+const AVX512F_TABLE: Machine = Machine::of(Isa::Avx512f);
+
+/// See [`super::gemm`], which has checked the extents.
+pub(super) fn gemm_avx2(
+    e: Extents,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    into: Into,
+    c: &mut [f32],
+    stride: usize,
+    scratch: &mut [f32],
+) {
+    assert!(Isa::Avx2.is_available(), "avx2 kernels on a CPU without them");
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn run(e: Extents, a: Matrix<'_>, b: Matrix<'_>, into: Into, c: &mut [f32], s: usize, w: &mut [f32]) {
+        const ROWS: usize = AVX2_TABLE.tile_rows;
+        const VECTORS: usize = AVX2_TABLE.tile_columns / Avx2::LANES;
+        // SAFETY: the CPU has the features, as the caller has asserted; extents as there.
+        unsafe { blocked::<Avx2, ROWS, VECTORS>(&AVX2_TABLE, e, a, b, into, c, s, w) }
+    }
+    // SAFETY: the CPU has the features, as asserted.
+    unsafe { run(e, a, b, into, c, stride, scratch) }
+}
+
+/// See [`super::gemm`], which has checked the extents.
+pub(super) fn gemm_avx512f(
+    e: Extents,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    into: Into,
+    c: &mut [f32],
+    stride: usize,
+    scratch: &mut [f32],
+) {
+    assert!(Isa::Avx512f.is_available(), "avx512f kernels on a CPU without them");
+    #[target_feature(enable = "avx512f")]
+    unsafe fn run(e: Extents, a: Matrix<'_>, b: Matrix<'_>, into: Into, c: &mut [f32], s: usize, w: &mut [f32]) {
+        const ROWS: usize = AVX512F_TABLE.tile_rows;
+        const VECTORS: usize = AVX512F_TABLE.tile_columns / Avx512f::LANES;
+        // SAFETY: the CPU has the features, as the caller has asserted; extents as there.
+        unsafe { blocked::<Avx512f, ROWS, VECTORS>(&AVX512F_TABLE, e, a, b, into, c, s, w) }
+    }
+    // SAFETY: the CPU has the features, as asserted.
+    unsafe { run(e, a, b, into, c, stride, scratch) }
+}
+
+/// The loops over blocks.
+///
+/// # Safety
+/// The CPU has the instruction set of `S`, and the extents were checked against the slices.
+#[inline(always)]
+unsafe fn blocked<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    m: &Machine,
+    e: Extents,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    into: Into,
+    c: &mut [f32],
+    c_stride: usize,
+    scratch: &mut [f32],
+) {
+    let tile_columns = VECTORS * S::LANES;
+    let block_depth = e.depth.min(m.block_depth).max(1);
+    let b_len = block_depth * e.columns.min(m.block_columns).next_multiple_of(tile_columns);
+    let a_len = block_depth * e.rows.min(m.block_rows).next_multiple_of(ROWS);
+    let aligned = scratch.as_ptr().align_offset(64).min(15);
+    let (b_panels, rest) = scratch[aligned..].split_at_mut(b_len);
+    let (a_panels, edge) = rest.split_at_mut(a_len);
+    if e.depth == 0 && into == Into::Replace {
+        for row in 0..e.rows {
+            c[row * c_stride..row * c_stride + e.columns].fill(0.0);
+        }
+    }
+    for column in (0..e.columns).step_by(m.block_columns) {
+        let columns = m.block_columns.min(e.columns - column);
+        for depth in (0..e.depth).step_by(m.block_depth) {
+            let deep = m.block_depth.min(e.depth - depth);
+            pack(b.transposed(), column, columns, depth, deep, tile_columns, b_panels);
+            let add = into == Into::Add || depth > 0;
+            for row in (0..e.rows).step_by(m.block_rows) {
+                let rows = m.block_rows.min(e.rows - row);
+                pack(a, row, rows, depth, deep, ROWS, a_panels);
+                for (j, b_panel) in b_panels.chunks(deep * tile_columns).take(columns.div_ceil(tile_columns)).enumerate() {
+                    let wide = tile_columns.min(columns - j * tile_columns);
+                    for (i, a_panel) in a_panels.chunks(deep * ROWS).take(rows.div_ceil(ROWS)).enumerate() {
+                        let high = ROWS.min(rows - i * ROWS);
+                        let at = (row + i * ROWS) * c_stride + column + j * tile_columns;
+                        if high == ROWS && wide == tile_columns {
+                            // SAFETY: a whole tile lies inside C, whose extents were checked.
+                            unsafe { tile::<S, ROWS, VECTORS>(deep, a_panel, b_panel, add, c[at..].as_mut_ptr(), c_stride) }
+                            continue;
+                        }
+                        // SAFETY: `edge` holds a whole tile, as `scratch` has reserved.
+                        unsafe { tile::<S, ROWS, VECTORS>(deep, a_panel, b_panel, false, edge[..ROWS * tile_columns].as_mut_ptr(), tile_columns) }
+                        for r in 0..high {
+                            let from = &edge[r * tile_columns..r * tile_columns + wide];
+                            let to = &mut c[at + r * c_stride..at + r * c_stride + wide];
+                            for (to, from) in to.iter_mut().zip(from) {
+                                *to = if add { *to + from } else { *from };
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs `count` rows of `x` from `first`, over `deep` columns from `depth`, into panels of `width` rows: depth by
+/// depth, the panel's rows side by side, missing rows as zeros.
+#[inline(always)]
+fn pack(x: Matrix<'_>, first: usize, count: usize, depth: usize, deep: usize, width: usize, panels: &mut [f32]) {
+    for (p, panel) in panels.chunks_mut(deep * width).take(count.div_ceil(width)).enumerate() {
+        let rows = width.min(count - p * width);
+        let start = (first + p * width) * x.row_stride + depth * x.column_stride;
+        if x.row_stride == 1 {
+            for (d, to) in panel.chunks_exact_mut(width).enumerate() {
+                let from = &x.values[start + d * x.column_stride..][..rows];
+                to[..rows].copy_from_slice(from);
+                to[rows..].fill(0.0);
+            }
+            continue;
+        }
+        if rows < width {
+            panel.fill(0.0);
+        }
+        for r in 0..rows {
+            let from = &x.values[start + r * x.row_stride..];
+            for (d, to) in panel.chunks_exact_mut(width).enumerate() {
+                to[r] = from[d * x.column_stride];
+            }
+        }
+    }
+}
+
+/// One register tile: `C (+)= A_panel · B_panel`.
+///
+/// # Safety
+/// The CPU has the instruction set of `S`; the panels hold `depth` steps; `c` points to `ROWS` rows of
+/// `VECTORS · LANES` elements, `stride` apart.
+#[inline(always)]
+unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    depth: usize,
+    a_panel: &[f32],
+    b_panel: &[f32],
+    add: bool,
+    c: *mut f32,
+    stride: usize,
+) {
+    assert!(a_panel.len() >= depth * ROWS && b_panel.len() >= depth * VECTORS * S::LANES, "panels too short");
+    let (mut a, mut b) = (a_panel.as_ptr(), b_panel.as_ptr());
+    // SAFETY: reads stay inside the panels, as just asserted; writes inside C by contract.
+    unsafe {
+        let mut sums = [[S::zero(); VECTORS]; ROWS];
+        for _ in 0..depth {
+            let mut row_of_b = [S::zero(); VECTORS];
+            for (v, vector) in row_of_b.iter_mut().enumerate() {
+                *vector = S::load(b.add(v * S::LANES));
+            }
+            for (r, row) in sums.iter_mut().enumerate() {
+                let value = S::splat(*a.add(r));
+                for (sum, vector) in row.iter_mut().zip(row_of_b) {
+                    *sum = S::fused(value, vector, *sum);
+                }
+            }
+            a = a.add(ROWS);
+            b = b.add(VECTORS * S::LANES);
+        }
+        for (r, row) in sums.iter().enumerate() {
+            for (v, sum) in row.iter().enumerate() {
+                let to = c.add(r * stride + v * S::LANES);
+                S::store(to, if add { S::add(S::load(to), *sum) } else { *sum });
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Arithmetic on plain arrays: one algorithm each, by instruction set where that pays.
+
+pub mod gemm;
+pub mod im2col;
+pub mod peak;

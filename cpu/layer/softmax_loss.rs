@@ -1,0 +1,132 @@
+//! Softmax and its loss. The probabilities are computed by rows; the loss is added up by one thread, in order.
+
+use quadrille_core::layer::{ClassView, Layer, Operand, SoftmaxWithLoss, SubTask};
+
+use super::softmax::softmax;
+use super::{Binder, Grain, LayerKernel};
+use crate::memory::{Memory, Span};
+
+struct Rows {
+    layer: SoftmaxWithLoss,
+    view: ClassView,
+    weight: f32,
+    scores: Span,
+    labels: Span,
+    probabilities: Span,
+    loss: Span,
+    top_probabilities: Option<Span>,
+    scores_grad: Option<Span>,
+    grains: usize,
+}
+
+pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    let net_layer = binder.layer();
+    let Layer::SoftmaxWithLoss(layer) = &net_layer.layer else { return None };
+    let view = ClassView::new(&binder.net.bottom_shapes(binder.id)[0], layer.axis, "axis").ok()?;
+    let scores = binder.span(Operand::Bottom(0))?;
+    Some(Box::new(Rows {
+        layer: layer.clone(),
+        view,
+        weight: net_layer.loss_weights.first().copied().unwrap_or(0.0),
+        scores,
+        labels: binder.span(Operand::Bottom(1))?,
+        probabilities: binder.span(Operand::Aux(0))?,
+        loss: binder.span(Operand::Top(0))?,
+        top_probabilities: binder.span(Operand::Top(1)),
+        scores_grad: binder.span(Operand::BottomGrad(0)),
+        grains: binder.stream_grains(scores.len()).min(view.outer),
+    }))
+}
+
+impl Rows {
+    fn row(&self, n: usize) -> std::ops::Range<usize> {
+        let len = self.view.classes * self.view.inner;
+        n * len..(n + 1) * len
+    }
+
+    fn ignored(&self, label: f32) -> bool {
+        self.layer.ignore_label.is_some_and(|ignored| label == ignored as f32)
+    }
+
+    /// The class that a label names; `None` if there is no such class.
+    fn class(&self, label: f32) -> Option<usize> {
+        (label >= 0.0 && label < self.view.classes as f32).then_some(label as usize)
+    }
+
+    fn valid(&self, labels: &[f32]) -> usize {
+        labels.iter().filter(|l| !self.ignored(**l)).count()
+    }
+}
+
+impl LayerKernel for Rows {
+    fn grains(&self, _: SubTask) -> usize {
+        self.grains
+    }
+
+    fn forward(&self, grain: &mut Grain<'_>) {
+        for n in grain.share(self.view.outer) {
+            // SAFETY: grains have rows of their own.
+            let (x, p) = unsafe {
+                (
+                    grain.memory.read(self.scores.part(self.row(n))),
+                    grain.memory.write(self.probabilities.part(self.row(n))),
+                )
+            };
+            softmax(&self.view, x, p);
+        }
+    }
+
+    /// The loss: `−Σ log max(p, smallest positive) / divisor`. A label that names no class gives NaN.
+    fn combine(&self, sub: SubTask, memory: &Memory) {
+        if sub != SubTask::Forward {
+            return;
+        }
+        // SAFETY: all grains of the task are done, and the caller is the only one to combine.
+        let (labels, p, loss, copy) = unsafe {
+            (
+                memory.read(self.labels),
+                memory.read(self.probabilities),
+                memory.write(self.loss),
+                self.top_probabilities.map(|t| memory.write(t)),
+            )
+        };
+        let mut sum = 0.0f32;
+        for (at, label) in labels.iter().enumerate().filter(|(_, l)| !self.ignored(**l)) {
+            let (n, i) = (at / self.view.inner, at % self.view.inner);
+            sum -= match self.class(*label) {
+                Some(class) => p[self.row(n)][class * self.view.inner + i].max(f32::MIN_POSITIVE).ln(),
+                None => f32::NAN,
+            };
+        }
+        loss[0] = sum / self.layer.divisor(&self.view, self.valid(labels));
+        if let Some(copy) = copy {
+            copy.copy_from_slice(p);
+        }
+    }
+
+    fn grad_activation(&self, grain: &mut Grain<'_>) {
+        let Some(scores_grad) = self.scores_grad else { return };
+        // SAFETY: only read in this task.
+        let labels = unsafe { grain.memory.read(self.labels) };
+        let scale = self.weight / self.layer.divisor(&self.view, self.valid(labels));
+        for n in grain.share(self.view.outer) {
+            // SAFETY: grains have rows of their own.
+            let (dx, p) = unsafe {
+                (
+                    grain.memory.write(scores_grad.part(self.row(n))),
+                    grain.memory.read(self.probabilities.part(self.row(n))),
+                )
+            };
+            dx.copy_from_slice(p);
+            for (i, label) in labels[n * self.view.inner..(n + 1) * self.view.inner].iter().enumerate() {
+                let entry = |class: usize| class * self.view.inner + i;
+                match self.class(*label) {
+                    _ if self.ignored(*label) => (0..self.view.classes).for_each(|c| dx[entry(c)] = 0.0),
+                    Some(class) => dx[entry(class)] -= 1.0,
+                    None => (0..self.view.classes).for_each(|c| dx[entry(c)] = f32::NAN),
+                }
+            }
+            dx.iter_mut().for_each(|v| *v *= scale);
+        }
+    }
+}

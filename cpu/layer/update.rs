@@ -1,0 +1,106 @@
+//! The solver's rule on a layer's parameters, cut into pieces of the packed buffers.
+
+use std::ops::Range;
+
+use quadrille_core::device::Packed;
+use quadrille_core::net::{LayerId, Net};
+use quadrille_core::solver::{Elastic, SgdRule, update};
+
+use super::Grain;
+use crate::isa::Isa;
+use crate::machine::Machine;
+use crate::memory::Memory;
+
+/// A piece of one parameter.
+#[derive(Clone, Debug)]
+struct Piece {
+    range: Range<usize>,
+    lr_mult: f32,
+    decay: f32,
+}
+
+/// The update of one layer: each grain changes one piece.
+#[derive(Clone, Debug)]
+pub(crate) struct Update {
+    rule: SgdRule,
+    elastic: bool,
+    isa: Isa,
+    pieces: Vec<Piece>,
+}
+
+impl Update {
+    /// The update of a layer's trained parameters.
+    pub fn new(net: &Net, layer: LayerId, rule: SgdRule, elastic: bool, isa: Isa) -> Self {
+        let step = Machine::of(isa).grain_elements;
+        let mut pieces = Vec::new();
+        for param in net.layer(layer).params.iter().filter(|p| net.params.view(**p).lr_mult != 0.0) {
+            let view = net.params.view(*param);
+            let range = view.range();
+            for start in range.clone().step_by(step) {
+                pieces.push(Piece {
+                    range: start..(start + step).min(range.end),
+                    lr_mult: view.lr_mult,
+                    decay: rule.weight_decay * view.decay_mult,
+                });
+            }
+        }
+        Self { rule, elastic, isa, pieces }
+    }
+
+    /// Grains, at least 1.
+    pub fn grains(&self) -> usize {
+        self.pieces.len().max(1)
+    }
+
+    /// Updates the piece of a grain.
+    pub fn run(&self, grain: &mut Grain<'_>) {
+        let Some(piece) = self.pieces.get(grain.index) else { return };
+        let span = |packed| Memory::packed(packed, piece.range.clone());
+        // SAFETY: the update's accesses are these four buffers; pieces of different grains do not overlap.
+        let (weight, gradient, history, centre) = unsafe {
+            (
+                grain.memory.write(span(Packed::Weights)),
+                grain.memory.read(span(Packed::Gradients)),
+                grain.memory.write(span(Packed::Histories)),
+                self.elastic.then(|| grain.memory.read(span(Packed::Centre))),
+            )
+        };
+        let elastic = centre.map(|centre| Elastic { centre, strength: grain.scalars.elastic });
+        let rate = grain.scalars.rate * piece.lr_mult;
+        run_on(self.isa, &self.rule, rate, piece.decay, elastic, weight, gradient, history);
+    }
+}
+
+/// The rule, compiled once for each tier so that it fills the tier's vectors. No tier contracts a product and a
+/// sum, so all give the same bits.
+#[allow(clippy::too_many_arguments)]
+fn run_on(
+    isa: Isa,
+    rule: &SgdRule,
+    rate: f32,
+    decay: f32,
+    elastic: Option<Elastic<'_>>,
+    weight: &mut [f32],
+    gradient: &[f32],
+    history: &mut [f32],
+) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f")]
+        fn avx512f(r: &SgdRule, e: f32, d: f32, c: Option<Elastic<'_>>, w: &mut [f32], g: &[f32], h: &mut [f32]) {
+            update(r, e, d, c, w, g, h);
+        }
+        #[target_feature(enable = "avx2")]
+        fn avx2(r: &SgdRule, e: f32, d: f32, c: Option<Elastic<'_>>, w: &mut [f32], g: &[f32], h: &mut [f32]) {
+            update(r, e, d, c, w, g, h);
+        }
+        // SAFETY: devices are made only with a tier that the CPU has.
+        match isa {
+            Isa::Avx512f => return unsafe { avx512f(rule, rate, decay, elastic, weight, gradient, history) },
+            // SAFETY: as above.
+            Isa::Avx2 => return unsafe { avx2(rule, rate, decay, elastic, weight, gradient, history) },
+            Isa::Portable => {}
+        }
+    }
+    update(rule, rate, decay, elastic, weight, gradient, history);
+}

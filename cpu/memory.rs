@@ -1,0 +1,262 @@
+//! A device's memory: every array that tasks touch, in a few aligned arenas that are made once.
+//!
+//! Arrays are named by [`Span`]s. Reading and writing through a span is unsafe because the type system cannot see
+//! why it is right; the reason is always the same and stands here:
+//!
+//! 1. *Between tasks*: the plan orders every two tasks that touch one array unless both only read it. The
+//!    validator (`quadrille_core::check`) accepts no other plan, and devices are made from checked plans only.
+//! 2. *Between the grains of a task*: each grain writes a part of the array that no other grain of the task reads
+//!    or writes. Every kernel states its cut.
+//! 3. *Against the host*: the host touches a region only between steps, or when no task of the running plan does.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use quadrille_core::device::{Packed, Region};
+use quadrille_core::net::{Net, ParamId, StorageId};
+
+/// Arrays start at cache lines.
+const ALIGN: usize = 64;
+/// The same in elements.
+const ALIGN_ELEMENTS: usize = ALIGN / size_of::<f32>();
+
+/// Which arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ArenaKind {
+    Weights,
+    Gradients,
+    Histories,
+    Centre,
+    /// Blobs, layers' state, staging and workspace of one net.
+    Net,
+}
+
+/// A named part of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    arena: ArenaKind,
+    offset: usize,
+    len: usize,
+}
+
+impl Span {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A part of the span.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {} elements", self.len);
+        Self { offset: self.offset + range.start, len: range.end - range.start, ..*self }
+    }
+}
+
+/// Zeroed, aligned memory of fixed length.
+#[derive(Debug)]
+struct Arena {
+    start: NonNull<f32>,
+    len: usize,
+}
+
+// SAFETY: an arena is plain memory; who may touch what and when is the rule of this module.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    fn new(len: usize) -> Self {
+        let len = len.max(ALIGN_ELEMENTS);
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(memory.cast::<f32>()).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { start, len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        // Lengths come from checked shapes, far below the limit of an allocation.
+        Layout::from_size_align(len * size_of::<f32>(), ALIGN).unwrap_or(Layout::new::<f32>())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.start.as_ptr().cast(), Self::layout(self.len)) }
+    }
+}
+
+/// The packed buffers of a device, shared by all nets that it runs.
+#[derive(Debug)]
+pub(crate) struct PackedMemory {
+    weights: Arena,
+    gradients: Arena,
+    histories: Arena,
+    centre: Arena,
+    len: usize,
+}
+
+impl PackedMemory {
+    /// Buffers of `len` elements; gradients and histories only for a device that trains, a centre only for EASGD.
+    pub fn new(len: usize, trains: bool, elastic: bool) -> Self {
+        let only = |needed| Arena::new(if needed { len } else { 0 });
+        Self {
+            weights: Arena::new(len),
+            gradients: only(trains),
+            histories: only(trains),
+            centre: only(elastic),
+            len,
+        }
+    }
+}
+
+/// Where everything of one net lies.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryMap {
+    storages: Vec<Range<usize>>,
+    stages: Vec<(StorageId, Range<usize>)>,
+    aux: Vec<Range<usize>>,
+    len: usize,
+}
+
+impl MemoryMap {
+    /// Places the storages and states of `net`, and a staging array for each top of its sources.
+    pub fn new(net: &Net) -> Self {
+        let mut map = Self::default();
+        for len in &net.storages {
+            let range = map.reserve(*len);
+            map.storages.push(range);
+        }
+        for len in &net.aux {
+            let range = map.reserve(*len);
+            map.aux.push(range);
+        }
+        for source in net.layers.iter().filter(|l| l.layer.is_source()) {
+            for top in &source.tops {
+                let blob = net.blob(*top);
+                let range = map.reserve(blob.shape.count());
+                map.stages.push((blob.data, range));
+            }
+        }
+        map
+    }
+
+    fn reserve(&mut self, len: usize) -> Range<usize> {
+        let start = self.len;
+        self.len = (start + len).next_multiple_of(ALIGN_ELEMENTS);
+        start..start + len
+    }
+
+    /// Memory for a kernel's own use within a task.
+    pub fn workspace(&mut self, len: usize) -> Span {
+        Self::net(self.reserve(len))
+    }
+
+    fn net(range: Range<usize>) -> Span {
+        Span { arena: ArenaKind::Net, offset: range.start, len: range.len() }
+    }
+
+    /// A storage.
+    pub fn storage(&self, id: StorageId) -> Span {
+        Self::net(self.storages[id.0].clone())
+    }
+
+    /// The staging array of a storage, if a source writes it.
+    pub fn stage(&self, id: StorageId) -> Option<Span> {
+        self.stages.iter().find(|(s, _)| *s == id).map(|(_, range)| Self::net(range.clone()))
+    }
+
+    /// A layer's state.
+    pub fn aux(&self, id: quadrille_core::net::AuxId) -> Span {
+        Self::net(self.aux[id.0].clone())
+    }
+
+    /// A parameter in one of the packed buffers.
+    pub fn param(net: &Net, packed: Packed, id: ParamId) -> Span {
+        let range = net.params.view(id).range();
+        Span { arena: arena_of(packed), offset: range.start, len: range.len() }
+    }
+}
+
+fn arena_of(packed: Packed) -> ArenaKind {
+    match packed {
+        Packed::Weights => ArenaKind::Weights,
+        Packed::Gradients => ArenaKind::Gradients,
+        Packed::Histories => ArenaKind::Histories,
+        Packed::Centre => ArenaKind::Centre,
+    }
+}
+
+/// The memory of one net on one device.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    packed: Arc<PackedMemory>,
+    net: Arena,
+    map: MemoryMap,
+}
+
+impl Memory {
+    pub fn new(packed: Arc<PackedMemory>, map: MemoryMap) -> Self {
+        Self { net: Arena::new(map.len), packed, map }
+    }
+
+    /// The span of a region; `None` if the device has no such region.
+    pub fn region(&self, region: Region) -> Option<Span> {
+        let span = match region {
+            Region::Packed(packed) => {
+                Span { arena: arena_of(packed), offset: 0, len: self.packed.len }
+            }
+            Region::Storage(id) => {
+                let range = self.map.storages.get(id.0)?.clone();
+                MemoryMap::net(range)
+            }
+            Region::Stage(id) => self.map.stage(id)?,
+        };
+        (span.offset + span.len <= self.arena(span.arena).len).then_some(span)
+    }
+
+    /// A part of a packed buffer.
+    pub fn packed(packed: Packed, range: Range<usize>) -> Span {
+        Span { arena: arena_of(packed), offset: range.start, len: range.len() }
+    }
+
+    fn arena(&self, kind: ArenaKind) -> &Arena {
+        match kind {
+            ArenaKind::Weights => &self.packed.weights,
+            ArenaKind::Gradients => &self.packed.gradients,
+            ArenaKind::Histories => &self.packed.histories,
+            ArenaKind::Centre => &self.packed.centre,
+            ArenaKind::Net => &self.net,
+        }
+    }
+
+    fn start(&self, span: Span) -> *mut f32 {
+        let arena = self.arena(span.arena);
+        assert!(span.offset + span.len <= arena.len, "a span beyond its arena");
+        // SAFETY: inside the arena's allocation, as just asserted.
+        unsafe { arena.start.as_ptr().add(span.offset) }
+    }
+
+    /// The values of a span.
+    ///
+    /// # Safety
+    /// Nobody writes the span while the slice lives (see the module's rules).
+    pub unsafe fn read(&self, span: Span) -> &[f32] {
+        // SAFETY: in bounds by `start`, initialised since arenas are zeroed, unshared with writers by contract.
+        unsafe { slice::from_raw_parts(self.start(span), span.len) }
+    }
+
+    /// The values of a span, to be changed.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the span while the slice lives (see the module's rules).
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn write(&self, span: Span) -> &mut [f32] {
+        // SAFETY: in bounds by `start`, initialised since arenas are zeroed, unshared by contract.
+        unsafe { slice::from_raw_parts_mut(self.start(span), span.len) }
+    }
+}
