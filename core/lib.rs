@@ -5,6 +5,7 @@
 
 pub mod layer;
 pub mod net;
+pub mod reference;
 pub mod rng;
 pub mod shape;
 pub mod site;
