@@ -47,6 +47,17 @@ fn a_convolution_with_groups_stride_padding_and_dilation_by_hand() {
 }
 
 #[test]
+fn padding_holds_zeros_on_all_four_sides() {
+    let mut layer = convolution(1, [3, 2]);
+    (layer.pad, layer.bias) = ([2, 1], false);
+    let case = Case::new(Layer::Convolution(layer), &[&[1, 1, 2, 3]]);
+    // With ones everywhere each sum counts its taps inside the image: rows 1, 2, 2, 1 times columns 1, 2, 2, 1.
+    let y = case.forward(&[&[1.0; 6]], &[&[1.0; 6]]);
+    let taps = [1.0, 2.0, 2.0, 1.0];
+    assert_eq!(y, taps.map(|rows| taps.map(|columns| rows * columns)).concat());
+}
+
+#[test]
 fn an_inner_product_by_hand_and_its_transposed_twin() {
     let x = [1.0, 2.0, 3.0, 4.0];
     let dy = [1.0, 0.0, 2.0, 0.0, 1.0, 1.0];

@@ -3,7 +3,7 @@
 use quadrille_core::layer::{
     Accuracy, Layer, Normalization, Operand, PoolMethod, Pooling, Relu, SoftmaxWithLoss, Split, SubTask,
 };
-use quadrille_core::reference::{Arrays, compute};
+use quadrille_core::reference::{Arrays, Real, compute};
 
 use crate::case::Case;
 
@@ -196,6 +196,24 @@ fn a_relu_does_not_hide_what_is_not_a_number() {
     let case = Case::new(Layer::Relu(Relu { negative_slope: 0.0 }), &[&[2]]);
     let y = case.forward(&[&[f64::NAN, f64::INFINITY]], &[]);
     assert!(y[0].is_nan() && y[1] == f64::INFINITY);
+}
+
+#[test]
+fn a_loss_does_not_hide_what_is_not_a_number() {
+    let layer = softmax_with_loss(None, Normalization::Valid);
+    let (value, dx) = loss(layer, (&[1, 2], &[0.0, f64::NAN]), &[0.0]);
+    assert!(value.is_nan() && dx.iter().all(|d| d.is_nan()));
+}
+
+#[test]
+fn the_larger_and_the_smaller_keep_a_first_operand_that_is_not_a_number() {
+    assert!(f64::NAN.larger(0.0).is_nan() && f64::NAN.smaller(0.0).is_nan());
+    assert!(Real::larger(f32::NAN, 0.0).is_nan() && Real::smaller(f32::NAN, 0.0).is_nan());
+    assert_eq!((0.0.larger(f64::NAN), 0.0.smaller(f64::NAN)), (0.0, 0.0));
+    assert_eq!(
+        (1.0f64.larger(2.0), 2.0f64.larger(1.0), 1.0f64.smaller(2.0), 2.0f64.smaller(1.0)),
+        (2.0, 2.0, 1.0, 1.0)
+    );
 }
 
 #[test]

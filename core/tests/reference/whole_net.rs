@@ -220,6 +220,27 @@ fn a_layer_in_place_leaves_the_values_of_other_readers_alone() {
 }
 
 #[test]
+fn the_gradient_of_a_blob_with_several_readers_is_their_sum() {
+    let mut single = layers();
+    single.retain(|layer| !matches!(layer.name.as_str(), "early" | "early_loss"));
+    let mut double = single.clone();
+    let mut again = double.last().expect("the loss").clone();
+    (again.name, again.tops, again.loss_weights) = ("again".into(), vec!["again".into()], vec![0.5]);
+    double.push(again);
+    let [single, double] = [single, double].map(|layers| {
+        let mut run = build(layers, false, 1.0);
+        run.forward();
+        run.backward();
+        run
+    });
+    let (one, both) = (single.blob_grad("ip").expect("exists"), double.blob_grad("ip").expect("exists"));
+    assert!(one.iter().any(|g| g.abs() > 0.01), "mistrusted: no gradient to speak of");
+    for (one, both) in one.iter().zip(both) {
+        assert!((1.5 * one - both).abs() <= f64::EPSILON * one.abs(), "{both} is not 1.5 · {one}");
+    }
+}
+
+#[test]
 fn running_twice_gives_the_same_bits() {
     let mut run = build(layers(), true, 1.0);
     run.forward();
