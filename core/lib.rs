@@ -9,6 +9,7 @@ pub mod graph;
 pub mod layer;
 pub mod net;
 pub mod plan;
+pub mod reference;
 pub mod rng;
 pub mod run;
 pub mod shape;

@@ -1,0 +1,68 @@
+//! The oracle: every sub-task of every layer as naive loops, to be read beside the formula and never optimised.
+//!
+//! One file per layer family, as in [`crate::layer`]. Each array is owned and apart from all others, so whether a
+//! backend works in place or splits the work cannot make a difference here. [`ReferenceNet`] runs a whole net.
+
+mod accuracy;
+mod arrays;
+mod convolution;
+mod inner_product;
+mod net;
+mod pooling;
+mod real;
+mod relu;
+mod softmax;
+mod softmax_loss;
+mod split;
+
+pub use arrays::Arrays;
+pub use net::ReferenceNet;
+pub use real::Real;
+
+use crate::layer::{Layer, SubTask};
+use crate::shape::Shape;
+
+/// A layer in its place: all that a sub-task has to know besides its arrays.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The layer.
+    pub layer: &'a Layer,
+    /// Shapes of the bottoms.
+    pub bottoms: &'a [Shape],
+    /// Shapes of the tops that exist; a loss may have fewer than it can make.
+    pub tops: &'a [Shape],
+    /// Weight of each top in the loss; read by losses only.
+    pub loss_weights: &'a [f32],
+}
+
+/// Computes `sub`. Reads the operands that [`Layer::accesses`] declares and replaces those it declares as written:
+/// gradients are not added to what was there. Tops that do not exist are neither read nor written, and a sub-task
+/// that the layer does not have changes nothing.
+///
+/// # Panics
+/// If the layer is impossible on these shapes ([`Layer::infer`] fails), if a declared operand is missing, or if an
+/// array is shorter than its shape: an oracle must not answer such a question.
+pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
+    match ctx.layer {
+        Layer::Convolution(layer) => convolution::compute(layer, ctx, sub, arrays),
+        Layer::Pooling(layer) => pooling::compute(layer, ctx, sub, arrays),
+        Layer::InnerProduct(layer) => inner_product::compute(layer, ctx, sub, arrays),
+        Layer::Relu(layer) => relu::compute(layer, sub, arrays),
+        Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
+        Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),
+        Layer::Accuracy(layer) => accuracy::compute(layer, ctx, sub, arrays),
+        Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
+        // Their tops come from outside.
+        Layer::Data(_) | Layer::Input(_) => {}
+    }
+}
+
+/// Extents of a blob of images: (N, C, H, W).
+fn image_dims(shape: &Shape) -> [usize; 4] {
+    [0, 1, 2, 3].map(|axis| shape.dim(axis))
+}
+
+/// Place of element `[a, b, c, d]` in an array of extents `dims`, the last axis being the fastest.
+fn at(dims: [usize; 4], [a, b, c, d]: [usize; 4]) -> usize {
+    ((a * dims[1] + b) * dims[2] + c) * dims[3] + d
+}

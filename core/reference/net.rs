@@ -1,0 +1,162 @@
+//! A whole net, layer by layer in the order of the file.
+
+use super::{Arrays, Context, Real, compute};
+use crate::layer::{Operand, SubTask};
+use crate::net::{Blob, BlobId, LayerId, Net, ParamId, StorageId};
+
+/// A net with all its values and gradients.
+///
+/// One array per storage, as the net lays them out, so that an in-place layer overwrites its bottom as in Caffe.
+/// Each sub-task is given exactly the arrays that [`Net::accesses`] declares; one that needs more panics.
+#[derive(Clone, Debug)]
+pub struct ReferenceNet<T> {
+    net: Net,
+    storages: Vec<Vec<T>>,
+    aux: Vec<Vec<T>>,
+    params: Vec<Vec<T>>,
+    param_grads: Vec<Vec<T>>,
+}
+
+impl<T: Real> ReferenceNet<T> {
+    /// The net with 0 everywhere.
+    pub fn new(net: Net) -> Self {
+        let zeros = |count: usize| vec![T::ZERO; count];
+        let params: Vec<Vec<T>> = net.params.views().iter().map(|v| zeros(v.shape.count())).collect();
+        Self {
+            storages: net.storages.iter().map(|count| zeros(*count)).collect(),
+            aux: net.aux.iter().map(|count| zeros(*count)).collect(),
+            param_grads: params.clone(),
+            params,
+            net,
+        }
+    }
+
+    /// The net's description.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// Takes all parameters from a packed buffer (see [`crate::net::ParamLayout`]).
+    ///
+    /// # Panics
+    /// If the buffer is shorter than the layout.
+    pub fn set_params(&mut self, packed: &[f32]) {
+        for (param, view) in self.params.iter_mut().zip(self.net.params.views()) {
+            *param = packed[view.range()].iter().map(|value| T::from_f32(*value)).collect();
+        }
+    }
+
+    /// Puts values into an input of the net: the first blob of this name.
+    ///
+    /// # Panics
+    /// If there is no such blob, or if it has another number of elements.
+    pub fn set_input(&mut self, name: &str, values: &[T]) {
+        let blob = self.blobs_named(name).next().unwrap_or_else(|| panic!("there is no blob {name:?}"));
+        let StorageId(storage) = blob.data;
+        self.storages[storage].copy_from_slice(values);
+    }
+
+    /// Runs every layer forward.
+    pub fn forward(&mut self) {
+        for index in 0..self.net.layers.len() {
+            self.run(LayerId(index), SubTask::Forward);
+        }
+    }
+
+    /// Runs every layer backward, after forward. Gradients of parameters are replaced, not accumulated; those of
+    /// frozen ones stay 0.
+    pub fn backward(&mut self) {
+        for index in (0..self.net.layers.len()).rev() {
+            // A layer in place puts the gradient of its bottom where that of its top was: that comes last.
+            for sub in [SubTask::GradWeight, SubTask::GradBias, SubTask::GradActivation] {
+                self.run(LayerId(index), sub);
+            }
+        }
+    }
+
+    /// The loss: the sum of all loss tops by their weights.
+    pub fn loss(&self) -> T {
+        let mut sum = T::ZERO;
+        for (blob, weight) in self.net.losses() {
+            let StorageId(storage) = self.net.blob(blob).data;
+            self.storages[storage].iter().for_each(|value| sum += T::from_f32(weight) * *value);
+        }
+        sum
+    }
+
+    /// Values of a blob; after layers in place, what the last of them left.
+    pub fn blob(&self, name: &str) -> Option<&[T]> {
+        self.blobs_named(name).last().map(|blob| self.storages[blob.data.0].as_slice())
+    }
+
+    /// Gradient of a blob; of several by this name that below the first layer in place or split, as Caffe keeps it.
+    pub fn blob_grad(&self, name: &str) -> Option<&[T]> {
+        self.blobs_named(name).find_map(|blob| blob.grad).map(|id| self.storages[id.0].as_slice())
+    }
+
+    /// State number `index` of a layer, such as the positions of maxima.
+    pub fn aux(&self, layer: &str, index: usize) -> Option<&[T]> {
+        let layer = self.net.layers.iter().find(|l| l.name == layer)?;
+        layer.aux.get(index).map(|id| self.aux[id.0].as_slice())
+    }
+
+    /// Values of the parameter `layer/index`.
+    pub fn param(&self, name: &str) -> Option<&[T]> {
+        self.param_id(name).map(|ParamId(index)| self.params[index].as_slice())
+    }
+
+    /// Values of the parameter `layer/index`, to be changed.
+    pub fn param_mut(&mut self, name: &str) -> Option<&mut [T]> {
+        self.param_id(name).map(|ParamId(index)| self.params[index].as_mut_slice())
+    }
+
+    /// Gradient of the parameter `layer/index`.
+    pub fn param_grad(&self, name: &str) -> Option<&[T]> {
+        self.param_id(name).map(|ParamId(index)| self.param_grads[index].as_slice())
+    }
+
+    fn param_id(&self, name: &str) -> Option<ParamId> {
+        self.net.params.views().iter().position(|view| view.name == name).map(ParamId)
+    }
+
+    fn blobs_named(&self, name: &str) -> impl Iterator<Item = &Blob> {
+        self.net.blobs.iter().filter(move |blob| blob.name == name)
+    }
+
+    /// Runs one sub-task of one layer on copies of what it reads, if the net has it.
+    fn run(&mut self, id: LayerId, sub: SubTask) {
+        let Some(accesses) = self.net.accesses(id, sub) else { return };
+        let mut arrays = Arrays::new();
+        for operand in accesses.reads {
+            arrays.insert(operand, self.array(id, operand).clone());
+        }
+        let layer = self.net.layer(id);
+        let ctx = Context {
+            layer: &layer.layer,
+            bottoms: &self.net.bottom_shapes(id),
+            tops: &self.net.top_shapes(id),
+            loss_weights: &layer.loss_weights,
+        };
+        compute(&ctx, sub, &mut arrays);
+        for operand in accesses.writes {
+            let values = arrays.take(operand).expect("a sub-task writes what it declares");
+            *self.array(id, operand) = values;
+        }
+    }
+
+    /// Where an operand of a layer lies.
+    fn array(&mut self, id: LayerId, operand: Operand) -> &mut Vec<T> {
+        let layer = self.net.layer(id);
+        let data = |blob: BlobId| self.net.blob(blob).data.0;
+        let grad = |blob: BlobId| self.net.blob(blob).grad.expect("accesses names gradients that exist").0;
+        match operand {
+            Operand::Bottom(i) => &mut self.storages[data(layer.bottoms[i])],
+            Operand::Top(i) => &mut self.storages[data(layer.tops[i])],
+            Operand::BottomGrad(i) => &mut self.storages[grad(layer.bottoms[i])],
+            Operand::TopGrad(i) => &mut self.storages[grad(layer.tops[i])],
+            Operand::Param(i) => &mut self.params[layer.params[i].0],
+            Operand::ParamGrad(i) => &mut self.param_grads[layer.params[i].0],
+            Operand::Aux(i) => &mut self.aux[layer.aux[i].0],
+        }
+    }
+}

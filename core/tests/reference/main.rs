@@ -1,0 +1,8 @@
+//! Tests of the oracle: finite differences, examples worked by hand, Caffe's rules, whole nets.
+
+mod case;
+mod examples;
+mod gradients;
+mod precision;
+mod rules;
+mod whole_net;
