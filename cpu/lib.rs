@@ -1,1 +1,28 @@
-//! Quadrille: cpu.
+//! The quadrant engine: a crew of pinned threads, prioritised lanes and events, and the kernels of every layer.
+
+#[cfg(not(loom))]
+mod device;
+#[cfg(not(loom))]
+pub mod isa;
+#[cfg(not(loom))]
+pub mod kernel;
+#[cfg(not(loom))]
+mod layer;
+#[cfg(not(loom))]
+pub mod machine;
+#[cfg(not(loom))]
+mod memory;
+
+#[cfg_attr(loom, allow(dead_code))]
+mod crew;
+
+#[cfg(not(loom))]
+pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
+#[cfg(not(loom))]
+pub use layer::Choice;
+
+/// The queue and the bell of a crew, for the models in `tests/loom.rs`.
+#[doc(hidden)]
+pub mod model {
+    pub use crate::crew::{Bell, Claim, LaneQueue, Ticket};
+}

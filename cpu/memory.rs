@@ -207,9 +207,7 @@ impl Memory {
     /// The span of a region; `None` if the device has no such region.
     pub fn region(&self, region: Region) -> Option<Span> {
         let span = match region {
-            Region::Packed(packed) => {
-                Span { arena: arena_of(packed), offset: 0, len: self.packed.len }
-            }
+            Region::Packed(packed) => Span { arena: arena_of(packed), offset: 0, len: self.packed.len },
             Region::Storage(id) => {
                 let range = self.map.storages.get(id.0)?.clone();
                 MemoryMap::net(range)

@@ -5,7 +5,7 @@ mod policy;
 mod sgd;
 
 pub use policy::Policy;
-pub use sgd::{Decay, Elastic, SgdRule, update};
+pub use sgd::{Decay, Elastic, SgdRule, Step, update};
 
 use crate::site::Site;
 

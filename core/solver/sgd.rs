@@ -32,18 +32,23 @@ pub struct Elastic<'a> {
     pub strength: f32,
 }
 
+/// One application of the rule to a part of the packed buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// The rule.
+    pub rule: SgdRule,
+    /// The learning rate times the parameter's `lr_mult`.
+    pub rate: f32,
+    /// The weight decay times the parameter's `decay_mult`.
+    pub decay: f32,
+    /// The pull of the centre; with it, equations (1), (5) and (6) of Sync EASGD.
+    pub elastic: Option<Elastic<'a>>,
+}
+
 /// Changes `weight` and `history` by `gradient`; all slices are one part of the packed buffers and have one
-/// length. `rate` is the learning rate times the parameter's `lr_mult`, `decay` the weight decay times its
-/// `decay_mult`. With `elastic`, equations (1), (5) and (6) of Sync EASGD.
-pub fn update(
-    rule: &SgdRule,
-    rate: f32,
-    decay: f32,
-    elastic: Option<Elastic<'_>>,
-    weight: &mut [f32],
-    gradient: &[f32],
-    history: &mut [f32],
-) {
+/// length.
+pub fn update(step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
+    let Step { rule, rate, decay, elastic } = *step;
     let penalty = |w: f32| match rule.decay {
         Decay::L2 => decay * w,
         Decay::L1 if w == 0.0 => 0.0,
@@ -74,10 +79,10 @@ mod tests {
     fn the_rate_is_inside_the_history() {
         let rule = SgdRule { momentum: 0.5, weight_decay: 0.25, decay: Decay::L2 };
         let (mut w, mut h) = ([4.0], [0.0]);
-        update(&rule, 0.5, 0.25, None, &mut w, &[3.0], &mut h);
+        update(&Step { rule, rate: 0.5, decay: 0.25, elastic: None }, &mut w, &[3.0], &mut h);
         // g + decay·w = 4, h = 2, w = 2; then with another rate the old history keeps the old one.
         assert_eq!((w, h), ([2.0], [2.0]));
-        update(&rule, 0.25, 0.25, None, &mut w, &[3.5], &mut h);
+        update(&Step { rule, rate: 0.25, decay: 0.25, elastic: None }, &mut w, &[3.5], &mut h);
         assert_eq!((w, h), ([0.0], [2.0]));
     }
 
@@ -85,7 +90,7 @@ mod tests {
     fn l1_pulls_by_the_sign_and_leaves_zero_alone() {
         let rule = SgdRule { momentum: 0.0, weight_decay: 0.5, decay: Decay::L1 };
         let (mut w, mut h) = ([4.0, -4.0, 0.0], [0.0; 3]);
-        update(&rule, 1.0, 0.5, None, &mut w, &[0.0; 3], &mut h);
+        update(&Step { rule, rate: 1.0, decay: 0.5, elastic: None }, &mut w, &[0.0; 3], &mut h);
         assert_eq!(w, [3.5, -3.5, 0.0]);
     }
 
@@ -93,8 +98,8 @@ mod tests {
     fn the_centre_pulls_on_the_weight_before_its_update() {
         let rule = SgdRule { momentum: 0.5, ..SgdRule::default() };
         let (mut w, mut h) = ([4.0], [2.0]);
-        let elastic = Elastic { centre: &[2.0], strength: 0.25 };
-        update(&rule, 1.0, 0.0, Some(elastic), &mut w, &[1.0], &mut h);
+        let elastic = Some(Elastic { centre: &[2.0], strength: 0.25 });
+        update(&Step { rule, rate: 1.0, decay: 0.0, elastic }, &mut w, &[1.0], &mut h);
         // V = 0.5·2 + 1 = 2; W = 4 − 2 − 0.25·(4 − 2) = 1.5.
         assert_eq!((w, h), ([1.5], [2.0]));
     }

@@ -32,7 +32,11 @@ impl LayerKernel for Rows {
     fn forward(&self, grain: &mut Grain<'_>) {
         // SAFETY: the task's only grain.
         let (scores, labels, accuracy) = unsafe {
-            (grain.memory.read(self.scores), grain.memory.read(self.labels), grain.memory.write(self.accuracy))
+            (
+                grain.memory.read(self.scores),
+                grain.memory.read(self.labels),
+                grain.memory.write(self.accuracy),
+            )
         };
         let ClassView { classes, inner, .. } = self.view;
         let (mut right, mut counted) = (0usize, 0usize);

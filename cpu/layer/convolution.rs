@@ -7,7 +7,7 @@ use quadrille_core::layer::{Layer, Operand, SubTask};
 
 use super::{Binder, Grain, LayerKernel};
 use crate::isa::Isa;
-use crate::kernel::gemm::{Extents, Into, Matrix, gemm, scratch};
+use crate::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
 use crate::kernel::im2col::Geometry;
 use crate::memory::{Memory, Span};
 
@@ -136,10 +136,12 @@ impl LayerKernel for Im2colGemm {
                 self.geometry.unfold(&x[from], columns);
                 gemm(
                     self.isa,
-                    self.forward_extents(),
-                    Matrix::rows(&weight[w], self.geometry.rows()),
-                    Matrix::rows(columns, pixels),
-                    Into::Replace,
+                    &Product {
+                        extents: self.forward_extents(),
+                        a: Matrix::rows(&weight[w], self.geometry.rows()),
+                        b: Matrix::rows(columns, pixels),
+                        into: Into::Replace,
+                    },
                     &mut y[to],
                     pixels,
                     scratch,
@@ -168,10 +170,12 @@ impl LayerKernel for Im2colGemm {
                 let [to, from, w] = self.group(g);
                 gemm(
                     self.isa,
-                    self.activation_extents(),
-                    Matrix::rows(&weight[w], self.geometry.rows()).transposed(),
-                    Matrix::rows(&dy[from], pixels),
-                    Into::Replace,
+                    &Product {
+                        extents: self.activation_extents(),
+                        a: Matrix::rows(&weight[w], self.geometry.rows()).transposed(),
+                        b: Matrix::rows(&dy[from], pixels),
+                        into: Into::Replace,
+                    },
                     columns,
                     pixels,
                     scratch,
@@ -184,7 +188,8 @@ impl LayerKernel for Im2colGemm {
     fn grad_weight(&self, grain: &mut Grain<'_>) {
         let Some(top_grad) = self.top_grad else { return };
         let pixels = self.geometry.columns();
-        let partial = self.partials.part(grain.index * self.weight.len()..(grain.index + 1) * self.weight.len());
+        let partial =
+            self.partials.part(grain.index * self.weight.len()..(grain.index + 1) * self.weight.len());
         // SAFETY: each grain has a partial sum of its own.
         let sums = unsafe { grain.memory.write(partial) };
         let images = grain.share(self.images);
@@ -202,10 +207,12 @@ impl LayerKernel for Im2colGemm {
                 self.geometry.unfold(&x[bottom], columns);
                 gemm(
                     self.isa,
-                    self.weight_extents(),
-                    Matrix::rows(&dy[top], pixels),
-                    Matrix::rows(columns, pixels).transposed(),
-                    if n == images.start { Into::Replace } else { Into::Add },
+                    &Product {
+                        extents: self.weight_extents(),
+                        a: Matrix::rows(&dy[top], pixels),
+                        b: Matrix::rows(columns, pixels).transposed(),
+                        into: if n == images.start { Into::Replace } else { Into::Add },
+                    },
                     &mut sums[w],
                     self.geometry.rows(),
                     scratch,

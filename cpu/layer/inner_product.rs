@@ -7,7 +7,7 @@ use quadrille_core::layer::{Layer, Operand, SubTask};
 
 use super::{Binder, Grain, LayerKernel, share};
 use crate::isa::Isa;
-use crate::kernel::gemm::{Extents, Into, Matrix, gemm, scratch};
+use crate::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
 use crate::memory::Span;
 
 struct Gemm {
@@ -60,28 +60,14 @@ impl Gemm {
         }
     }
 
-    /// A matrix that starts at a column.
-    fn from_column(matrix: Matrix<'_>, column: usize) -> Matrix<'_> {
-        Matrix { values: &matrix.values[column * matrix.column_stride..], ..matrix }
-    }
-
-    /// The whole of a product on some columns of its result, through a buffer of its own: grains share rows of C,
-    /// and two slices of one row may not overlap.
-    fn product(
-        &self,
-        grain: &mut Grain<'_>,
-        columns: Range<usize>,
-        depth: usize,
-        a: Matrix<'_>,
-        b: Matrix<'_>,
-        to: Span,
-        row_len: usize,
-        bias: &[f32],
-    ) {
+    /// Some columns of a product of `rows` rows, through a buffer of its own: grains share rows of the result, and
+    /// no two may hold slices that overlap.
+    fn columns_of(&self, grain: &mut Grain<'_>, part: Part<'_>, a: Matrix<'_>, b: Matrix<'_>, depth: usize) {
+        let Part { columns, to, row_len, bias } = part;
         let extents = Extents { rows: self.rows, columns: columns.len(), depth };
         let (result, scratch) = grain.scratch.split_at_mut(self.rows * columns.len());
-        let b = Self::from_column(b, columns.start);
-        gemm(self.isa, extents, a, b, Into::Replace, result, columns.len(), scratch);
+        let b = Matrix { values: &b.values[columns.start * b.column_stride..], ..b };
+        gemm(self.isa, &Product { extents, a, b, into: Into::Replace }, result, columns.len(), scratch);
         for (row, from) in result.chunks(columns.len()).enumerate() {
             let part = to.part(row * row_len + columns.start..row * row_len + columns.end);
             // SAFETY: grains have columns of their own.
@@ -92,6 +78,16 @@ impl Gemm {
             }
         }
     }
+}
+
+/// The columns of a result that a grain computes.
+struct Part<'a> {
+    columns: Range<usize>,
+    /// The whole result, whose rows have `row_len` columns.
+    to: Span,
+    row_len: usize,
+    /// Added to each row; empty for none.
+    bias: &'a [f32],
 }
 
 impl LayerKernel for Gemm {
@@ -119,7 +115,8 @@ impl LayerKernel for Gemm {
             )
         };
         let (a, b) = (Matrix::rows(x, self.inputs), self.weight(weight).transposed());
-        self.product(grain, columns, self.inputs, a, b, self.top, self.outputs, bias);
+        let part = Part { columns, to: self.top, row_len: self.outputs, bias };
+        self.columns_of(grain, part, a, b, self.inputs);
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
@@ -127,7 +124,9 @@ impl LayerKernel for Gemm {
         // SAFETY: only read in this task.
         let (dy, weight) = unsafe { (grain.memory.read(top_grad), grain.memory.read(self.weight)) };
         let (a, b) = (Matrix::rows(dy, self.outputs), self.weight(weight));
-        self.product(grain, grain.share(self.inputs), self.outputs, a, b, bottom_grad, self.inputs, &[]);
+        let part =
+            Part { columns: grain.share(self.inputs), to: bottom_grad, row_len: self.inputs, bias: &[] };
+        self.columns_of(grain, part, a, b, self.outputs);
     }
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
@@ -149,7 +148,7 @@ impl LayerKernel for Gemm {
         let dw = unsafe { grain.memory.write(weight_grad.part(share.start * columns..share.end * columns)) };
         let a = Matrix { values: &a.values[share.start * a.row_stride..], ..a };
         let extents = Extents { rows: share.len(), columns, depth: self.rows };
-        gemm(self.isa, extents, a, b, Into::Replace, dw, columns, grain.scratch);
+        gemm(self.isa, &Product { extents, a, b, into: Into::Replace }, dw, columns, grain.scratch);
     }
 
     fn grad_bias(&self, grain: &mut Grain<'_>) {

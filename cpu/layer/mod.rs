@@ -12,7 +12,8 @@ mod softmax_loss;
 mod split;
 mod update;
 
-pub(crate) use select::{Binder, Choice, bind};
+pub use select::Choice;
+pub(crate) use select::{Binder, bind};
 pub(crate) use update::Update;
 
 use std::ops::Range;

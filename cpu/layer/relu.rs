@@ -53,7 +53,10 @@ impl LayerKernel for Stream {
         let part = grain.share(bottom_grad.len());
         // SAFETY: grains have elements of their own; in place, only the bottom's gradient is made a slice.
         let (dx, sign) = unsafe {
-            (grain.memory.write(bottom_grad.part(part.clone())), grain.memory.read(self.sign.part(part.clone())))
+            (
+                grain.memory.write(bottom_grad.part(part.clone())),
+                grain.memory.read(self.sign.part(part.clone())),
+            )
         };
         if bottom_grad != top_grad {
             // SAFETY: another array, only read in this task.

@@ -55,8 +55,9 @@ impl LayerKernel for Rows {
         for n in grain.share(self.view.outer) {
             let row = n * len..(n + 1) * len;
             // SAFETY: grains have rows of their own.
-            let (x, y) =
-                unsafe { (grain.memory.read(self.bottom.part(row.clone())), grain.memory.write(self.top.part(row))) };
+            let (x, y) = unsafe {
+                (grain.memory.read(self.bottom.part(row.clone())), grain.memory.write(self.top.part(row)))
+            };
             softmax(&self.view, x, y);
         }
     }

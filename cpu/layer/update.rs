@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use quadrille_core::device::Packed;
 use quadrille_core::net::{LayerId, Net};
-use quadrille_core::solver::{Elastic, SgdRule, update};
+use quadrille_core::solver::{Elastic, SgdRule, Step, update};
 
 use super::Grain;
 use crate::isa::Isa;
@@ -65,42 +65,36 @@ impl Update {
                 self.elastic.then(|| grain.memory.read(span(Packed::Centre))),
             )
         };
-        let elastic = centre.map(|centre| Elastic { centre, strength: grain.scalars.elastic });
-        let rate = grain.scalars.rate * piece.lr_mult;
-        run_on(self.isa, &self.rule, rate, piece.decay, elastic, weight, gradient, history);
+        let step = Step {
+            rule: self.rule,
+            rate: grain.scalars.rate * piece.lr_mult,
+            decay: piece.decay,
+            elastic: centre.map(|centre| Elastic { centre, strength: grain.scalars.elastic }),
+        };
+        run_on(self.isa, &step, weight, gradient, history);
     }
 }
 
 /// The rule, compiled once for each tier so that it fills the tier's vectors. No tier contracts a product and a
 /// sum, so all give the same bits.
-#[allow(clippy::too_many_arguments)]
-fn run_on(
-    isa: Isa,
-    rule: &SgdRule,
-    rate: f32,
-    decay: f32,
-    elastic: Option<Elastic<'_>>,
-    weight: &mut [f32],
-    gradient: &[f32],
-    history: &mut [f32],
-) {
+fn run_on(isa: Isa, step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f")]
-        fn avx512f(r: &SgdRule, e: f32, d: f32, c: Option<Elastic<'_>>, w: &mut [f32], g: &[f32], h: &mut [f32]) {
-            update(r, e, d, c, w, g, h);
+        fn avx512f(step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
+            update(step, weight, gradient, history);
         }
         #[target_feature(enable = "avx2")]
-        fn avx2(r: &SgdRule, e: f32, d: f32, c: Option<Elastic<'_>>, w: &mut [f32], g: &[f32], h: &mut [f32]) {
-            update(r, e, d, c, w, g, h);
+        fn avx2(step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
+            update(step, weight, gradient, history);
         }
-        // SAFETY: devices are made only with a tier that the CPU has.
         match isa {
-            Isa::Avx512f => return unsafe { avx512f(rule, rate, decay, elastic, weight, gradient, history) },
+            // SAFETY: devices are made only with a tier that the CPU has.
+            Isa::Avx512f => return unsafe { avx512f(step, weight, gradient, history) },
             // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2(rule, rate, decay, elastic, weight, gradient, history) },
+            Isa::Avx2 => return unsafe { avx2(step, weight, gradient, history) },
             Isa::Portable => {}
         }
     }
-    update(rule, rate, decay, elastic, weight, gradient, history);
+    update(step, weight, gradient, history);
 }

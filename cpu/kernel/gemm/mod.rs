@@ -60,6 +60,19 @@ pub enum Into {
     Add,
 }
 
+/// A product.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// Its extents.
+    pub extents: Extents,
+    /// The left factor, rows × depth.
+    pub a: Matrix<'a>,
+    /// The right factor, depth × columns.
+    pub b: Matrix<'a>,
+    /// What happens to C.
+    pub into: Into,
+}
+
 /// Elements of scratch memory that [`gemm`] needs for products of these extents.
 pub fn scratch(isa: Isa, extents: Extents) -> usize {
     if isa == Isa::Portable {
@@ -78,30 +91,24 @@ pub fn scratch(isa: Isa, extents: Extents) -> usize {
 ///
 /// # Panics
 /// If a slice is too short for its extents.
-pub fn gemm(
-    isa: Isa,
-    extents: Extents,
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    into: Into,
-    c: &mut [f32],
-    c_stride: usize,
-    scratch: &mut [f32],
-) {
-    let Extents { rows, columns, depth } = extents;
+pub fn gemm(isa: Isa, product: &Product<'_>, c: &mut [f32], c_stride: usize, scratch: &mut [f32]) {
+    let Product { extents: Extents { rows, columns, depth }, a, b, .. } = *product;
     if rows == 0 || columns == 0 {
         return;
     }
-    assert!((rows - 1) * c_stride + columns <= c.len() && (rows == 1 || columns <= c_stride), "C is too short");
+    assert!(
+        (rows - 1) * c_stride + columns <= c.len() && (rows == 1 || columns <= c_stride),
+        "C is too short"
+    );
     assert!(depth == 0 || (a.holds(rows, depth) && b.holds(depth, columns)), "A or B is too short");
     match isa {
-        Isa::Portable => portable::gemm(extents, a, b, into, c, c_stride),
+        Isa::Portable => portable::gemm(product, c, c_stride),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => x86::gemm_avx2(extents, a, b, into, c, c_stride, scratch),
+        Isa::Avx2 => x86::gemm_avx2(product, c, c_stride, scratch),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512f => x86::gemm_avx512f(extents, a, b, into, c, c_stride, scratch),
+        Isa::Avx512f => x86::gemm_avx512f(product, c, c_stride, scratch),
         #[cfg(not(target_arch = "x86_64"))]
-        _ => portable::gemm(extents, a, b, into, c, c_stride),
+        _ => portable::gemm(product, c, c_stride),
     }
 }
 

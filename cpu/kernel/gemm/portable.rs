@@ -1,9 +1,10 @@
 //! The tier that every CPU has: the `matrixmultiply` crate.
 
-use super::{Extents, Into, Matrix};
+use super::{Into, Product};
 
 /// See [`super::gemm`], which has checked the extents.
-pub(super) fn gemm(e: Extents, a: Matrix<'_>, b: Matrix<'_>, into: Into, c: &mut [f32], c_stride: usize) {
+pub(super) fn gemm(product: &Product<'_>, c: &mut [f32], c_stride: usize) {
+    let Product { extents: e, a, b, into } = *product;
     let beta = if into == Into::Add { 1.0 } else { 0.0 };
     // SAFETY: the caller has checked that the last element of each matrix lies inside its slice.
     unsafe {

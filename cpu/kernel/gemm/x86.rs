@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Extents, Into, Matrix, Simd};
+use super::{Into, Matrix, Product, Simd};
 use crate::isa::Isa;
 use crate::machine::Machine;
 
@@ -86,47 +86,31 @@ const AVX2_TABLE: Machine = Machine::of(Isa::Avx2);
 const AVX512F_TABLE: Machine = Machine::of(Isa::Avx512f);
 
 /// See [`super::gemm`], which has checked the extents.
-pub(super) fn gemm_avx2(
-    e: Extents,
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    into: Into,
-    c: &mut [f32],
-    stride: usize,
-    scratch: &mut [f32],
-) {
+pub(super) fn gemm_avx2(product: &Product<'_>, c: &mut [f32], stride: usize, scratch: &mut [f32]) {
     assert!(Isa::Avx2.is_available(), "avx2 kernels on a CPU without them");
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn run(e: Extents, a: Matrix<'_>, b: Matrix<'_>, into: Into, c: &mut [f32], s: usize, w: &mut [f32]) {
+    unsafe fn run(product: &Product<'_>, c: &mut [f32], stride: usize, scratch: &mut [f32]) {
         const ROWS: usize = AVX2_TABLE.tile_rows;
         const VECTORS: usize = AVX2_TABLE.tile_columns / Avx2::LANES;
         // SAFETY: the CPU has the features, as the caller has asserted; extents as there.
-        unsafe { blocked::<Avx2, ROWS, VECTORS>(&AVX2_TABLE, e, a, b, into, c, s, w) }
+        unsafe { blocked::<Avx2, ROWS, VECTORS>(&AVX2_TABLE, product, c, stride, scratch) }
     }
     // SAFETY: the CPU has the features, as asserted.
-    unsafe { run(e, a, b, into, c, stride, scratch) }
+    unsafe { run(product, c, stride, scratch) }
 }
 
 /// See [`super::gemm`], which has checked the extents.
-pub(super) fn gemm_avx512f(
-    e: Extents,
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    into: Into,
-    c: &mut [f32],
-    stride: usize,
-    scratch: &mut [f32],
-) {
+pub(super) fn gemm_avx512f(product: &Product<'_>, c: &mut [f32], stride: usize, scratch: &mut [f32]) {
     assert!(Isa::Avx512f.is_available(), "avx512f kernels on a CPU without them");
     #[target_feature(enable = "avx512f")]
-    unsafe fn run(e: Extents, a: Matrix<'_>, b: Matrix<'_>, into: Into, c: &mut [f32], s: usize, w: &mut [f32]) {
+    unsafe fn run(product: &Product<'_>, c: &mut [f32], stride: usize, scratch: &mut [f32]) {
         const ROWS: usize = AVX512F_TABLE.tile_rows;
         const VECTORS: usize = AVX512F_TABLE.tile_columns / Avx512f::LANES;
         // SAFETY: the CPU has the features, as the caller has asserted; extents as there.
-        unsafe { blocked::<Avx512f, ROWS, VECTORS>(&AVX512F_TABLE, e, a, b, into, c, s, w) }
+        unsafe { blocked::<Avx512f, ROWS, VECTORS>(&AVX512F_TABLE, product, c, stride, scratch) }
     }
     // SAFETY: the CPU has the features, as asserted.
-    unsafe { run(e, a, b, into, c, stride, scratch) }
+    unsafe { run(product, c, stride, scratch) }
 }
 
 /// The loops over blocks.
@@ -136,14 +120,12 @@ pub(super) fn gemm_avx512f(
 #[inline(always)]
 unsafe fn blocked<S: Simd, const ROWS: usize, const VECTORS: usize>(
     m: &Machine,
-    e: Extents,
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    into: Into,
+    product: &Product<'_>,
     c: &mut [f32],
     c_stride: usize,
     scratch: &mut [f32],
 ) {
+    let Product { extents: e, a, b, into } = *product;
     let tile_columns = VECTORS * S::LANES;
     let block_depth = e.depth.min(m.block_depth).max(1);
     let b_len = block_depth * e.columns.min(m.block_columns).next_multiple_of(tile_columns);
@@ -165,18 +147,38 @@ unsafe fn blocked<S: Simd, const ROWS: usize, const VECTORS: usize>(
             for row in (0..e.rows).step_by(m.block_rows) {
                 let rows = m.block_rows.min(e.rows - row);
                 pack(a, row, rows, depth, deep, ROWS, a_panels);
-                for (j, b_panel) in b_panels.chunks(deep * tile_columns).take(columns.div_ceil(tile_columns)).enumerate() {
+                for (j, b_panel) in
+                    b_panels.chunks(deep * tile_columns).take(columns.div_ceil(tile_columns)).enumerate()
+                {
                     let wide = tile_columns.min(columns - j * tile_columns);
                     for (i, a_panel) in a_panels.chunks(deep * ROWS).take(rows.div_ceil(ROWS)).enumerate() {
                         let high = ROWS.min(rows - i * ROWS);
                         let at = (row + i * ROWS) * c_stride + column + j * tile_columns;
                         if high == ROWS && wide == tile_columns {
                             // SAFETY: a whole tile lies inside C, whose extents were checked.
-                            unsafe { tile::<S, ROWS, VECTORS>(deep, a_panel, b_panel, add, c[at..].as_mut_ptr(), c_stride) }
+                            unsafe {
+                                tile::<S, ROWS, VECTORS>(
+                                    deep,
+                                    a_panel,
+                                    b_panel,
+                                    add,
+                                    c[at..].as_mut_ptr(),
+                                    c_stride,
+                                )
+                            }
                             continue;
                         }
                         // SAFETY: `edge` holds a whole tile, as `scratch` has reserved.
-                        unsafe { tile::<S, ROWS, VECTORS>(deep, a_panel, b_panel, false, edge[..ROWS * tile_columns].as_mut_ptr(), tile_columns) }
+                        unsafe {
+                            tile::<S, ROWS, VECTORS>(
+                                deep,
+                                a_panel,
+                                b_panel,
+                                false,
+                                edge[..ROWS * tile_columns].as_mut_ptr(),
+                                tile_columns,
+                            )
+                        }
                         for r in 0..high {
                             let from = &edge[r * tile_columns..r * tile_columns + wide];
                             let to = &mut c[at + r * c_stride..at + r * c_stride + wide];
@@ -194,7 +196,15 @@ unsafe fn blocked<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// Packs `count` rows of `x` from `first`, over `deep` columns from `depth`, into panels of `width` rows: depth by
 /// depth, the panel's rows side by side, missing rows as zeros.
 #[inline(always)]
-fn pack(x: Matrix<'_>, first: usize, count: usize, depth: usize, deep: usize, width: usize, panels: &mut [f32]) {
+fn pack(
+    x: Matrix<'_>,
+    first: usize,
+    count: usize,
+    depth: usize,
+    deep: usize,
+    width: usize,
+    panels: &mut [f32],
+) {
     for (p, panel) in panels.chunks_mut(deep * width).take(count.div_ceil(width)).enumerate() {
         let rows = width.min(count - p * width);
         let start = (first + p * width) * x.row_stride + depth * x.column_stride;

@@ -1,0 +1,471 @@
+//! `CpuDevice`: a quadrant as a device of the one scheduler.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use quadrille_core::check::check;
+use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::{LayerId, Net};
+use quadrille_core::plan::{LaneRole, Plan};
+use quadrille_core::solver::SgdRule;
+use quadrille_core::task::{Copy, LaneId, Task};
+
+use crate::crew::{Crews, LANES, Lanes, MAX_GRAINS, Ticket, Work};
+use crate::isa::Isa;
+use crate::layer::{Choice, Grain, LayerKernel, Update, bind};
+use crate::machine::Machine;
+use crate::memory::{Memory, MemoryMap, PackedMemory};
+
+/// The crew of one quadrant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrewSpec {
+    /// A name for people.
+    pub name: String,
+    /// One entry for each thread: the CPU that it is pinned to, or `None` to let it roam.
+    pub cpus: Vec<Option<usize>>,
+}
+
+/// What a worker's devices are to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// One net for each device.
+    pub nets: &'a [Net],
+    /// The plans that will be run on them.
+    pub plans: &'a [&'a Plan],
+}
+
+/// How a worker's devices compute.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The kernels' tier.
+    pub isa: Isa,
+    /// Forced implementations: (layer or type, implementation).
+    pub kernels: Vec<(String, String)>,
+    /// The update rule.
+    pub rule: SgdRule,
+    /// Whether updates are pulled by a centre (EASGD).
+    pub elastic: bool,
+    /// Whether threads without work look around for a while before they sleep; not when they share CPUs.
+    pub spin: bool,
+}
+
+/// A worker's devices could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// A plan that is not valid. A bug of the planner.
+    Plan(String),
+    /// A forced implementation that does not exist or cannot do the layer.
+    Kernel(String),
+    /// The system refused threads.
+    Threads(String),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(reason) => write!(f, "invalid plan: {reason}"),
+            Self::Kernel(reason) => f.write_str(reason),
+            Self::Threads(reason) => write!(f, "cannot start the threads of a quadrant: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// One layer on one device.
+struct BoundLayer {
+    kernel: Box<dyn LayerKernel>,
+    update: Update,
+    loads: Vec<(crate::memory::Span, crate::memory::Span)>,
+}
+
+/// One net on one device.
+struct BoundNet {
+    layers: Vec<BoundLayer>,
+    memory: Memory,
+}
+
+/// A net on all devices of a worker.
+struct BoundProgram {
+    nets: Vec<BoundNet>,
+    copies: Vec<Copy>,
+}
+
+/// Everything that the crews need to run a grain.
+struct Bound {
+    programs: Vec<BoundProgram>,
+    iteration: AtomicU64,
+    rate: AtomicU32,
+    elastic: AtomicU32,
+}
+
+/// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 40 bits layer or copy.
+#[derive(Clone, Copy)]
+struct Payload {
+    program: usize,
+    kind: u8,
+    index: usize,
+}
+
+const COPY: u8 = SubTask::ALL.len() as u8;
+
+impl Payload {
+    fn pack(self) -> u64 {
+        (self.program as u64) << 48 | u64::from(self.kind) << 40 | self.index as u64
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self {
+            program: (word >> 48) as usize & 0xff,
+            kind: (word >> 40) as u8,
+            index: (word & ((1 << 40) - 1)) as usize,
+        }
+    }
+
+    fn sub(self) -> Option<SubTask> {
+        SubTask::ALL.get(usize::from(self.kind)).copied()
+    }
+}
+
+/// Elements of a transfer that are worth a grain of their own come from the machine table of the lowest tier:
+/// transfers are bound by memory on every tier.
+const COPY_GRAIN: usize = Machine::of(Isa::Portable).grain_elements;
+
+impl Bound {
+    fn scalars(&self) -> Scalars {
+        let float = |bits: &AtomicU32| f32::from_bits(bits.load(Ordering::Relaxed));
+        Scalars {
+            iteration: self.iteration.load(Ordering::Relaxed),
+            rate: float(&self.rate),
+            elastic: float(&self.elastic),
+        }
+    }
+
+    fn grains(&self, device: usize, payload: Payload) -> usize {
+        let program = &self.programs[payload.program];
+        let Some(sub) = payload.sub() else {
+            return program.copies[payload.index].range.len().div_ceil(COPY_GRAIN);
+        };
+        let layer = &program.nets[device].layers[payload.index];
+        match sub {
+            SubTask::Update => layer.update.grains(),
+            SubTask::Load => 1,
+            sub => layer.kernel.grains(sub),
+        }
+    }
+
+    fn copy(&self, payload: Payload, grain: usize) {
+        let program = &self.programs[payload.program];
+        let copy = &program.copies[payload.index];
+        let start = copy.range.start + grain * COPY_GRAIN;
+        let part = Memory::packed(Packed::Gradients, start..(start + COPY_GRAIN).min(copy.range.end));
+        // SAFETY: the plan orders the transfer after both sums and before their next use; grains have parts of
+        // their own; the devices are two different ones.
+        let (to, from) = unsafe {
+            (program.nets[copy.to.0].memory.write(part), program.nets[copy.from.0].memory.read(part))
+        };
+        if copy.add {
+            to.iter_mut().zip(from).for_each(|(sum, value)| *sum += value);
+        } else {
+            to.copy_from_slice(from);
+        }
+    }
+}
+
+impl Work for Bound {
+    fn run(&self, device: usize, payload: u64, grain: usize, scratch: &mut [f32]) {
+        let payload = Payload::unpack(payload);
+        let Some(sub) = payload.sub() else { return self.copy(payload, grain) };
+        let net = &self.programs[payload.program].nets[device];
+        let layer = &net.layers[payload.index];
+        let grains = self.grains(device, payload);
+        let mut grain = Grain { memory: &net.memory, index: grain, grains, scratch, scalars: self.scalars() };
+        match sub {
+            SubTask::Forward => layer.kernel.forward(&mut grain),
+            SubTask::GradActivation => layer.kernel.grad_activation(&mut grain),
+            SubTask::GradWeight => layer.kernel.grad_weight(&mut grain),
+            SubTask::GradBias => layer.kernel.grad_bias(&mut grain),
+            SubTask::Update => layer.kernel.update(&layer.update, &mut grain),
+            SubTask::Load => {
+                for (stage, storage) in &layer.loads {
+                    // SAFETY: the task's only grain; stage and storage are different arrays.
+                    unsafe { net.memory.write(*storage).copy_from_slice(net.memory.read(*stage)) }
+                }
+            }
+            // Transfers come as copies.
+            SubTask::Accumulate | SubTask::Broadcast => {}
+        }
+    }
+
+    fn combine(&self, device: usize, payload: u64) {
+        let payload = Payload::unpack(payload);
+        if let Some(sub) = payload.sub() {
+            let net = &self.programs[payload.program].nets[device];
+            net.layers[payload.index].kernel.combine(sub, &net.memory);
+        }
+    }
+}
+
+struct Engine {
+    // Dropped first: the threads end before what they work on goes.
+    _crews: Crews,
+    lanes: Arc<Lanes>,
+    bound: Arc<Bound>,
+    infos: Vec<DeviceInfo>,
+}
+
+/// A worker's quadrants with all they run.
+pub struct CpuWorker {
+    engine: Arc<Engine>,
+    choices: Vec<Choice>,
+    notes: Vec<String>,
+}
+
+impl CpuWorker {
+    /// Makes the devices of a worker: memory for all programs, kernels for every layer, one crew for each entry
+    /// of `crews`. Programs share weights, gradients, histories and centre.
+    ///
+    /// # Errors
+    /// If a plan is not valid, a forced implementation does not fit, or threads are refused.
+    pub fn new(
+        crews: &[CrewSpec],
+        programs: &[Program<'_>],
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let packed: Vec<Arc<PackedMemory>> = (0..crews.len())
+            .map(|_| {
+                let len = programs.first().and_then(|p| p.nets.first()).map_or(0, |n| n.params.len());
+                Arc::new(PackedMemory::new(len, true, options.elastic))
+            })
+            .collect();
+        let mut choices = Vec::new();
+        let mut scratch = 0;
+        let mut bound = Vec::new();
+        for program in programs {
+            for plan in program.plans {
+                check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
+            }
+            let mut nets = Vec::new();
+            for (net, packed) in program.nets.iter().zip(&packed) {
+                let (net, chosen, needs) = bind_net(net, packed.clone(), options)?;
+                nets.push(net);
+                scratch = scratch.max(needs);
+                choices = if choices.is_empty() { chosen } else { choices };
+            }
+            let copies = program.plans.iter().flat_map(|p| p.nodes.iter().filter_map(|n| n.copy.clone()));
+            let mut distinct: Vec<Copy> = Vec::new();
+            for copy in copies {
+                if !distinct.contains(&copy) {
+                    distinct.push(copy);
+                }
+            }
+            bound.push(BoundProgram { nets, copies: distinct });
+        }
+        let longest = programs.iter().flat_map(|p| p.plans).map(|p| p.nodes.len()).max().unwrap_or(0);
+        // Each task may have a wait for each other lane in front of it.
+        let lanes = Arc::new(Lanes::new(crews.len(), 2 * longest * LANES.max(crews.len())));
+        let bound = Arc::new(Bound {
+            programs: bound,
+            iteration: AtomicU64::new(0),
+            rate: AtomicU32::new(0),
+            elastic: AtomicU32::new(0),
+        });
+        let cpus: Vec<Vec<Option<usize>>> = crews.iter().map(|c| c.cpus.clone()).collect();
+        let work: Arc<dyn Work> = bound.clone();
+        let spin = if options.spin { Machine::of(options.isa).spin_looks } else { 0 };
+        let (threads, refused) = Crews::start(lanes.clone(), &work, &cpus, scratch, spin)
+            .map_err(|error| EngineError::Threads(error.to_string()))?;
+        let infos = crews
+            .iter()
+            .map(|c| DeviceInfo { name: c.name.clone(), threads: c.cpus.len(), isa: options.isa.to_string() })
+            .collect();
+        Ok(Self {
+            engine: Arc::new(Engine { _crews: threads, lanes, bound, infos }),
+            choices,
+            notes: refused.into_iter().map(|r| format!("a thread is not pinned: {r}")).collect(),
+        })
+    }
+
+    /// The devices, as seen by one of the programs.
+    pub fn devices(&self, program: usize) -> Vec<CpuDevice> {
+        let lanes: Vec<Lane> =
+            LaneRole::ALL.iter().map(|r| Lane { id: r.lane(), priority: *r as u8 }).collect();
+        (0..self.engine.infos.len())
+            .map(|index| CpuDevice { engine: self.engine.clone(), index, program, lanes: lanes.clone() })
+            .collect()
+    }
+
+    /// The implementation that was chosen for each layer of the first program.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// What the environment refused.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+fn bind_net(
+    net: &Net,
+    packed: Arc<PackedMemory>,
+    options: &EngineOptions,
+) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
+    let mut map = MemoryMap::new(net);
+    let (kernels, choices) =
+        bind(net, options.isa, &options.kernels, &mut map).map_err(EngineError::Kernel)?;
+    let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
+    let layers = kernels
+        .into_iter()
+        .enumerate()
+        .map(|(index, kernel)| {
+            let id = LayerId(index);
+            let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
+            let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
+            let update = Update::new(net, id, options.rule, options.elastic, options.isa);
+            BoundLayer { kernel, update, loads }
+        })
+        .collect();
+    Ok((BoundNet { layers, memory: Memory::new(packed, map) }, choices, scratch))
+}
+
+/// One quadrant, running one program.
+#[derive(Clone)]
+pub struct CpuDevice {
+    engine: Arc<Engine>,
+    index: usize,
+    program: usize,
+    lanes: Vec<Lane>,
+}
+
+/// A task of a [`CpuDevice`].
+#[derive(Clone)]
+pub struct CpuEvent {
+    engine: Arc<Engine>,
+    ticket: Ticket,
+}
+
+impl Event for CpuEvent {
+    fn is_done(&self) -> bool {
+        self.engine.lanes.is_done(self.ticket)
+    }
+
+    fn span(&self) -> Option<Span> {
+        let (start, end) = self.engine.lanes.span(self.ticket);
+        self.is_done().then_some(Span { start, end })
+    }
+}
+
+impl CpuDevice {
+    fn name(&self) -> String {
+        self.engine.infos[self.index].name.clone()
+    }
+
+    fn unknown(&self, what: String) -> DeviceError {
+        DeviceError::Unknown { device: self.name(), what }
+    }
+
+    fn check_alive(&self) -> Result<(), DeviceError> {
+        match self.engine.lanes.failure() {
+            Some(reason) => Err(DeviceError::Failed { device: self.name(), reason }),
+            None => Ok(()),
+        }
+    }
+
+    fn lane(&self, lane: LaneId) -> Result<u32, DeviceError> {
+        self.check_alive()?;
+        if lane.0 >= LANES {
+            return Err(self.unknown(format!("lane {}", lane.0)));
+        }
+        Ok((self.index * LANES + lane.0) as u32)
+    }
+
+    fn full(&self) -> DeviceError {
+        DeviceError::QueueFull { device: self.name(), capacity: self.engine.lanes.capacity() }
+    }
+
+    fn push(&self, lane: LaneId, payload: Payload) -> Result<CpuEvent, DeviceError> {
+        let lane = self.lane(lane)?;
+        let grains = self.engine.bound.grains(self.index, payload).clamp(1, MAX_GRAINS as usize);
+        let ticket = self.engine.lanes.push_task(lane, payload.pack(), grains as u32);
+        let ticket = ticket.ok_or_else(|| self.full())?;
+        Ok(CpuEvent { engine: self.engine.clone(), ticket })
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.engine.bound.programs[self.program].nets[self.index].memory
+    }
+
+    fn region(&self, region: Region, len: usize) -> Result<crate::memory::Span, DeviceError> {
+        let span = self.memory().region(region).filter(|span| span.len() >= len);
+        let span = span.ok_or_else(|| self.unknown(format!("{len} elements of {region:?}")))?;
+        Ok(span.part(0..len))
+    }
+}
+
+impl Device for CpuDevice {
+    type Event = CpuEvent;
+
+    fn info(&self) -> &DeviceInfo {
+        &self.engine.infos[self.index]
+    }
+
+    fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    fn begin(&self, scalars: &Scalars) -> Result<(), DeviceError> {
+        self.check_alive()?;
+        let bound = &self.engine.bound;
+        bound.iteration.store(scalars.iteration, Ordering::Relaxed);
+        bound.rate.store(scalars.rate.to_bits(), Ordering::Relaxed);
+        bound.elastic.store(scalars.elastic.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn submit(&self, lane: LaneId, task: &Task) -> Result<CpuEvent, DeviceError> {
+        let layers = self.engine.bound.programs[self.program].nets[self.index].layers.len();
+        let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
+        match kind {
+            Some(kind) if task.layer.0 < layers => {
+                self.push(lane, Payload { program: self.program, kind: kind as u8, index: task.layer.0 })
+            }
+            _ => Err(self.unknown(format!("{} of layer {}", task.sub, task.layer.0))),
+        }
+    }
+
+    fn copy(&self, lane: LaneId, copy: &Copy) -> Result<CpuEvent, DeviceError> {
+        let known = self.engine.bound.programs[self.program].copies.iter().position(|c| c == copy);
+        let index = known.ok_or_else(|| self.unknown(format!("{copy:?}")))?;
+        self.push(lane, Payload { program: self.program, kind: COPY, index })
+    }
+
+    fn wait_on(&self, lane: LaneId, event: &CpuEvent) -> Result<(), DeviceError> {
+        let lane = self.lane(lane)?;
+        if !Arc::ptr_eq(&self.engine, &event.engine) {
+            return Err(self.unknown("an event of another worker".into()));
+        }
+        self.engine.lanes.push_wait(lane, event.ticket).map(|_| ()).ok_or_else(|| self.full())
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        self.engine.lanes.wait_idle(self.index);
+        self.check_alive()
+    }
+
+    fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
+        let span = self.region(region, values.len())?;
+        // SAFETY: by the trait's contract no task of a running plan touches the region.
+        unsafe { self.memory().write(span) }.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
+        let span = self.region(region, out.len())?;
+        // SAFETY: by the trait's contract no task of a running plan writes the region.
+        out.copy_from_slice(unsafe { self.memory().read(span) });
+        Ok(())
+    }
+}
