@@ -1,1 +1,16 @@
-//! Quadrille: io.
+//! Every file format of Quadrille: network and solver files, data sets, snapshots, weights, and what a run writes
+//! down.
+//!
+//! No input, however broken, makes this crate panic, hang or take memory out of proportion to the input.
+#![forbid(unsafe_code)]
+
+pub mod data;
+mod error;
+mod hash;
+mod metrics;
+pub mod prototxt;
+mod schema;
+
+pub use error::IoError;
+pub use hash::weights_hash;
+pub use metrics::MetricsWriter;

@@ -1,0 +1,122 @@
+//! The IDX format of MNIST: two zero bytes, a type (8: unsigned byte), the number of axes, the extents as
+//! big-endian 32-bit numbers, the values. Files may be gzipped.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use ndarray::{Array1, Array3};
+
+use crate::error::IoError;
+
+/// Largest number of values in one file, in bytes: more than any IDX set, and a bound for what a small gzip file
+/// may unpack to.
+const MAX_VALUES: u64 = 4 << 30;
+/// Extents and data are read in steps of this many bytes, so that a header that promises too much costs nothing.
+const STEP: u64 = 1 << 20;
+
+/// Reads an IDX file of images: N x H x W.
+///
+/// # Errors
+/// [`IoError::Missing`] if it cannot be opened, [`IoError::Data`] if it is not such a file, too short or too long.
+pub fn read_images(path: &Path) -> Result<Array3<u8>, IoError> {
+    let ([images, height, width], values) = read(path, "an IDX file of images (idx3-ubyte)")?;
+    Array3::from_shape_vec((images, height, width), values)
+        .map_err(|error| IoError::data(path, format!("does not fit its extents: {error}")))
+}
+
+/// Reads an IDX file of labels.
+///
+/// # Errors
+/// As [`read_images`].
+pub fn read_labels(path: &Path) -> Result<Array1<u8>, IoError> {
+    let ([_], values) = read::<1>(path, "an IDX file of labels (idx1-ubyte)")?;
+    Ok(Array1::from_vec(values))
+}
+
+/// Extents and values of a file with `AXES` axes.
+fn read<const AXES: usize>(path: &Path, expected: &str) -> Result<([usize; AXES], Vec<u8>), IoError> {
+    let unreadable = |error| IoError::unreadable(path, expected, &error);
+    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut start = [0; 2];
+    let got = read_some(&mut file, &mut start).map_err(unreadable)?;
+    let start = &start[..got];
+    let gzipped = start == [0x1f, 0x8b];
+    let source = start.chain(file);
+    if gzipped {
+        read_from(MultiGzDecoder::new(source), path, expected)
+    } else {
+        read_from(source, path, expected)
+    }
+}
+
+fn read_from<const AXES: usize>(
+    mut source: impl Read,
+    path: &Path,
+    expected: &str,
+) -> Result<([usize; AXES], Vec<u8>), IoError> {
+    let broken = |error: std::io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof => IoError::data(path, format!("is cut off; expected {expected}"))
+            .hint("download it again: it is shorter than it should be"),
+        _ => IoError::unreadable(path, expected, &error),
+    };
+    let mut magic = [0; 4];
+    source.read_exact(&mut magic).map_err(broken)?;
+    if magic[..3] != [0, 0, 8] || usize::from(magic[3]) != AXES {
+        let [a, b, c, d] = magic;
+        let error = IoError::data(
+            path,
+            format!("starts with {a:02x} {b:02x} {c:02x} {d:02x}; expected 00 00 08 {AXES:02x}, {expected}"),
+        );
+        let swapped = magic[..3] == [0, 0, 8] && matches!(magic[3], 1 | 3);
+        return Err(if swapped { error.hint("have images and labels been exchanged?") } else { error });
+    }
+    let mut extents = [0; AXES];
+    for extent in &mut extents {
+        let mut bytes = [0; 4];
+        source.read_exact(&mut bytes).map_err(broken)?;
+        *extent = u32::from_be_bytes(bytes) as usize;
+    }
+    let count = extents.iter().try_fold(1u64, |n, &e| n.checked_mul(e as u64)).filter(|n| *n <= MAX_VALUES);
+    let count = count.ok_or_else(|| {
+        IoError::data(
+            path,
+            format!("the header promises {extents:?} values, more than {} GiB", MAX_VALUES >> 30),
+        )
+    })?;
+    let mut values = Vec::new();
+    while (values.len() as u64) < count {
+        let step = STEP.min(count - values.len() as u64);
+        let got = source.by_ref().take(step).read_to_end(&mut values).map_err(broken)?;
+        if (got as u64) < step {
+            return Err(IoError::data(
+                path,
+                format!("is cut off: {} values, but the header promises {count} ({extents:?})", values.len()),
+            )
+            .hint("download it again: it is shorter than it should be"));
+        }
+    }
+    // Also reads the checksum at the end of a gzip file.
+    if read_some(&mut source, &mut [0]).map_err(broken)? > 0 {
+        return Err(IoError::data(
+            path,
+            format!("has more than the {count} values that its header promises"),
+        ));
+    }
+    Ok((extents, values))
+}
+
+/// Fills as much of `into` as there is.
+fn read_some(source: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> {
+    let mut got = 0;
+    while got < into.len() {
+        match source.read(&mut into[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}

@@ -1,0 +1,58 @@
+//! Where data sets are looked for.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::error::IoError;
+
+/// The folders in which a relative source is looked for, after the folder of the flag `--data`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SearchPath {
+    /// Folders in order.
+    pub folders: Vec<PathBuf>,
+}
+
+impl SearchPath {
+    /// The usual places: the current folder, the folder of the network file, the folder that the environment
+    /// variable `QUADRILLE_DATA` names, and the folder `data` beside the program, above it, or in `repository`
+    /// (the place of the sources, known when the program was compiled).
+    pub fn usual(network: &Path, repository: Option<&Path>) -> Self {
+        let mut folders = vec![PathBuf::from(".")];
+        folders.extend(network.parent().filter(|p| !p.as_os_str().is_empty()).map(Path::to_owned));
+        folders.extend(env::var_os("QUADRILLE_DATA").filter(|v| !v.is_empty()).map(PathBuf::from));
+        if let Ok(program) = env::current_exe() {
+            folders.extend(program.ancestors().skip(1).map(|a| a.join("data")).filter(|d| d.is_dir()));
+        }
+        folders.extend(repository.map(|r| r.join("data")));
+        let mut seen = Vec::new();
+        folders.retain(|folder| {
+            let new = !seen.contains(folder);
+            seen.push(folder.clone());
+            new
+        });
+        Self { folders }
+    }
+
+    /// The folder or file of `source`. With `data`, only that folder is looked at: it may hold the source or be it.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] with the places that were tried.
+    pub fn find(&self, source: &str, data: Option<&Path>) -> Result<PathBuf, IoError> {
+        let relative = Path::new(source);
+        let places: Vec<PathBuf> = match data {
+            // A source may be a path of another machine; its last part names the data set.
+            Some(data) => {
+                let inside = relative.file_name().map(|name| data.join(name));
+                inside.into_iter().chain([data.to_owned()]).collect()
+            }
+            None if relative.is_absolute() => vec![relative.to_owned()],
+            None => self.folders.iter().map(|folder| folder.join(relative)).collect(),
+        };
+        if let Some(found) = places.iter().find(|place| place.exists()) {
+            return Ok(found.clone());
+        }
+        let tried: Vec<String> = places.iter().map(|place| format!("\n    {}", place.display())).collect();
+        Err(IoError::missing(relative, format!("no such data set; looked for{}", tried.concat()))
+            .hint("name its folder with --data, or set QUADRILLE_DATA to the folder that holds it"))
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run writes down: one JSON object a line.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::IoError;
+
+const WHAT: &str = "metrics";
+
+/// Writes `metrics.jsonl`. Each line goes to the system at once, so that a killed run keeps its lines.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    file: File,
+    path: PathBuf,
+    line: Vec<u8>,
+}
+
+impl MetricsWriter {
+    /// Opens the file for more lines, creating it if it is not there. If a killed run left half a line at its end,
+    /// the next line starts on a line of its own.
+    ///
+    /// # Errors
+    /// [`IoError::CannotCreate`].
+    pub fn open(path: &Path) -> Result<Self, IoError> {
+        let failed = |source| IoError::CannotCreate { path: path.to_owned(), what: WHAT, source };
+        let half = ends_in_half_a_line(path);
+        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+        if half {
+            file.write_all(b"\n").map_err(failed)?;
+        }
+        Ok(Self { file, path: path.to_owned(), line: Vec::new() })
+    }
+
+    /// Writes one record. Numbers that are not finite become `null`, as in all JSON.
+    ///
+    /// # Errors
+    /// [`IoError::WriteFailed`].
+    pub fn write(&mut self, record: &impl Serialize) -> Result<(), IoError> {
+        let failed = |source| IoError::WriteFailed { path: self.path.clone(), what: WHAT, source };
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, record).map_err(|error| failed(error.into()))?;
+        self.line.push(b'\n');
+        self.file.write_all(&self.line).map_err(failed)
+    }
+}
+
+fn ends_in_half_a_line(path: &Path) -> bool {
+    use std::io::{Read, Seek, SeekFrom};
+    let last = || -> std::io::Result<u8> {
+        let mut file = File::open(path)?;
+        let mut byte = [b'\n'];
+        if file.metadata()?.len() > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut byte)?;
+        }
+        Ok(byte[0])
+    };
+    last().is_ok_and(|byte| byte != b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn each_record_is_a_line_that_is_there_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut metrics = MetricsWriter::open(&path).unwrap();
+        metrics.write(&json!({"iteration": 1, "loss": 0.5, "text": "a\nb"})).unwrap();
+        metrics.write(&json!({"iteration": 2, "loss": f32::NAN})).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(records.len(), 2);
+        assert_eq!(records[0]["text"], "a\nb");
+        assert_eq!(records[1]["loss"], Value::Null);
+    }
+
+    #[test]
+    fn a_resumed_run_appends_and_half_a_line_stays_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        std::fs::write(&path, "{\"iteration\":1}\n{\"itera").unwrap();
+        MetricsWriter::open(&path).unwrap().write(&json!({"iteration": 2})).unwrap();
+        MetricsWriter::open(&path).unwrap().write(&json!({"iteration": 3})).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let expected = "{\"iteration\":1}\n{\"itera\n{\"iteration\":2}\n{\"iteration\":3}\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_created_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = MetricsWriter::open(&folder.path().join("no/metrics.jsonl")).unwrap_err();
+        assert_eq!(error.exit_code(), 73);
+        assert!(error.to_string().contains("no/metrics.jsonl: cannot create metrics"));
+    }
+
+    #[test]
+    fn a_full_disk_says_so() {
+        let full = Path::new("/dev/full");
+        assert!(full.exists(), "this test needs /dev/full");
+        let error = MetricsWriter::open(full).unwrap().write(&json!({})).unwrap_err();
+        assert_eq!(error.exit_code(), 74);
+    }
+}

@@ -1,0 +1,547 @@
+//! From the message LayerParameter to core's [`LayerSpec`].
+//!
+//! Messages are taken apart without `..`, so that the compiler finds a field that nobody thought of.
+
+use prost_reflect::DynamicMessage;
+use quadrille_core::layer::{
+    Accuracy, Convolution, Data, Filler, InnerProduct, Input, Layer, Normalization, PoolMethod, Pooling,
+    Relu, Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
+};
+use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
+use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
+
+use super::fields::{Pair, extents, filler, finite, typed, unsupported};
+use super::tokens::shortened;
+use crate::schema::{
+    self, ConvolutionParameter, DataParameter, InnerProductParameter, LayerParameter, LossParameter,
+    NetStateRule, PoolingParameter, TransformationParameter, loss_parameter::NormalizationMode,
+    pooling_parameter, pooling_parameter::RoundMode,
+};
+
+/// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
+const CAFFE_TYPES: [&str; 51] = [
+    "AbsVal",
+    "ArgMax",
+    "BNLL",
+    "BatchNorm",
+    "BatchReindex",
+    "Bias",
+    "Clip",
+    "Concat",
+    "ContrastiveLoss",
+    "Crop",
+    "Deconvolution",
+    "Dropout",
+    "DummyData",
+    "ELU",
+    "Eltwise",
+    "Embed",
+    "EuclideanLoss",
+    "Exp",
+    "Filter",
+    "Flatten",
+    "HDF5Data",
+    "HDF5Output",
+    "HingeLoss",
+    "Im2col",
+    "ImageData",
+    "InfogainLoss",
+    "LRN",
+    "LSTM",
+    "LSTMUnit",
+    "Log",
+    "MVN",
+    "MemoryData",
+    "MultinomialLogisticLoss",
+    "PReLU",
+    "Parameter",
+    "Power",
+    "Python",
+    "RNN",
+    "Reduction",
+    "Reshape",
+    "SPP",
+    "Scale",
+    "Sigmoid",
+    "SigmoidCrossEntropyLoss",
+    "Silence",
+    "Slice",
+    "Swish",
+    "TanH",
+    "Threshold",
+    "Tile",
+    "WindowData",
+];
+
+pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<LayerSpec, SpecError> {
+    let parameter: LayerParameter = typed(message).map_err(|fault| fault.at(&site, "layer"))?;
+    let name = parameter.name.clone().unwrap_or_default();
+    let subject = if name.is_empty() { "layer".to_owned() } else { format!("layer {:?}", shortened(&name)) };
+    let read = || -> Result<LayerSpec, Fault> {
+        if name.is_empty() {
+            return Err(Fault::new("name", "missing; every layer needs a name"));
+        }
+        let layer = read_layer(message, &parameter)?;
+        common(&parameter, layer)
+    };
+    match read() {
+        Ok(spec) => Ok(LayerSpec { site, ..spec }),
+        Err(fault) => Err(fault.at(&site, &subject)),
+    }
+}
+
+/// What every layer has.
+fn common(parameter: &LayerParameter, layer: Layer) -> Result<LayerSpec, Fault> {
+    if parameter.phase.is_some() {
+        return Err(unsupported("phase", "a phase of the layer's own is")
+            .hint("write include { phase: TRAIN } to choose the phase that a layer belongs to"));
+    }
+    if !parameter.blobs.is_empty() {
+        return Err(unsupported("blobs", "weights in a network file are")
+            .hint("remove the blobs; weights are loaded from a snapshot"));
+    }
+    if !parameter.include.is_empty() && !parameter.exclude.is_empty() {
+        return Err(Fault::new("exclude", "conflicts with include; give only one of them"));
+    }
+    let bottoms = parameter.bottom.len();
+    if !parameter.propagate_down.is_empty() && parameter.propagate_down.len() != bottoms {
+        return Err(Fault::new(
+            "propagate_down",
+            format!("{} values for {bottoms} bottoms; expected one for each", parameter.propagate_down.len()),
+        ));
+    }
+    if !parameter.propagate_down.iter().all(|down| *down) {
+        return Err(unsupported("propagate_down", "stopping gradients is")
+            .hint("lr_mult: 0 in the layers below keeps their parameters fixed"));
+    }
+    for weight in &parameter.loss_weight {
+        finite(*weight, "loss_weight")?;
+    }
+    let rules = |rules: &[NetStateRule]| rules.iter().map(rule).collect();
+    Ok(LayerSpec {
+        name: parameter.name.clone().unwrap_or_default(),
+        site: Site::default(),
+        layer,
+        bottoms: parameter.bottom.clone(),
+        tops: parameter.top.clone(),
+        params: parameter.param.iter().map(param).collect::<Result<_, _>>()?,
+        loss_weights: parameter.loss_weight.clone(),
+        propagate_down: parameter.propagate_down.clone(),
+        include: rules(&parameter.include),
+        exclude: rules(&parameter.exclude),
+    })
+}
+
+fn param(param: &schema::ParamSpec) -> Result<ParamSpec, Fault> {
+    let schema::ParamSpec { name, share_mode, lr_mult: _, decay_mult: _ } = param;
+    if name.as_ref().is_some_and(|name| !name.is_empty()) {
+        return Err(unsupported("param.name", "sharing parameters between layers is")
+            .hint("if the name is there without a second layer of the same name, remove it"));
+    }
+    if share_mode.is_some() {
+        return Err(unsupported("param.share_mode", "sharing parameters between layers is"));
+    }
+    Ok(ParamSpec {
+        lr_mult: finite(param.lr_mult(), "param.lr_mult")?,
+        decay_mult: finite(param.decay_mult(), "param.decay_mult")?,
+    })
+}
+
+fn rule(rule: &NetStateRule) -> StateRule {
+    StateRule {
+        phase: rule.phase.map(|_| match rule.phase() {
+            schema::Phase::Train => Phase::Train,
+            schema::Phase::Test => Phase::Test,
+        }),
+        min_level: rule.min_level,
+        max_level: rule.max_level,
+        stages: rule.stage.clone(),
+        not_stages: rule.not_stage.clone(),
+    }
+}
+
+/// Type and parameters.
+fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let (own, layer): (&[&str], _) = match parameter.r#type() {
+        "Data" => (&["data_param", "transform_param"], data(parameter)),
+        "Input" => (&["input_param"], input(parameter)),
+        "Convolution" => (&["convolution_param"], convolution(parameter)),
+        "Pooling" => (&["pooling_param"], pooling(parameter)),
+        "InnerProduct" => (&["inner_product_param"], inner_product(parameter)),
+        "ReLU" => (&["relu_param"], relu(parameter)),
+        "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
+        "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], softmax_with_loss(parameter)),
+        "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
+        other => return Err(unknown_type(other)),
+    };
+    let stranger = message
+        .fields()
+        .map(|(field, _)| field.name().to_owned())
+        .find(|name| name.ends_with("_param") && !own.contains(&name.as_str()));
+    if let Some(name) = stranger {
+        let kind = parameter.r#type();
+        return Err(Fault::new(&name, format!("has no meaning in a layer of type {kind}"))
+            .hint(format!("remove it; this type reads {}", own.join(" and "))));
+    }
+    layer
+}
+
+fn unknown_type(name: &str) -> Fault {
+    let word = shortened(name);
+    let fault = |text: String| Fault::new("type", text);
+    if name.is_empty() {
+        return fault("missing".to_owned()).hint("write type: \"Convolution\", for example");
+    }
+    if name == "Split" {
+        return fault("a layer of type \"Split\" cannot be written".to_owned())
+            .hint("remove it; a blob may simply be read by several layers");
+    }
+    if CAFFE_TYPES.contains(&name) {
+        let known = TYPE_NAMES.iter().filter(|t| **t != "Split").copied().collect::<Vec<_>>();
+        return fault(format!(
+            "layers of type {name:?} are not supported yet; supported are {}",
+            known.join(", ")
+        ));
+    }
+    let fault = fault(format!("unknown layer type {word:?}"));
+    if let Some(close) = did_you_mean(&word, TYPE_NAMES.into_iter().filter(|t| *t != "Split")) {
+        return fault.hint(format!("did you mean {close:?}?"));
+    }
+    match did_you_mean(&word, CAFFE_TYPES) {
+        Some(close) => fault.hint(format!("did you mean {close:?}? It is not supported yet")),
+        None => fault,
+    }
+}
+
+fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let Some(param) = &parameter.data_param else {
+        return Err(Fault::new("data_param", "missing")
+            .hint("write data_param { source: \"mnist\" batch_size: 64 }, for example"));
+    };
+    let DataParameter {
+        source,
+        batch_size,
+        // Where it matters which data base it is, the data set itself says so.
+        backend: _,
+        rand_skip,
+        force_encoded_color,
+        // Only how far ahead Caffe reads.
+        prefetch: _,
+        scale: old_scale,
+        mean_file,
+        crop_size,
+        mirror,
+    } = param;
+    if rand_skip.is_some_and(|skip| skip > 0) {
+        return Err(unsupported("data_param.rand_skip", "skipping samples at the start is"));
+    }
+    if force_encoded_color == &Some(true) {
+        return Err(unsupported("data_param.force_encoded_color", "forcing colour is"));
+    }
+    refuse_transforms(mean_file.as_deref(), *crop_size, *mirror, "data_param")?;
+    let mut transform = transform(parameter.transform_param.as_ref())?;
+    if let Some(scale) = old_scale {
+        if parameter.transform_param.as_ref().is_some_and(|t| t.scale.is_some()) {
+            return Err(Fault::new("data_param.scale", "conflicts with transform_param.scale"));
+        }
+        transform.scale = finite(*scale, "data_param.scale")?;
+    }
+    let source = source.clone().filter(|s| !s.is_empty());
+    let source = source.ok_or_else(|| {
+        Fault::new("data_param.source", "missing").hint("name the data set: source: \"mnist\", for example")
+    })?;
+    let batch = batch_size.unwrap_or(0) as usize;
+    if batch == 0 {
+        let problem = if batch_size.is_some() { "0" } else { "missing" };
+        return Err(Fault::new("data_param.batch_size", format!("{problem}; expected at least 1 image")));
+    }
+    Ok(Layer::Data(Data { source, batch, transform, sample: None }))
+}
+
+fn refuse_transforms(
+    mean_file: Option<&str>,
+    crop_size: Option<u32>,
+    mirror: Option<bool>,
+    message: &str,
+) -> Result<(), Fault> {
+    let refuse = |field: &str, what: &str| Err(unsupported(&format!("{message}.{field}"), what));
+    if mean_file.is_some_and(|file| !file.is_empty()) {
+        return refuse("mean_file", "a file of means is").map_err(|f| f.hint("give mean_value instead"));
+    }
+    if crop_size.is_some_and(|size| size > 0) {
+        return refuse("crop_size", "cropping is");
+    }
+    if mirror == Some(true) {
+        return refuse("mirror", "mirroring is");
+    }
+    Ok(())
+}
+
+fn transform(param: Option<&TransformationParameter>) -> Result<Transform, Fault> {
+    let Some(param) = param else { return Ok(Transform::default()) };
+    let TransformationParameter {
+        scale: _,
+        mirror,
+        crop_size,
+        mean_file,
+        mean_value,
+        force_color,
+        force_gray,
+    } = param;
+    refuse_transforms(mean_file.as_deref(), *crop_size, *mirror, "transform_param")?;
+    for (field, value) in [("force_color", force_color), ("force_gray", force_gray)] {
+        if value == &Some(true) {
+            return Err(unsupported(&format!("transform_param.{field}"), "changing the channels is"));
+        }
+    }
+    for mean in mean_value {
+        finite(*mean, "transform_param.mean_value")?;
+    }
+    let scale = finite(param.scale(), "transform_param.scale")?;
+    Ok(Transform { scale, mean_values: mean_value.clone() })
+}
+
+fn input(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let shapes = parameter.input_param.as_ref().map_or(&[][..], |p| &p.shape);
+    let shapes: Vec<Vec<usize>> =
+        shapes.iter().map(|s| extents(&s.dim, "input_param.shape")).collect::<Result<_, _>>()?;
+    if shapes.is_empty() {
+        return Err(Fault::new("input_param.shape", "missing")
+            .hint("write input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } }, for example"));
+    }
+    Ok(Layer::Input(Input { shapes, tops: parameter.top.len() }))
+}
+
+fn convolution(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let message = "convolution_param";
+    let Some(param) = &parameter.convolution_param else {
+        return Err(Fault::new(message, "missing")
+            .hint("write convolution_param { num_output: 20 kernel_size: 5 }, for example"));
+    };
+    let ConvolutionParameter {
+        num_output,
+        bias_term: _,
+        kernel_size,
+        pad,
+        stride,
+        dilation,
+        kernel_h,
+        kernel_w,
+        pad_h,
+        pad_w,
+        stride_h,
+        stride_w,
+        group: _,
+        weight_filler,
+        bias_filler,
+        engine: _,
+        axis,
+        // Only how Caffe computes it.
+        force_nd_im2col: _,
+    } = param;
+    if axis.is_some_and(|axis| axis != 1) {
+        return Err(unsupported("convolution_param.axis", "an axis of channels other than 1 is"));
+    }
+    let kernel = Pair {
+        message,
+        field: "kernel_size",
+        stem: "kernel",
+        listed: kernel_size,
+        height: *kernel_h,
+        width: *kernel_w,
+        default: None,
+        half: false,
+    };
+    let pad = Pair {
+        field: "pad",
+        stem: "pad",
+        listed: pad,
+        height: *pad_h,
+        width: *pad_w,
+        default: Some(0),
+        half: true,
+        ..kernel
+    };
+    let stride = Pair {
+        field: "stride",
+        stem: "stride",
+        listed: stride,
+        height: *stride_h,
+        width: *stride_w,
+        default: Some(1),
+        ..kernel
+    };
+    let dilation = Pair {
+        field: "dilation",
+        stem: "dilation",
+        listed: dilation,
+        height: None,
+        width: None,
+        default: Some(1),
+        ..kernel
+    };
+    let kernel = kernel.read()?;
+    let weight_filler = filler(weight_filler.as_ref(), "convolution_param.weight_filler")?;
+    if weight_filler == Filler::Bilinear && kernel[0] != kernel[1] {
+        return Err(Fault::new(
+            "convolution_param.weight_filler.type",
+            format!("bilinear weights need a square kernel, not {}x{}", kernel[0], kernel[1]),
+        ));
+    }
+    Ok(Layer::Convolution(Convolution {
+        num_output: outputs(*num_output, message)?,
+        kernel,
+        pad: pad.read()?,
+        stride: stride.read()?,
+        dilation: dilation.read()?,
+        group: param.group() as usize,
+        bias: param.bias_term(),
+        weight_filler,
+        bias_filler: flat_filler(bias_filler.as_ref(), "convolution_param.bias_filler")?,
+    }))
+}
+
+fn outputs(num_output: Option<u32>, message: &str) -> Result<usize, Fault> {
+    let missing =
+        || Fault::new(&format!("{message}.num_output"), "missing").hint("say how many outputs there are");
+    num_output.map(|n| n as usize).ok_or_else(missing)
+}
+
+/// The filler of something that is not a stack of images.
+fn flat_filler(param: Option<&schema::FillerParameter>, field: &str) -> Result<Filler, Fault> {
+    let filler = filler(param, field)?;
+    if filler == Filler::Bilinear {
+        return Err(Fault::new(&format!("{field}.type"), "bilinear is for the weights of convolutions only"));
+    }
+    Ok(filler)
+}
+
+fn pooling(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let message = "pooling_param";
+    let Some(param) = &parameter.pooling_param else {
+        return Err(Fault::new(message, "missing")
+            .hint("write pooling_param { pool: MAX kernel_size: 2 stride: 2 }, for example"));
+    };
+    let PoolingParameter {
+        pool: _,
+        kernel_size,
+        kernel_h,
+        kernel_w,
+        pad,
+        pad_h,
+        pad_w,
+        stride,
+        stride_h,
+        stride_w,
+        global_pooling: _,
+        round_mode: _,
+        engine: _,
+    } = param;
+    let method = match param.pool() {
+        pooling_parameter::PoolMethod::Max => PoolMethod::Max,
+        pooling_parameter::PoolMethod::Ave => PoolMethod::Average,
+        pooling_parameter::PoolMethod::Stochastic => {
+            return Err(unsupported("pooling_param.pool", "STOCHASTIC pooling is").hint("use MAX or AVE"));
+        }
+    };
+    if param.round_mode() == RoundMode::Floor {
+        return Err(unsupported("pooling_param.round_mode", "rounding sizes down is"));
+    }
+    let kernel = Pair {
+        message,
+        field: "kernel_size",
+        stem: "kernel",
+        listed: kernel_size.as_slice(),
+        height: *kernel_h,
+        width: *kernel_w,
+        default: param.global_pooling().then_some(0),
+        half: false,
+    };
+    let pad = Pair {
+        field: "pad",
+        stem: "pad",
+        listed: pad.as_slice(),
+        height: *pad_h,
+        width: *pad_w,
+        default: Some(0),
+        ..kernel
+    };
+    let stride = Pair {
+        field: "stride",
+        stem: "stride",
+        listed: stride.as_slice(),
+        height: *stride_h,
+        width: *stride_w,
+        default: Some(1),
+        ..kernel
+    };
+    let given = kernel_size.or(*kernel_h).or(*kernel_w).is_some();
+    let (kernel, pad, stride) = (kernel.read()?, pad.read()?, stride.read()?);
+    if param.global_pooling() {
+        let fault = |field: &str, text: &str| Err(Fault::new(&format!("{message}.{field}"), text));
+        if given {
+            return fault("kernel_size", "conflicts with global_pooling, whose window is the whole image");
+        }
+        if pad != [0, 0] {
+            return fault("pad", "conflicts with global_pooling; expected 0");
+        }
+        if stride != [1, 1] {
+            return fault("stride", "conflicts with global_pooling; expected 1");
+        }
+    }
+    let kernel = (!param.global_pooling()).then_some(kernel);
+    Ok(Layer::Pooling(Pooling { method, kernel, pad, stride }))
+}
+
+fn inner_product(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let message = "inner_product_param";
+    let Some(param) = &parameter.inner_product_param else {
+        return Err(
+            Fault::new(message, "missing").hint("write inner_product_param { num_output: 10 }, for example")
+        );
+    };
+    let InnerProductParameter { num_output, bias_term: _, weight_filler, bias_filler, axis: _, transpose: _ } =
+        param;
+    Ok(Layer::InnerProduct(InnerProduct {
+        num_output: outputs(*num_output, message)?,
+        bias: param.bias_term(),
+        axis: param.axis(),
+        transpose: param.transpose(),
+        weight_filler: flat_filler(weight_filler.as_ref(), "inner_product_param.weight_filler")?,
+        bias_filler: flat_filler(bias_filler.as_ref(), "inner_product_param.bias_filler")?,
+    }))
+}
+
+fn relu(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let slope = parameter.relu_param.as_ref().map_or(0.0, |p| p.negative_slope());
+    Ok(Layer::Relu(Relu { negative_slope: finite(slope, "relu_param.negative_slope")? }))
+}
+
+fn softmax_axis(parameter: &LayerParameter) -> i32 {
+    parameter.softmax_param.as_ref().map_or(1, |p| p.axis())
+}
+
+fn softmax_with_loss(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let loss = parameter.loss_param.unwrap_or_default();
+    let LossParameter { ignore_label, normalization, normalize } = loss;
+    let normalization = match (normalization, normalize) {
+        (None, Some(false)) => Normalization::BatchSize,
+        (None, Some(true)) => Normalization::Valid,
+        _ => match loss.normalization() {
+            NormalizationMode::Full => Normalization::Full,
+            NormalizationMode::Valid => Normalization::Valid,
+            NormalizationMode::BatchSize => Normalization::BatchSize,
+            NormalizationMode::None => Normalization::None,
+        },
+    };
+    Ok(Layer::SoftmaxWithLoss(SoftmaxWithLoss { axis: softmax_axis(parameter), ignore_label, normalization }))
+}
+
+fn accuracy(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.accuracy_param.unwrap_or_default();
+    Ok(Layer::Accuracy(Accuracy {
+        top_k: param.top_k() as usize,
+        axis: param.axis(),
+        ignore_label: param.ignore_label,
+    }))
+}

@@ -1,0 +1,99 @@
+//! Network and solver files in protobuf's text format.
+//!
+//! Text becomes a message of the schema ([`message`]), the message becomes core's vocabulary ([`net`], [`layer`],
+//! [`solver`]). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
+
+mod fields;
+mod layer;
+mod message;
+mod net;
+mod solver;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod value;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use quadrille_core::net::NetSpec;
+use quadrille_core::site::{Fault, Site, SpecError};
+use quadrille_core::solver::SolverSpec;
+
+use crate::error::IoError;
+use crate::schema::descriptor;
+
+/// Largest text file that is read, in bytes.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+/// Reads a network file.
+///
+/// # Errors
+/// [`IoError::Missing`] if the file cannot be read, [`IoError::Spec`] with file, line and field if it does not
+/// describe a network that can be trained here.
+pub fn read_net(path: &Path) -> Result<NetSpec, IoError> {
+    let text = read(path, "a network file (.prototxt)")?;
+    Ok(parse_net(text, &path.display().to_string())?)
+}
+
+/// Reads a solver file.
+///
+/// # Errors
+/// As [`read_net`].
+pub fn read_solver(path: &Path) -> Result<SolverSpec, IoError> {
+    let text = read(path, "a solver file (.prototxt)")?;
+    Ok(parse_solver(text, &path.display().to_string())?)
+}
+
+/// Parses the text of a network file; `file_name` is what errors call it.
+///
+/// # Errors
+/// A [`SpecError`] with line and field.
+pub fn parse_net(text: impl AsRef<[u8]>, file_name: &str) -> Result<NetSpec, SpecError> {
+    let text = bounded(text.as_ref(), file_name)?;
+    let kind = descriptor("NetParameter");
+    let parsed = message::parse(text, file_name, kind, "network").map_err(|error| {
+        suggest_other(error, text, "SolverParameter", "a solver file, not a network file")
+    })?;
+    net::convert(parsed)
+}
+
+/// Parses the text of a solver file; `file_name` is what errors call it.
+///
+/// # Errors
+/// A [`SpecError`] with line and field.
+pub fn parse_solver(text: impl AsRef<[u8]>, file_name: &str) -> Result<SolverSpec, SpecError> {
+    let text = bounded(text.as_ref(), file_name)?;
+    let kind = descriptor("SolverParameter");
+    let parsed = message::parse(text, file_name, kind, "solver")
+        .map_err(|error| suggest_other(error, text, "NetParameter", "a network file, not a solver file"))?;
+    solver::convert(&parsed)
+}
+
+/// Says so if the text is a good file of the other kind.
+fn suggest_other(mut error: SpecError, text: &[u8], other: &str, what: &str) -> SpecError {
+    if message::parse(text, "", descriptor(other), "").is_ok() {
+        error.hint = Some(format!("this is {what}"));
+    }
+    error
+}
+
+fn too_large(file: &str) -> SpecError {
+    Fault::new("", format!("larger than {} MiB; no network or solver file is", MAX_BYTES >> 20))
+        .hint("is this a text file? weights (.caffemodel) are read elsewhere")
+        .at(&Site { file: file.into(), ..Site::default() }, "")
+}
+
+fn bounded<'a>(text: &'a [u8], file: &str) -> Result<&'a [u8], SpecError> {
+    if text.len() as u64 > MAX_BYTES { Err(too_large(file)) } else { Ok(text) }
+}
+
+/// Reads a file, but never more than one byte over the limit.
+fn read(path: &Path, expected: &str) -> Result<Vec<u8>, IoError> {
+    let unreadable = |source| IoError::unreadable(path, expected, &source);
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
+    Ok(text)
+}

@@ -1,0 +1,128 @@
+//! From the message NetParameter to core's [`NetSpec`].
+
+use prost_reflect::{DynamicMessage, Value};
+use quadrille_core::layer::{Input, Layer};
+use quadrille_core::net::{LayerSpec, NetSpec};
+use quadrille_core::site::{Fault, Site, SpecError};
+
+use super::fields::{extents, typed, unsupported};
+use super::layer;
+use super::message::Parsed;
+use crate::schema::NetParameter;
+
+/// More layers than any network has; bounds the memory that a file can take up.
+const MAX_LAYERS: usize = 20_000;
+
+pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
+    let Parsed { mut message, site, parts } = parsed;
+    let layers = take_layers(&mut message);
+    let fault_at = |fault: Fault| fault.at(&site, "network");
+    let net: NetParameter = typed(&message).map_err(fault_at)?;
+    check(&net, layers.len()).map_err(fault_at)?;
+    let mut specs = Vec::with_capacity(layers.len() + 1);
+    specs.extend(legacy_input(&net, &site).map_err(fault_at)?);
+    let sites = parts.into_iter().filter(|(name, _)| name == "layer").map(|(_, site)| site);
+    for (message, site) in layers.iter().zip(sites) {
+        specs.push(layer::convert(message, site)?);
+    }
+    Ok(NetSpec {
+        name: net.name.clone().unwrap_or_default(),
+        file: site.file.clone(),
+        force_backward: net.force_backward(),
+        layers: specs,
+    })
+}
+
+/// Takes the layers out, since each becomes a typed message on its own: all at once would be large.
+fn take_layers(message: &mut DynamicMessage) -> Vec<DynamicMessage> {
+    let Some(Value::List(list)) = message.get_field_by_name_mut("layer") else { return Vec::new() };
+    std::mem::take(list)
+        .into_iter()
+        .filter_map(|value| match value {
+            Value::Message(layer) => Some(layer),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Looks at every field but the layers; those bound to `_` have no effect on what is computed here.
+fn check(net: &NetParameter, layers: usize) -> Result<(), Fault> {
+    let NetParameter {
+        name: _,
+        state,
+        force_backward: _,
+        debug_info: _,
+        input: _,
+        input_shape: _,
+        input_dim: _,
+        layers: old_layers,
+        layer: _,
+        engine: _,
+        bn_stats_batch_size,
+        multinode: _,
+    } = net;
+    if !old_layers.is_empty() {
+        return Err(unsupported("layers", "the old form of layers is")
+            .hint("write layer { type: \"Convolution\" ... } for layers { type: CONVOLUTION ... }, or upgrade the file with Caffe's upgrade_net_proto_text"));
+    }
+    if let Some(state) = state
+        && (state.level.is_some() || !state.stage.is_empty() || state.phase.is_some())
+    {
+        return Err(unsupported("state", "a state in the network file is")
+            .hint("remove it; the phase follows from the command"));
+    }
+    if bn_stats_batch_size.is_some_and(|size| size != 0) {
+        return Err(unsupported("bn_stats_batch_size", "a batch size for statistics is"));
+    }
+    if layers > MAX_LAYERS {
+        return Err(Fault::new("layer", format!("{layers} layers; at most {MAX_LAYERS} are possible")));
+    }
+    if layers == 0 {
+        return Err(Fault::new("layer", "missing; a network has at least one layer"));
+    }
+    Ok(())
+}
+
+/// `input`, `input_shape` and `input_dim` become one layer of type Input before all others, as in Caffe.
+fn legacy_input(net: &NetParameter, site: &Site) -> Result<Option<LayerSpec>, Fault> {
+    let (names, shapes, dims) = (&net.input, &net.input_shape, &net.input_dim);
+    if names.is_empty() {
+        let orphan = if dims.is_empty() { "input_shape" } else { "input_dim" };
+        return if dims.is_empty() && shapes.is_empty() {
+            Ok(None)
+        } else {
+            Err(Fault::new(orphan, "given without an input")
+                .hint("name the blob: input: \"data\" (or write a layer of type \"Input\")"))
+        };
+    }
+    let (field, shapes) = match (shapes.is_empty(), dims.is_empty()) {
+        (false, false) => {
+            return Err(Fault::new("input_dim", "conflicts with input_shape; give only one of them"));
+        }
+        (false, true) => {
+            ("input_shape", shapes.iter().map(|s| extents(&s.dim, "input_shape")).collect::<Result<_, _>>()?)
+        }
+        (true, _) => ("input_dim", dims_by_four(dims)?),
+    };
+    if shapes.len() != names.len() && !(field == "input_shape" && shapes.len() == 1) {
+        return Err(Fault::new(
+            field,
+            format!("{} shapes for {} inputs; expected one for each", shapes.len(), names.len()),
+        )
+        .hint("input_dim takes four numbers for each input: images, channels, height, width"));
+    }
+    let line = site.line_of("input");
+    let lines = [("input_param.shape".to_owned(), site.line_of(field)), ("top".to_owned(), line)];
+    let site = Site { file: site.file.clone(), line, fields: lines.into() };
+    let tops: Vec<&str> = names.iter().map(String::as_str).collect();
+    let layer = Layer::Input(Input { shapes, tops: tops.len() });
+    Ok(Some(LayerSpec { site, ..LayerSpec::new("input", layer, &[], &tops) }))
+}
+
+fn dims_by_four(dims: &[i32]) -> Result<Vec<Vec<usize>>, Fault> {
+    if !dims.len().is_multiple_of(4) {
+        return Err(Fault::new("input_dim", format!("{} numbers; expected four for each input", dims.len())));
+    }
+    let wide: Vec<i64> = dims.iter().map(|d| i64::from(*d)).collect();
+    wide.chunks(4).map(|shape| extents(shape, "input_dim")).collect()
+}

@@ -1,0 +1,62 @@
+//! Good files, and every way to break one.
+
+use std::path::{Path, PathBuf};
+
+use quadrille_core::layer::{Layer, PoolMethod};
+use quadrille_core::net::{Net, NetState, Phase};
+use quadrille_core::solver::Policy;
+
+use super::*;
+
+fn lenet(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("models/lenet").join(file)
+}
+
+/// LeNet with the shape of its samples filled in, as the program does after it opened the data set.
+fn lenet_net(phase: Phase) -> Net {
+    let mut spec = read_net(&lenet("train_val.prototxt")).unwrap();
+    for layer in &mut spec.layers {
+        if let Layer::Data(data) = &mut layer.layer {
+            data.sample = Some([1, 28, 28]);
+        }
+    }
+    Net::build(&spec, &NetState::new(phase), 1.0).unwrap()
+}
+
+#[test]
+fn lenet_has_its_published_shapes() {
+    let train = lenet_net(Phase::Train);
+    assert_eq!((train.params.values(), train.batch()), (431_080, 64));
+    let shape = |name: &str| train.blobs.iter().find(|b| b.name == name).unwrap().shape.to_string();
+    assert_eq!(
+        [shape("conv1"), shape("pool1"), shape("conv2"), shape("pool2"), shape("ip2")],
+        ["64x20x24x24", "64x20x12x12", "64x50x8x8", "64x50x4x4", "64x10"]
+    );
+    let multipliers: Vec<f32> = train.params.views().iter().map(|v| v.lr_mult).collect();
+    assert_eq!(multipliers, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    let test = lenet_net(Phase::Test);
+    assert_eq!(test.batch(), 100);
+    assert!(test.outputs().any(|b| test.blob(b).name == "accuracy"));
+    assert!(!train.outputs().any(|b| train.blob(b).name == "accuracy"));
+}
+
+#[test]
+fn lenets_solver_has_the_published_hyper_parameters() {
+    let solver = read_solver(&lenet("solver.prototxt")).unwrap();
+    assert_eq!(solver.policy, Policy::Inv { gamma: 1e-4, power: 0.75 });
+    assert_eq!((solver.base_lr, solver.rule.momentum, solver.rule.weight_decay), (0.01, 0.9, 5e-4));
+    assert_eq!((solver.test_iter, solver.test_interval, solver.display), (100, 500, 100));
+    assert_eq!((solver.seed, solver.snapshot, solver.snapshot_after_train), (None, 0, true));
+    assert!(solver.ignored.is_empty());
+}
+
+#[test]
+fn layers_and_fields_know_their_lines() {
+    let text = std::fs::read_to_string(lenet("train_val.prototxt")).unwrap();
+    let line_with = |what: &str| text.lines().position(|l| l.contains(what)).unwrap() as u32 + 1;
+    let spec = read_net(&lenet("train_val.prototxt")).unwrap();
+    let pool = spec.layers.iter().find(|l| l.name == "pool1").unwrap();
+    assert!(matches!(&pool.layer, Layer::Pooling(p) if p.method == PoolMethod::Max));
+    assert_eq!(pool.site.line, line_with("name: \"pool1\"") - 1);
+    assert_eq!(pool.site.line_of("pooling_param.stride"), line_with("pooling_param"));
+}
