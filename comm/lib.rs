@@ -1,1 +1,22 @@
-//! Quadrille: comm.
+//! Who tells whom what, and when: communication between workers.
+//!
+//! From the bottom up: [`transport`] moves owned packed buffers between ranks (threads of one process, a
+//! simulated network, MPI); [`collective`] writes broadcast and sum once over any transport, with one order of
+//! addition; [`protocol`] holds the methods of the SGD and EASGD families; [`overlap`] hides an exchange behind
+//! forward and backward; [`handshake`] makes sure, before the first exchange, that all ranks run the same job.
+//!
+//! Two rules hold everywhere. *Nothing hangs*: every wait is bounded by the peer timeout, and a rank that meets an
+//! error drops its transport, which makes the others fail too, within one timeout each. *Same bits*: what is added
+//! to what, and in which order, follows from ranks alone, never from arrival.
+#![forbid(unsafe_code)]
+
+pub mod collective;
+pub mod error;
+pub mod handshake;
+pub mod overlap;
+mod pool;
+pub mod protocol;
+pub mod transport;
+mod tree;
+
+pub use error::{CommError, Doing, Peer};

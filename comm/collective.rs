@@ -1,0 +1,243 @@
+//! Broadcast and sum over a binomial tree, written once over [`Transport`].
+//!
+//! # Order of addition
+//!
+//! A rank starts from its own values and adds the partial sums of its children in increasing order of rank; only
+//! then does it send the result to its parent. Arrival plays no part, so threads, the simulated network and MPI give
+//! the same bits.
+//!
+//! # Messages and buffers
+//!
+//! One packed message per tree edge: P − 1 for a broadcast, P − 1 for a sum. A broadcast moves one buffer per edge
+//! from parent to child, a sum moves one back; so the pools are as full after both as before, and from the second
+//! round on nothing is allocated. A sum that is not followed by a broadcast of the same length (or the reverse) leaves
+//! a spare buffer at one end of every edge, which is kept for later or freed, and allocates one at the other: use them
+//! in pairs wherever that matters.
+//!
+//! # Why it ends
+//!
+//! Sends never wait. In a broadcast a rank waits for its parent only, in a sum for its children only; the tree has no
+//! cycle, and all ranks call the same collectives in the same order, so the rank that is furthest behind never waits
+//! for one ahead of it. If a rank fails it drops its transport, and each of its neighbours fails in turn.
+
+use crate::error::CommError;
+use crate::pool::Pool;
+use crate::transport::{Buffer, Kind, Tag, Transport};
+use crate::tree::{children, parent};
+
+/// What one rank has sent through its collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes of payload sent.
+    pub bytes: u64,
+}
+
+/// One rank's part in collectives: its transport, its pool of buffers, its count of traffic.
+///
+/// Every rank calls the same functions in the same order, with buffers of the same length and with a number
+/// `exchange` that no earlier call had. After an error it cannot be used again: drop it.
+pub struct Collective<T> {
+    transport: T,
+    pool: Pool,
+    traffic: Traffic,
+}
+
+impl<T: Transport> Collective<T> {
+    /// Collectives over `transport`.
+    pub fn new(transport: T) -> Self {
+        // A broadcast needs a buffer per child; a sum then needs one more, and one may be left over from before.
+        let limit = children(transport.rank(), transport.size()).count() + 2;
+        Collective { transport, pool: Pool::new(limit), traffic: Traffic::default() }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.transport.size()
+    }
+
+    /// What this rank has sent so far.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// How many buffers this rank had to allocate so far.
+    pub fn pool_misses(&self) -> u64 {
+        self.pool.misses()
+    }
+
+    /// Copies the `values` of rank 0 into the `values` of every rank.
+    pub fn broadcast(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
+        let tag = Tag { exchange, kind: Kind::Broadcast };
+        let mut received = None;
+        if let Some(parent) = parent(self.rank()) {
+            let buffer = self.receive(parent, tag, values.len())?;
+            values.copy_from_slice(&buffer);
+            received = Some(buffer);
+        }
+        // The child with the largest subtree first: its subtree has the longest way to go.
+        for child in children(self.rank(), self.size()).rev() {
+            // The buffer that came from the parent already holds the values, so one child gets it without a copy.
+            let buffer = received.take().unwrap_or_else(|| self.pool.copy_of(values));
+            self.send(child, tag, buffer)?;
+        }
+        if let Some(buffer) = received {
+            self.pool.put(buffer);
+        }
+        Ok(())
+    }
+
+    /// Sums `own` over all ranks and calls `at_root` with the sum, on rank 0 only.
+    pub fn reduce_sum(
+        &mut self,
+        own: &[f32],
+        exchange: u64,
+        at_root: impl FnOnce(&[f32]),
+    ) -> Result<(), CommError> {
+        if let Some(sum) = self.sum_at_root(own, exchange)? {
+            at_root(&sum);
+            self.pool.put(sum);
+        }
+        Ok(())
+    }
+
+    /// Replaces `values` on every rank by their sum over all ranks: the same bits everywhere.
+    pub fn all_reduce_sum(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
+        if let Some(sum) = self.sum_at_root(values, exchange)? {
+            values.copy_from_slice(&sum);
+            self.pool.put(sum);
+        }
+        self.broadcast(values, exchange)
+    }
+
+    /// The sum over all ranks, on rank 0; `None` elsewhere.
+    fn sum_at_root(&mut self, own: &[f32], exchange: u64) -> Result<Option<Buffer>, CommError> {
+        let tag = Tag { exchange, kind: Kind::Reduce };
+        let mut partial: Option<Buffer> = None;
+        for child in children(self.rank(), self.size()) {
+            let mut arrived = self.receive(child, tag, own.len())?;
+            match &mut partial {
+                None => {
+                    add(&mut arrived, own);
+                    partial = Some(arrived);
+                }
+                Some(sum) => {
+                    add(sum, &arrived);
+                    self.pool.put(arrived);
+                }
+            }
+        }
+        let partial = partial.unwrap_or_else(|| self.pool.copy_of(own));
+        match parent(self.rank()) {
+            Some(parent) => self.send(parent, tag, partial).map(|()| None),
+            None => Ok(Some(partial)),
+        }
+    }
+
+    fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
+        let bytes = size_of_val(&payload[..]) as u64;
+        self.transport.send(to, tag, payload)?;
+        self.traffic.messages += 1;
+        self.traffic.bytes += bytes;
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize, tag: Tag, len: usize) -> Result<Buffer, CommError> {
+        let buffer = self.transport.recv(from, tag)?;
+        if buffer.len() == len {
+            return Ok(buffer);
+        }
+        let got = buffer.len();
+        let problem = format!("expected {len} values in {tag} from rank {from}, got {got}: the nets differ");
+        Err(CommError::Protocol { rank: self.rank(), peer: Some(from), problem })
+    }
+}
+
+fn add(sum: &mut [f32], values: &[f32]) {
+    for (s, v) in sum.iter_mut().zip(values) {
+        *s += v;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::sim;
+
+    #[test]
+    fn broadcast_and_sum_reach_every_rank() {
+        for size in 1..=9 {
+            let out = sim::run(size, 11, |transport| {
+                let mut group = Collective::new(transport);
+                let mut values = [group.rank() as f32 + 1.0, 7.0];
+                group.all_reduce_sum(&mut values, 0)?;
+                let mut shared = if group.rank() == 0 { [5.0] } else { [0.0] };
+                group.broadcast(&mut shared, 1)?;
+                let mut at_root = None;
+                group.reduce_sum(&[2.0], 2, |sum| at_root = Some(sum[0]))?;
+                Ok::<_, CommError>((values, shared, at_root))
+            })
+            .unwrap();
+            let p = size as f32;
+            for (rank, result) in out.into_iter().enumerate() {
+                let at_root = (rank == 0).then_some(2.0 * p);
+                assert_eq!(result, Ok(([p * (p + 1.0) / 2.0, 7.0 * p], [5.0], at_root)));
+            }
+        }
+    }
+
+    #[test]
+    fn children_are_added_in_increasing_order() {
+        // 1 + 2²⁴ rounds to 2²⁴; so (own 1 + child 1) + child 2²⁴ keeps what ((1 + 2²⁴) + 1) loses.
+        let values = [1.0, 1.0, 16_777_216.0];
+        for seed in 0..200 {
+            let out = sim::run(3, seed, |transport| {
+                let rank = transport.rank();
+                let mut sum = [values[rank]];
+                Collective::new(transport).all_reduce_sum(&mut sum, 0).map(|()| sum[0])
+            });
+            assert_eq!(out.unwrap(), vec![Ok(16_777_218.0); 3], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn one_message_per_edge_and_no_allocation_after_the_first_exchange() {
+        for size in [1, 2, 3, 4, 5, 7, 16] {
+            let out = sim::run(size, 5, |transport| {
+                let mut group = Collective::new(transport);
+                let mut values = [1.0; 10];
+                group.all_reduce_sum(&mut values, 0).unwrap();
+                let (traffic, misses) = (group.traffic(), group.pool_misses());
+                for exchange in 1..20 {
+                    group.all_reduce_sum(&mut values, exchange).unwrap();
+                }
+                assert_eq!(group.pool_misses(), misses, "rank {} of {size}", group.rank());
+                assert_eq!(group.traffic().messages, 20 * traffic.messages);
+                (traffic, misses)
+            })
+            .unwrap();
+            let edges = size as u64 - 1;
+            assert_eq!(out.iter().map(|(traffic, _)| traffic.messages).sum::<u64>(), 2 * edges);
+            assert_eq!(out.iter().map(|(traffic, _)| traffic.bytes).sum::<u64>(), 2 * edges * 40);
+            assert!(out.iter().map(|(_, misses)| misses).sum::<u64>() > 0, "the count of misses is alive");
+        }
+    }
+
+    #[test]
+    fn another_length_is_an_error_that_names_the_rank() {
+        let out = sim::run(2, 0, |transport| {
+            let len = transport.rank() + 3;
+            Collective::new(transport).all_reduce_sum(&mut vec![0.0; len], 0)
+        });
+        let errors = out.unwrap();
+        let text = errors[0].as_ref().unwrap_err().to_string();
+        assert!(text.contains("expected 3") && text.contains("from rank 1, got 4"), "{text}");
+        assert_eq!(errors[1].as_ref().unwrap_err().peer(), Some(0));
+    }
+}

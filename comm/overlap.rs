@@ -1,0 +1,314 @@
+//! Hides an exchange behind forward and backward.
+//!
+//! A communication thread owns the transport and the protocol. The worker hands it the weights at the start of an
+//! iteration, computes, and takes the centre when it needs it. Buffers are moved there and back, so the two threads
+//! share nothing, and the worker allocates its buffers once.
+//!
+//! The thread also *builds* the protocol: MPI may only be asked for `MPI_THREAD_FUNNELED`, where the thread that
+//! initialises MPI is the only one that may use it.
+//!
+//! **It ends.** The worker waits only while the thread has work, and each wait of the thread is bounded by the peer
+//! timeout. On an error the thread hands the error over and ends at once, which drops the transport: the other ranks
+//! learn of it even if this worker is still computing.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::collective::Traffic;
+use crate::error::CommError;
+use crate::protocol::sync_easgd::{ExchangeTimes, SyncEasgd};
+use crate::transport::{Buffer, Transport};
+
+/// Work for the communication thread; comes back with its results filled in.
+enum Parcel {
+    Exchange { weights: Buffer, centre: Buffer, elastic: f32, times: ExchangeTimes },
+    Final { centre: Buffer },
+    Sum { values: Buffer },
+}
+
+/// The thread's answer: the parcel, and what this rank has sent so far.
+type Answer = Result<(Parcel, Traffic), CommError>;
+
+/// What an exchange brought.
+#[derive(Debug)]
+pub struct Exchanged {
+    /// The buffer of weights, unchanged, for the next [`Exchanger::start`].
+    pub weights: Buffer,
+    /// The centre before equation (2) of this step.
+    pub centre: Buffer,
+    /// How long the exchange took.
+    pub times: ExchangeTimes,
+    /// How long the worker had to wait for it: the share that was not hidden.
+    pub waited: Duration,
+    /// What this rank has sent since the start.
+    pub traffic: Traffic,
+}
+
+/// A worker's handle on its communication thread. Dropping it waits for the work in progress and ends the thread.
+pub struct Exchanger {
+    /// `None` once the thread is told to end.
+    work: Option<SyncSender<Parcel>>,
+    done: Receiver<Answer>,
+    thread: Option<JoinHandle<()>>,
+    rank: usize,
+    size: usize,
+    in_flight: bool,
+    /// The error that ended communication; every later call returns it again.
+    ended: Option<CommError>,
+}
+
+impl Exchanger {
+    /// Starts the communication thread, which first calls `join` to connect and to join the method. An error of `join`
+    /// is returned here. `join` is also the place to pin the thread and for the [`crate::handshake`].
+    pub fn spawn<T: Transport + 'static>(
+        join: impl FnOnce() -> Result<SyncEasgd<T>, CommError> + Send + 'static,
+    ) -> Result<Self, CommError> {
+        // One slot each way: there is never more than one parcel.
+        let (work, parcels) = sync_channel(1);
+        let (answers, done) = sync_channel(1);
+        let (ready, joined) = sync_channel(1);
+        let body = move || {
+            let protocol = join();
+            let place = protocol.as_ref().map(|protocol| (protocol.rank(), protocol.size()));
+            // A worker that has left needs no answer, here and in `serve`.
+            let _ = ready.send(place.map_err(CommError::clone));
+            if let Ok(protocol) = protocol {
+                serve(protocol, &parcels, &answers);
+            }
+        };
+        let thread = std::thread::Builder::new().name("comm".to_owned()).spawn(body).map_err(|error| {
+            CommError::Unavailable(format!("cannot start the communication thread: {error}"))
+        })?;
+        let (rank, size) = joined.recv().unwrap_or_else(|_| {
+            Err(CommError::Unavailable("the communication thread panicked while it connected".to_owned()))
+        })?;
+        let thread = Some(thread);
+        Ok(Exchanger { work: Some(work), done, thread, rank, size, in_flight: false, ended: None })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of workers, P.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Starts an exchange and returns at once. `weights` are this worker's weights before their update, `elastic` is
+    /// ηρ of this step, `centre` is the buffer that will receive the centre; see [`SyncEasgd::exchange`].
+    pub fn start(&mut self, weights: Buffer, elastic: f32, centre: Buffer) -> Result<(), CommError> {
+        self.hand_over(Parcel::Exchange { weights, centre, elastic, times: ExchangeTimes::default() })
+    }
+
+    /// Waits until the exchange that was started is complete. An error of the communication thread comes out here.
+    pub fn wait(&mut self) -> Result<Exchanged, CommError> {
+        let start = Instant::now();
+        match self.take_back()? {
+            (Parcel::Exchange { weights, centre, times, .. }, traffic) => {
+                Ok(Exchanged { weights, centre, times, waited: start.elapsed(), traffic })
+            }
+            _ => Err(self.misuse("the communication thread answered another question")),
+        }
+    }
+
+    /// Fills `centre` with the centre after the last exchange, on every rank; see [`SyncEasgd::broadcast_final`].
+    pub fn broadcast_final(&mut self, centre: Buffer) -> Result<Buffer, CommError> {
+        self.hand_over(Parcel::Final { centre })?;
+        match self.take_back()? {
+            (Parcel::Final { centre }, _) => Ok(centre),
+            _ => Err(self.misuse("the communication thread answered another question")),
+        }
+    }
+
+    /// Replaces `values` by their sum over all ranks; see [`SyncEasgd::all_reduce_sum`].
+    pub fn all_reduce_sum(&mut self, values: Buffer) -> Result<Buffer, CommError> {
+        self.hand_over(Parcel::Sum { values })?;
+        match self.take_back()? {
+            (Parcel::Sum { values }, _) => Ok(values),
+            _ => Err(self.misuse("the communication thread answered another question")),
+        }
+    }
+
+    fn hand_over(&mut self, parcel: Parcel) -> Result<(), CommError> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        if self.in_flight {
+            return Err(self.misuse("an exchange is in progress: wait for it first"));
+        }
+        let sent = self.work.as_ref().is_some_and(|work| work.send(parcel).is_ok());
+        if !sent {
+            return Err(self.end(self.misuse("the communication thread panicked")));
+        }
+        self.in_flight = true;
+        Ok(())
+    }
+
+    fn take_back(&mut self) -> Result<(Parcel, Traffic), CommError> {
+        if let Some(error) = &self.ended {
+            return Err(error.clone());
+        }
+        if !self.in_flight {
+            return Err(self.misuse("there is no exchange to wait for: start one first"));
+        }
+        self.in_flight = false;
+        match self.done.recv() {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.end(error)),
+            Err(_) => Err(self.end(self.misuse("the communication thread panicked"))),
+        }
+    }
+
+    fn end(&mut self, error: CommError) -> CommError {
+        self.ended = Some(error.clone());
+        error
+    }
+
+    fn misuse(&self, problem: &str) -> CommError {
+        CommError::Protocol { rank: self.rank, peer: None, problem: problem.to_owned() }
+    }
+}
+
+impl Drop for Exchanger {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported by the call that met it; nobody is left to report it to.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves parcels until the worker leaves or communication fails.
+fn serve<T: Transport>(mut protocol: SyncEasgd<T>, parcels: &Receiver<Parcel>, answers: &SyncSender<Answer>) {
+    for mut parcel in parcels {
+        let result = match &mut parcel {
+            Parcel::Exchange { weights, centre, elastic, times } => {
+                protocol.exchange(weights, *elastic, centre).map(|measured| *times = measured)
+            }
+            Parcel::Final { centre } => protocol.broadcast_final(centre),
+            Parcel::Sum { values } => protocol.all_reduce_sum(values),
+        };
+        if let Err(error) = result {
+            // The transport goes first, so that the other ranks learn of it before this worker does.
+            drop(protocol);
+            let _ = answers.send(Err(error));
+            return;
+        }
+        let _ = answers.send(Ok((parcel, protocol.traffic())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::transport::threads::{ThreadTransport, endpoints};
+
+    fn pair() -> (ThreadTransport, ThreadTransport) {
+        let mut ends = endpoints(2, Duration::from_secs(30));
+        let second = ends.pop().unwrap();
+        (ends.pop().unwrap(), second)
+    }
+
+    fn exchanger(end: ThreadTransport) -> Exchanger {
+        Exchanger::spawn(move || Ok(SyncEasgd::new(end, &[8.0]))).unwrap()
+    }
+
+    #[test]
+    fn the_worker_goes_on_while_the_exchange_waits_for_a_peer() {
+        let (a, b) = pair();
+        let (started, go) = mpsc::channel();
+        let peer = std::thread::spawn(move || {
+            // Takes part only once the other worker is past `start`: a `start` that waited would never end.
+            go.recv_timeout(Duration::from_secs(20)).unwrap();
+            SyncEasgd::new(b, &[8.0]).exchange(&[6.0], 0.25, &mut [0.0]).unwrap();
+        });
+        let mut worker = exchanger(a);
+        assert_eq!((worker.rank(), worker.size()), (0, 2));
+        let weights = Buffer::from(vec![2.0]);
+        let place = weights.as_ptr();
+        worker.start(weights, 0.25, Buffer::zeros(1)).unwrap();
+        assert!(matches!(
+            worker.start(Buffer::zeros(1), 0.25, Buffer::zeros(1)),
+            Err(CommError::Protocol { .. })
+        ));
+        started.send(()).unwrap();
+        let before = Instant::now();
+        let done = worker.wait().unwrap();
+        assert!(done.waited > Duration::ZERO && done.waited <= before.elapsed());
+        assert!(done.times.total() > Duration::ZERO);
+        assert_eq!(
+            (&done.weights[..], done.weights.as_ptr(), &done.centre[..]),
+            (&[2.0][..], place, &[8.0][..])
+        );
+        assert_eq!(done.traffic, Traffic { messages: 1, bytes: 4 });
+        peer.join().unwrap();
+    }
+
+    #[test]
+    fn sums_and_the_last_centre_go_through_the_same_thread() {
+        let (a, b) = pair();
+        let run = |end| {
+            let mut worker = exchanger(end);
+            worker.start(vec![worker.rank() as f32].into(), 0.25, Buffer::zeros(1)).unwrap();
+            let seen = worker.wait().unwrap().centre;
+            let sum = worker.all_reduce_sum(vec![3.0].into()).unwrap();
+            [seen[0], sum[0], worker.broadcast_final(seen).unwrap()[0]]
+        };
+        let other = std::thread::spawn(move || run(b));
+        // 8 + 0.25·((0 + 1) − 2·8) = 4.25.
+        assert_eq!(run(a), [8.0, 6.0, 4.25]);
+        assert_eq!(other.join().unwrap(), [8.0, 6.0, 4.25]);
+    }
+
+    #[test]
+    fn an_error_comes_out_of_wait_and_stays() {
+        let (a, b) = pair();
+        let mut worker = exchanger(a);
+        worker.start(Buffer::zeros(1), 0.5, Buffer::zeros(1)).unwrap();
+        drop(b);
+        let error = worker.wait().unwrap_err();
+        assert!(matches!(error, CommError::PeerLost { rank: 0, peer: 1, .. }), "{error}");
+        assert_eq!(worker.start(Buffer::zeros(1), 0.5, Buffer::zeros(1)), Err(error.clone()));
+        assert_eq!(worker.all_reduce_sum(Buffer::zeros(1)), Err(error));
+    }
+
+    #[test]
+    fn a_failed_thread_tells_the_others_before_its_worker_asks() {
+        let mut ends = endpoints(3, Duration::from_secs(600));
+        let last = ends.pop().unwrap();
+        let dead = ends.pop().unwrap();
+        let mut first = exchanger(ends.pop().unwrap());
+        first.start(Buffer::zeros(1), 0.5, Buffer::zeros(1)).unwrap();
+        drop(dead);
+        // Nobody waits for the first worker's answer, yet the last rank must not wait for a second centre for long.
+        let mut last = SyncEasgd::new(last, &[8.0]);
+        let error = loop {
+            if let Err(error) = last.exchange(&[1.0], 0.5, &mut [0.0]) {
+                break error;
+            }
+        };
+        assert_eq!(error.peer(), Some(0));
+    }
+
+    #[test]
+    fn waiting_for_nothing_is_refused_and_a_failed_join_is_returned() {
+        let (a, _b) = pair();
+        assert!(matches!(exchanger(a).wait(), Err(CommError::Protocol { .. })));
+        let refused = CommError::Unavailable("no network".to_owned());
+        let copy = refused.clone();
+        let failed = Exchanger::spawn::<ThreadTransport>(move || Err(copy));
+        assert_eq!(failed.err(), Some(refused));
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_is_an_error() {
+        let failed = Exchanger::spawn::<ThreadTransport>(|| panic!("on purpose"));
+        assert!(matches!(failed.err(), Some(CommError::Unavailable(_))));
+    }
+}

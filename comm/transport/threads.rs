@@ -1,0 +1,202 @@
+//! Ranks that are threads of one process.
+//!
+//! Every rank has one mailbox behind one lock. A sender locks the mailbox of the receiver, puts the message and
+//! wakes it; a receiver waits on its own condition variable only. A rank that leaves marks itself gone in every
+//! mailbox under the same lock, after everything that it sent: who finds the mark and no message knows that none
+//! will come. No thread ever holds two locks, so there is no order of locks to get wrong.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::mailbox::Mailbox;
+use super::{Buffer, Tag, Transport, check_peer, missing};
+use crate::error::{CommError, Doing, Peer};
+
+/// What others may change about one rank.
+struct Inbox {
+    mail: Mailbox,
+    /// Which ranks will send no more; the entry of the owner says that it will receive no more.
+    gone: Vec<bool>,
+}
+
+struct Place {
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+}
+
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        // Nothing panics while this lock is held, so a poisoned one still guards a sound inbox.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The endpoint of one rank; made by [`endpoints`].
+pub struct ThreadTransport {
+    rank: usize,
+    places: Arc<[Place]>,
+    peer_timeout: Duration,
+}
+
+/// Connects `workers` ranks. Entry i of the result is the endpoint of rank i; move each to its thread.
+/// `peer_timeout` bounds every wait for a message.
+pub fn endpoints(workers: usize, peer_timeout: Duration) -> Vec<ThreadTransport> {
+    let place = || {
+        let inbox = Inbox { mail: Mailbox::default(), gone: vec![false; workers] };
+        Place { inbox: Mutex::new(inbox), changed: Condvar::new() }
+    };
+    let places: Arc<[Place]> = (0..workers).map(|_| place()).collect();
+    (0..workers).map(|rank| ThreadTransport { rank, places: Arc::clone(&places), peer_timeout }).collect()
+}
+
+impl ThreadTransport {
+    fn wait_for(&self, awaited: Peer, tag: Tag) -> Result<(usize, Buffer), CommError> {
+        let doing = Doing::Receiving(tag);
+        let place = &self.places[self.rank];
+        let start = Instant::now();
+        let mut inbox = place.lock();
+        loop {
+            if let Some(found) = self.look(&mut inbox, awaited, tag)? {
+                return Ok(found);
+            }
+            let Some(left) = self.peer_timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
+            else {
+                let seconds = self.peer_timeout.as_secs_f64();
+                return Err(CommError::Timeout { rank: self.rank, peer: awaited, seconds, doing });
+            };
+            inbox = place.changed.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn look(&self, inbox: &mut Inbox, awaited: Peer, tag: Tag) -> Result<Option<(usize, Buffer)>, CommError> {
+        if let Some(found) = inbox.mail.take(awaited, tag) {
+            return Ok(Some(found));
+        }
+        match missing(awaited, inbox.gone.iter().copied().enumerate()) {
+            Some(peer) => Err(CommError::PeerLost { rank: self.rank, peer, doing: Doing::Receiving(tag) }),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Transport for ThreadTransport {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.places.len()
+    }
+
+    fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
+        let doing = Doing::Sending(tag);
+        check_peer(self.rank, self.size(), to, doing)?;
+        let place = &self.places[to];
+        let mut inbox = place.lock();
+        if inbox.gone[to] {
+            return Err(CommError::PeerLost { rank: self.rank, peer: to, doing });
+        }
+        inbox.mail.put(self.rank, tag, payload);
+        drop(inbox);
+        place.changed.notify_one();
+        Ok(())
+    }
+
+    fn recv(&mut self, from: usize, tag: Tag) -> Result<Buffer, CommError> {
+        check_peer(self.rank, self.size(), from, Doing::Receiving(tag))?;
+        self.wait_for(Peer::Rank(from), tag).map(|(_, payload)| payload)
+    }
+
+    fn recv_any(&mut self, tag: Tag) -> Result<(usize, Buffer), CommError> {
+        self.wait_for(Peer::Any, tag)
+    }
+
+    fn try_recv(&mut self, from: usize, tag: Tag) -> Result<Option<Buffer>, CommError> {
+        check_peer(self.rank, self.size(), from, Doing::Receiving(tag))?;
+        let mut inbox = self.places[self.rank].lock();
+        Ok(self.look(&mut inbox, Peer::Rank(from), tag)?.map(|(_, payload)| payload))
+    }
+}
+
+impl Drop for ThreadTransport {
+    fn drop(&mut self) {
+        for place in self.places.iter() {
+            place.lock().gone[self.rank] = true;
+            place.changed.notify_one();
+        }
+        self.places[self.rank].lock().mail.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::Kind;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn tag(exchange: u64) -> Tag {
+        Tag { exchange, kind: Kind::Reduce }
+    }
+
+    fn pair(peer_timeout: Duration) -> (ThreadTransport, ThreadTransport) {
+        let mut ends = endpoints(2, peer_timeout);
+        let second = ends.pop().unwrap();
+        (ends.pop().unwrap(), second)
+    }
+
+    #[test]
+    fn tags_keep_messages_apart_and_one_tag_keeps_its_order() {
+        let (mut a, mut b) = pair(LONG);
+        a.send(1, tag(2), vec![20.0].into()).unwrap();
+        a.send(1, tag(1), vec![10.0].into()).unwrap();
+        a.send(1, tag(2), vec![21.0].into()).unwrap();
+        assert_eq!(b.try_recv(0, tag(3)).unwrap(), None);
+        assert_eq!(b.recv(0, tag(1)).unwrap()[..], [10.0]);
+        assert_eq!(b.try_recv(0, tag(2)).unwrap().unwrap()[..], [20.0]);
+        assert_eq!(b.recv_any(tag(2)).unwrap(), (0, vec![21.0].into()));
+    }
+
+    #[test]
+    fn a_dropped_endpoint_is_noticed_after_its_last_message() {
+        let (mut a, mut b) = pair(LONG);
+        a.send(1, tag(0), vec![1.0].into()).unwrap();
+        drop(a);
+        assert_eq!(b.recv(0, tag(0)).unwrap()[..], [1.0]);
+        let lost = |doing| CommError::PeerLost { rank: 1, peer: 0, doing };
+        assert_eq!(b.recv(0, tag(1)), Err(lost(Doing::Receiving(tag(1)))));
+        assert_eq!(b.recv_any(tag(1)), Err(lost(Doing::Receiving(tag(1)))));
+        assert_eq!(b.try_recv(0, tag(1)), Err(lost(Doing::Receiving(tag(1)))));
+        assert_eq!(b.send(0, tag(1), Buffer::zeros(1)), Err(lost(Doing::Sending(tag(1)))));
+    }
+
+    #[test]
+    fn a_rank_that_is_already_waiting_is_woken_when_its_peer_goes() {
+        let (a, mut b) = pair(Duration::from_secs(600));
+        let waiting = std::thread::spawn(move || b.recv(0, tag(0)));
+        std::thread::sleep(Duration::from_millis(20));
+        drop(a);
+        assert_eq!(waiting.join().unwrap().unwrap_err().peer(), Some(0));
+    }
+
+    #[test]
+    fn silence_ends_with_a_timeout_that_says_who_and_what() {
+        let (_a, mut b) = pair(Duration::from_millis(20));
+        let error = b.recv(0, tag(7)).unwrap_err();
+        let doing = Doing::Receiving(tag(7));
+        assert_eq!(error, CommError::Timeout { rank: 1, peer: Peer::Rank(0), seconds: 0.02, doing });
+        let text = error.to_string();
+        assert!(text.contains("rank 0") && text.contains("0.02 s") && text.contains("exchange 7"), "{text}");
+        assert!(matches!(b.recv_any(tag(7)), Err(CommError::Timeout { peer: Peer::Any, .. })));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_exist_is_refused() {
+        let (mut a, _b) = pair(LONG);
+        for peer in [0, 2] {
+            assert!(matches!(a.send(peer, tag(0), Buffer::zeros(1)), Err(CommError::Protocol { .. })));
+            assert!(matches!(a.recv(peer, tag(0)), Err(CommError::Protocol { .. })));
+            assert!(matches!(a.try_recv(peer, tag(0)), Err(CommError::Protocol { .. })));
+        }
+    }
+}
