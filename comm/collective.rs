@@ -167,8 +167,10 @@ fn add(sum: &mut [f32], values: &[f32]) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::transport::sim;
+    use crate::transport::{sim, threads};
 
     #[test]
     fn broadcast_and_sum_reach_every_rank() {
@@ -227,6 +229,28 @@ mod tests {
             assert_eq!(out.iter().map(|(traffic, _)| traffic.bytes).sum::<u64>(), 2 * edges * 40);
             assert!(out.iter().map(|(_, misses)| misses).sum::<u64>() > 0, "the count of misses is alive");
         }
+    }
+
+    #[test]
+    fn exchanges_with_different_numbers_are_never_mixed() {
+        let failure = sim::run(2, 0, |transport| {
+            let number = 3 + transport.rank() as u64;
+            Collective::new(transport).all_reduce_sum(&mut [1.0], number)
+        });
+        let text = failure.unwrap_err().to_string();
+        assert!(
+            text.contains("partial sum of exchange 3") && text.contains("broadcast of exchange 4"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_broadcast_to_a_rank_that_is_gone_is_an_error() {
+        let mut ends = threads::endpoints(2, Duration::from_secs(10));
+        ends.truncate(1);
+        let mut group = Collective::new(ends.remove(0));
+        assert_eq!(group.broadcast(&mut [1.0], 0).unwrap_err().peer(), Some(1));
+        assert_eq!(group.traffic(), Traffic::default());
     }
 
     #[test]

@@ -228,12 +228,20 @@ mod tests {
 
     #[test]
     fn a_silent_rank_is_named_everywhere() {
-        let mut ends = threads::endpoints(4, Duration::from_millis(100));
+        // One rank comes late, so that rank 0's wait for the silent one ends well after the others' first wait.
+        let mut ends = threads::endpoints(4, Duration::from_secs(1));
         let silent = ends.remove(2);
-        let threads = ends.into_iter().map(|mut end| std::thread::spawn(move || handshake(&mut end, &JOB)));
+        let threads = ends.into_iter().map(|mut end| {
+            std::thread::spawn(move || {
+                if end.rank() == 3 {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                handshake(&mut end, &JOB)
+            })
+        });
         for thread in threads.collect::<Vec<_>>() {
             let error = thread.join().unwrap().unwrap_err();
-            assert!(matches!(error, CommError::Timeout { peer: Peer::Rank(2), seconds: 0.1, .. }), "{error}");
+            assert!(matches!(error, CommError::Timeout { peer: Peer::Rank(2), seconds: 1.0, .. }), "{error}");
         }
         drop(silent);
     }

@@ -204,6 +204,19 @@ mod tests {
     }
 
     #[test]
+    fn an_error_says_in_which_exchange() {
+        let out = sim::run(2, 1, |transport| {
+            let rank = transport.rank();
+            let mut method = SyncEasgd::new(transport, &[1.0]);
+            method.exchange(&[2.0], 0.5, &mut [0.0]).unwrap();
+            // Rank 1 leaves here.
+            (rank == 0).then(|| method.exchange(&[2.0], 0.5, &mut [0.0]).unwrap_err().to_string())
+        });
+        let text = out.unwrap().swap_remove(0).unwrap();
+        assert!(text.contains("rank 0 lost rank 1") && text.contains("of exchange 1"), "{text}");
+    }
+
+    #[test]
     fn a_buffer_of_another_length_is_refused() {
         sim::run(1, 0, |transport| {
             let mut method = SyncEasgd::new(transport, &[1.0, 2.0]);

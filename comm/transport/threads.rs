@@ -172,11 +172,14 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_already_waiting_is_woken_when_its_peer_goes() {
-        let (a, mut b) = pair(Duration::from_secs(600));
+        let (a, mut b) = pair(Duration::from_secs(10));
+        let start = Instant::now();
         let waiting = std::thread::spawn(move || b.recv(0, tag(0)));
         std::thread::sleep(Duration::from_millis(20));
         drop(a);
-        assert_eq!(waiting.join().unwrap().unwrap_err().peer(), Some(0));
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(error, CommError::PeerLost { rank: 1, peer: 0, .. }), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(10), "noticed by the timeout only");
     }
 
     #[test]
