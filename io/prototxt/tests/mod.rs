@@ -1,5 +1,9 @@
 //! Good files, and every way to break one.
 
+mod accepted;
+mod compared;
+mod refused;
+
 use std::path::{Path, PathBuf};
 
 use quadrille_core::layer::{Layer, PoolMethod};
