@@ -300,5 +300,9 @@ fn dropping_ends_the_thread_wherever_it_is() {
         drop(data);
         assert_eq!(Arc::strong_count(&set), 1);
     }
-    assert!(Prefetcher::start(set, Order::Sequential, &Transform::default(), 0, 0, 1).is_err());
+    for batch in [0, 1 << 30, usize::MAX] {
+        assert!(
+            Prefetcher::start(set.clone(), Order::Sequential, &Transform::default(), batch, 0, 1).is_err()
+        );
+    }
 }

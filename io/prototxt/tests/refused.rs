@@ -141,173 +141,150 @@ fn unknown_names() {
     );
 }
 
+/// What follows the head of a convolution; line, field and a part of the message.
+const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
+    ("}", 1, "convolution_param", "missing"),
+    ("convolution_param {\n kernel_size: 3 } }", 1, "convolution_param.num_output", "missing"),
+    ("convolution_param {\n num_output: 3 } }", 1, "convolution_param.kernel_size", "missing"),
+    (
+        "convolution_param { num_output: 3\n kernel_size: 3\n kernel_h: 3 } }",
+        3,
+        "convolution_param.kernel_h",
+        "conflicts with kernel_size",
+    ),
+    ("convolution_param { num_output: 3\n kernel_h: 3 } }", 1, "convolution_param.kernel_w", "go together"),
+    (
+        "convolution_param { num_output: 3\n kernel_size: [3, 3, 3] } }",
+        2,
+        "convolution_param.kernel_size",
+        "3 values, for as many axes, are not supported yet",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n stride_w: 2 } }",
+        1,
+        "convolution_param.stride_h",
+        "go together",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n pad: 1 pad_w: 2 } }",
+        2,
+        "convolution_param.pad_w",
+        "conflicts with pad",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n axis: 2 } }",
+        2,
+        "convolution_param.axis",
+        "not supported yet",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n weight_filler {\n type: \"xaver\" } } }",
+        3,
+        "convolution_param.weight_filler.type",
+        "did you mean \"xavier\"?",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n weight_filler { type: \"gaussian\"\n std: 0 } } }",
+        3,
+        "convolution_param.weight_filler.std",
+        "0; expected a number above 0",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n weight_filler { type: \"uniform\"\n min: 2 } } }",
+        3,
+        "convolution_param.weight_filler.min",
+        "2 is larger than max, 1",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n bias_filler {\n value: nan } } }",
+        3,
+        "convolution_param.bias_filler.value",
+        "finite",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3 }\n pooling_param { } }",
+        2,
+        "pooling_param",
+        "has no meaning in a layer of type Convolution",
+    ),
+    (
+        "\nparam {\n name: \"w\" } convolution_param { num_output: 3 kernel_size: 3 } }",
+        3,
+        "param.name",
+        "sharing",
+    ),
+    ("\nblobs { } convolution_param { num_output: 3 kernel_size: 3 } }", 2, "blobs", "not supported yet"),
+    (
+        "\nphase: TEST convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "phase",
+        "include { phase: TRAIN }",
+    ),
+    (
+        "include { }\n exclude { } convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "exclude",
+        "conflicts with include",
+    ),
+    (
+        "\n propagate_down: true convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "propagate_down",
+        "1 values for 0 bottoms",
+    ),
+    (
+        "bottom: \"d\"\n propagate_down: false convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "propagate_down",
+        "stopping gradients is not supported yet",
+    ),
+    ("\n loss_weight: inf convolution_param { num_output: 3 kernel_size: 3 } }", 2, "loss_weight", "finite"),
+];
+/// The same for a layer of type Data.
+const DATA: &[(&str, u32, &str, &str)] = &[
+    ("}", 1, "data_param", "missing"),
+    ("data_param {\n batch_size: 4 } }", 1, "data_param.source", "missing"),
+    ("data_param { source: \"m\"\n batch_size: 0 } }", 2, "data_param.batch_size", "0; expected at least 1"),
+    ("data_param {\n source: \"m\" } }", 1, "data_param.batch_size", "missing; expected at least 1"),
+    ("data_param { source: \"m\"\n batch_size: -1 } }", 2, "data_param.batch_size", "from 0 to 4294967295"),
+    (
+        "data_param { source: \"m\" batch_size: 1\n rand_skip: 5 } }",
+        2,
+        "data_param.rand_skip",
+        "not supported",
+    ),
+    ("data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }", 2, "data_param.crop_size", "cropping"),
+    (
+        "transform_param {\n mirror: true } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.mirror",
+        "mirroring is not supported yet",
+    ),
+    (
+        "transform_param {\n crop_size: 24 } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.crop_size",
+        "cropping is not supported yet",
+    ),
+    (
+        "transform_param {\n mean_file: \"m\" } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.mean_file",
+        "mean_value instead",
+    ),
+    (
+        "transform_param { scale: 2 } data_param { source: \"m\" batch_size: 1\n scale: 2 } }",
+        2,
+        "data_param.scale",
+        "conflicts with transform_param.scale",
+    ),
+];
 #[test]
 fn layers_that_cannot_be() {
     const D: &str = "layer { name: \"d\" type: \"Data\" ";
     const C: &str = "layer { name: \"c\" type: \"Convolution\" ";
     let built = |head: &str, rest: &str| parse_net(format!("{head}{rest}"), "some.prototxt");
-    let convolutions = [
-        ("}", 1, "convolution_param", "missing"),
-        ("convolution_param {\n kernel_size: 3 } }", 1, "convolution_param.num_output", "missing"),
-        ("convolution_param {\n num_output: 3 } }", 1, "convolution_param.kernel_size", "missing"),
-        (
-            "convolution_param { num_output: 3\n kernel_size: 3\n kernel_h: 3 } }",
-            3,
-            "convolution_param.kernel_h",
-            "conflicts with kernel_size",
-        ),
-        (
-            "convolution_param { num_output: 3\n kernel_h: 3 } }",
-            1,
-            "convolution_param.kernel_w",
-            "go together",
-        ),
-        (
-            "convolution_param { num_output: 3\n kernel_size: [3, 3, 3] } }",
-            2,
-            "convolution_param.kernel_size",
-            "3 values, for as many axes, are not supported yet",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n stride_w: 2 } }",
-            1,
-            "convolution_param.stride_h",
-            "go together",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n pad: 1 pad_w: 2 } }",
-            2,
-            "convolution_param.pad_w",
-            "conflicts with pad",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n axis: 2 } }",
-            2,
-            "convolution_param.axis",
-            "not supported yet",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n weight_filler {\n type: \"xaver\" } } }",
-            3,
-            "convolution_param.weight_filler.type",
-            "did you mean \"xavier\"?",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n weight_filler { type: \"gaussian\"\n std: 0 } } }",
-            3,
-            "convolution_param.weight_filler.std",
-            "0; expected a number above 0",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n weight_filler { type: \"uniform\"\n min: 2 } } }",
-            3,
-            "convolution_param.weight_filler.min",
-            "2 is larger than max, 1",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3\n bias_filler {\n value: nan } } }",
-            3,
-            "convolution_param.bias_filler.value",
-            "finite",
-        ),
-        (
-            "convolution_param { num_output: 3 kernel_size: 3 }\n pooling_param { } }",
-            2,
-            "pooling_param",
-            "has no meaning in a layer of type Convolution",
-        ),
-        (
-            "\nparam {\n name: \"w\" } convolution_param { num_output: 3 kernel_size: 3 } }",
-            3,
-            "param.name",
-            "sharing",
-        ),
-        ("\nblobs { } convolution_param { num_output: 3 kernel_size: 3 } }", 2, "blobs", "not supported yet"),
-        (
-            "\nphase: TEST convolution_param { num_output: 3 kernel_size: 3 } }",
-            2,
-            "phase",
-            "include { phase: TRAIN }",
-        ),
-        (
-            "include { }\n exclude { } convolution_param { num_output: 3 kernel_size: 3 } }",
-            2,
-            "exclude",
-            "conflicts with include",
-        ),
-        (
-            "\n propagate_down: true convolution_param { num_output: 3 kernel_size: 3 } }",
-            2,
-            "propagate_down",
-            "1 values for 0 bottoms",
-        ),
-        (
-            "bottom: \"d\"\n propagate_down: false convolution_param { num_output: 3 kernel_size: 3 } }",
-            2,
-            "propagate_down",
-            "stopping gradients is not supported yet",
-        ),
-        (
-            "\n loss_weight: inf convolution_param { num_output: 3 kernel_size: 3 } }",
-            2,
-            "loss_weight",
-            "finite",
-        ),
-    ];
-    let data = [
-        ("}", 1, "data_param", "missing"),
-        ("data_param {\n batch_size: 4 } }", 1, "data_param.source", "missing"),
-        (
-            "data_param { source: \"m\"\n batch_size: 0 } }",
-            2,
-            "data_param.batch_size",
-            "0; expected at least 1",
-        ),
-        ("data_param {\n source: \"m\" } }", 1, "data_param.batch_size", "missing; expected at least 1"),
-        (
-            "data_param { source: \"m\"\n batch_size: -1 } }",
-            2,
-            "data_param.batch_size",
-            "from 0 to 4294967295",
-        ),
-        (
-            "data_param { source: \"m\" batch_size: 1\n rand_skip: 5 } }",
-            2,
-            "data_param.rand_skip",
-            "not supported",
-        ),
-        (
-            "data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }",
-            2,
-            "data_param.crop_size",
-            "cropping",
-        ),
-        (
-            "transform_param {\n mirror: true } data_param { source: \"m\" batch_size: 1 } }",
-            2,
-            "transform_param.mirror",
-            "mirroring is not supported yet",
-        ),
-        (
-            "transform_param {\n crop_size: 24 } data_param { source: \"m\" batch_size: 1 } }",
-            2,
-            "transform_param.crop_size",
-            "cropping is not supported yet",
-        ),
-        (
-            "transform_param {\n mean_file: \"m\" } data_param { source: \"m\" batch_size: 1 } }",
-            2,
-            "transform_param.mean_file",
-            "mean_value instead",
-        ),
-        (
-            "transform_param { scale: 2 } data_param { source: \"m\" batch_size: 1\n scale: 2 } }",
-            2,
-            "data_param.scale",
-            "conflicts with transform_param.scale",
-        ),
-    ];
-    let cases = convolutions.iter().map(|c| (C, c)).chain(data.iter().map(|c| (D, c)));
+    let cases = CONVOLUTIONS.iter().map(|c| (C, c)).chain(DATA.iter().map(|c| (D, c)));
     for (head, (rest, line, field, says)) in cases {
         let error = built(head, rest).expect_err(rest);
         assert_eq!((error.line, error.field.as_str()), (*line, *field), "{rest}\n{error}");
