@@ -4,13 +4,20 @@
 //! No input, however broken, makes this crate panic, hang or take memory out of proportion to the input.
 #![forbid(unsafe_code)]
 
+mod caffemodel;
 pub mod data;
 mod error;
 mod hash;
 mod metrics;
 pub mod prototxt;
+mod run_folder;
 mod schema;
+mod snapshot;
+mod whole;
 
+pub use caffemodel::{LayerWeights, NetWeights};
 pub use error::IoError;
 pub use hash::weights_hash;
 pub use metrics::MetricsWriter;
+pub use run_folder::RunFolder;
+pub use snapshot::Snapshot;

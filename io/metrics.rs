@@ -9,6 +9,8 @@ use serde::Serialize;
 use crate::error::IoError;
 
 const WHAT: &str = "metrics";
+/// The name of the file in a run folder.
+pub(crate) const FILE: &str = "metrics.jsonl";
 
 /// Writes `metrics.jsonl`. Each line goes to the system at once, so that a killed run keeps its lines.
 #[derive(Debug)]

@@ -3,11 +3,12 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use quadrille_core::layer::Transform;
 use quadrille_core::rng::Sampler;
+use quadrille_core::shape::MAX_ELEMENTS;
 use rayon::prelude::*;
 
 use super::Dataset;
@@ -41,16 +42,16 @@ pub enum Order {
 #[derive(Debug)]
 pub struct Prefetcher {
     ready: Option<Receiver<Result<Batch, IoError>>>,
-    used: Option<Sender<Batch>>,
+    used: Option<SyncSender<Batch>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Prefetcher {
-    /// Starts to prepare mini-batches of `batch` images from `iteration` on, at most `ahead` (at least 1) before
-    /// they are asked for.
+    /// Starts to prepare mini-batches of `batch` images from `iteration` on, `ahead` (at least 1) of them waiting
+    /// and one in the making.
     ///
     /// # Errors
-    /// [`IoError::Data`] if the batch is empty or the means do not fit the channels.
+    /// [`IoError::Data`] if the batch is empty or too large, or if the means do not fit the channels.
     pub fn start(
         dataset: Arc<Dataset>,
         order: Order,
@@ -63,9 +64,15 @@ impl Prefetcher {
         if batch == 0 || dataset.is_empty() {
             return Err(IoError::data(Path::new(&dataset.name), "a mini-batch needs at least one image"));
         }
+        let values = batch.checked_mul(dataset.per_image()).filter(|n| *n <= MAX_ELEMENTS);
+        if values.is_none() {
+            let message = format!("a mini-batch of {batch} images has more than {MAX_ELEMENTS} values");
+            return Err(IoError::data(Path::new(&dataset.name), message));
+        }
         let maker = Maker { dataset, order, means, scale: transform.scale, batch };
         let (ready_in, ready) = sync_channel(ahead.max(1));
-        let (used, used_out) = channel();
+        // Bounded, too, since an unbounded channel allocates as it goes.
+        let (used, used_out) = sync_channel(ahead.max(1) + 2);
         let work = move || {
             let name = maker.dataset.name.clone();
             // A panic here must reach the run as an error, not as a silence.
@@ -97,8 +104,8 @@ impl Prefetcher {
     /// Gives a mini-batch back, so that its memory is used again.
     pub fn recycle(&self, batch: Batch) {
         if let Some(used) = &self.used {
-            // Fails only if the thread is gone, which the next call of `next_batch` reports.
-            let _ = used.send(batch);
+            // Fails if more come back than ever left, or if the thread is gone, which `next_batch` reports.
+            let _ = used.try_send(batch);
         }
     }
 }
@@ -140,11 +147,26 @@ impl Maker {
     fn run(&self, first: u64, ready: &SyncSender<Result<Batch, IoError>>, used: &Receiver<Batch>) {
         for iteration in first.. {
             let mut batch = used.try_recv().unwrap_or_default();
+            if let Err(error) = self.make_room(&mut batch) {
+                let _ = ready.send(Err(error));
+                return;
+            }
             self.fill(iteration, &mut batch);
             if ready.send(Ok(batch)).is_err() {
                 return;
             }
         }
+    }
+
+    /// Gives a batch its size; does nothing if it was used before. Too little memory is an error, not an abort.
+    fn make_room(&self, batch: &mut Batch) -> Result<(), IoError> {
+        let values = self.batch * self.dataset.per_image();
+        batch.data.try_reserve_exact(values.saturating_sub(batch.data.len())).map_err(|error| {
+            IoError::data(Path::new(&self.dataset.name), format!("a mini-batch: {error}"))
+        })?;
+        batch.data.resize(values, 0.0);
+        batch.labels.resize(self.batch, 0.0);
+        Ok(())
     }
 
     fn index(&self, k: u64) -> usize {
@@ -157,8 +179,6 @@ impl Maker {
     fn fill(&self, iteration: u64, batch: &mut Batch) {
         let per_image = self.dataset.per_image();
         batch.iteration = iteration;
-        batch.data.resize(self.batch * per_image, 0.0);
-        batch.labels.resize(self.batch, 0.0);
         let first = iteration.wrapping_mul(self.batch as u64);
         let image = |(position, (out, label)): (usize, (&mut [f32], &mut f32))| {
             let index = self.index(first.wrapping_add(position as u64));

@@ -37,64 +37,6 @@ pub(super) fn extents(dims: &[i64], field: &str) -> Result<Vec<usize>, Fault> {
         .collect()
 }
 
-/// A pair of numbers over height and width, such as a kernel, in all the ways that Caffe lets one write it:
-/// once for both (`kernel_size: 3`), once for each (`kernel_size: 5 kernel_size: 3`), or by name (`kernel_h: 5
-/// kernel_w: 3`).
-pub(super) struct Pair<'a> {
-    /// The message, such as `convolution_param`.
-    pub message: &'a str,
-    /// The field that holds one or both, such as `kernel_size`.
-    pub field: &'a str,
-    /// What the named fields begin with, such as `kernel`.
-    pub stem: &'a str,
-    /// Values of the field.
-    pub listed: &'a [u32],
-    /// Value of `stem_h`.
-    pub height: Option<u32>,
-    /// Value of `stem_w`.
-    pub width: Option<u32>,
-    /// What it is if nothing is written; `None` if that is an error.
-    pub default: Option<usize>,
-    /// Whether one named field may stand alone, the other having the default.
-    pub half: bool,
-}
-
-impl Pair<'_> {
-    pub(super) fn read(&self) -> Result<[usize; 2], Fault> {
-        let Self { message, field, stem, .. } = self;
-        let listed = format!("{message}.{field}");
-        match (self.listed, self.height, self.width) {
-            ([], None, None) => match self.default {
-                Some(default) => Ok([default; 2]),
-                None => Err(Fault::new(&listed, "missing").hint(format!("write {field}: 3, for example"))),
-            },
-            ([both], None, None) => Ok([*both as usize; 2]),
-            ([height, width], None, None) => Ok([*height as usize, *width as usize]),
-            (more, None, None) => {
-                Err(unsupported(&listed, &format!("{} values, for as many axes, are", more.len()))
-                    .hint("images have two axes: height and width"))
-            }
-            ([], height, width) => {
-                let side = |value: Option<u32>, name: &str| match (value, self.default) {
-                    (Some(value), _) => Ok(value as usize),
-                    (None, Some(default)) if self.half => Ok(default),
-                    _ => Err(Fault::new(
-                        &format!("{message}.{stem}_{name}"),
-                        format!("missing; {stem}_h and {stem}_w go together"),
-                    )
-                    .hint(format!("give both, or {field} for both"))),
-                };
-                Ok([side(height, "h")?, side(width, "w")?])
-            }
-            _ => {
-                let named = if self.height.is_some() { "h" } else { "w" };
-                Err(Fault::new(&format!("{message}.{stem}_{named}"), format!("conflicts with {field}"))
-                    .hint(format!("give either {field}, or {stem}_h and {stem}_w")))
-            }
-        }
-    }
-}
-
 const FILLERS: [&str; 7] =
     ["constant", "uniform", "gaussian", "xavier", "msra", "positive_unitball", "bilinear"];
 

@@ -4,18 +4,19 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    Accuracy, Convolution, Data, Filler, InnerProduct, Input, Layer, Normalization, PoolMethod, Pooling,
-    Relu, Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
+    Accuracy, Data, Filler, InnerProduct, Input, Layer, Normalization, Relu, Softmax, SoftmaxWithLoss,
+    TYPE_NAMES, Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
-use super::fields::{Pair, extents, filler, finite, typed, unsupported};
+use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
+use super::window;
+use crate::schema::loss_parameter::NormalizationMode;
 use crate::schema::{
-    self, ConvolutionParameter, DataParameter, InnerProductParameter, LayerParameter, LossParameter,
-    NetStateRule, PoolingParameter, TransformationParameter, loss_parameter::NormalizationMode,
-    pooling_parameter, pooling_parameter::RoundMode,
+    self, DataParameter, InnerProductParameter, LayerParameter, LossParameter, NetStateRule,
+    TransformationParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
@@ -165,8 +166,8 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
     let (own, layer): (&[&str], _) = match parameter.r#type() {
         "Data" => (&["data_param", "transform_param"], data(parameter)),
         "Input" => (&["input_param"], input(parameter)),
-        "Convolution" => (&["convolution_param"], convolution(parameter)),
-        "Pooling" => (&["pooling_param"], pooling(parameter)),
+        "Convolution" => (&["convolution_param"], window::convolution(parameter)),
+        "Pooling" => (&["pooling_param"], window::pooling(parameter)),
         "InnerProduct" => (&["inner_product_param"], inner_product(parameter)),
         "ReLU" => (&["relu_param"], relu(parameter)),
         "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
@@ -312,185 +313,19 @@ fn input(parameter: &LayerParameter) -> Result<Layer, Fault> {
     Ok(Layer::Input(Input { shapes, tops: parameter.top.len() }))
 }
 
-fn convolution(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let message = "convolution_param";
-    let Some(param) = &parameter.convolution_param else {
-        return Err(Fault::new(message, "missing")
-            .hint("write convolution_param { num_output: 20 kernel_size: 5 }, for example"));
-    };
-    let ConvolutionParameter {
-        num_output,
-        bias_term: _,
-        kernel_size,
-        pad,
-        stride,
-        dilation,
-        kernel_h,
-        kernel_w,
-        pad_h,
-        pad_w,
-        stride_h,
-        stride_w,
-        group: _,
-        weight_filler,
-        bias_filler,
-        engine: _,
-        axis,
-        // Only how Caffe computes it.
-        force_nd_im2col: _,
-    } = param;
-    if axis.is_some_and(|axis| axis != 1) {
-        return Err(unsupported("convolution_param.axis", "an axis of channels other than 1 is"));
-    }
-    let kernel = Pair {
-        message,
-        field: "kernel_size",
-        stem: "kernel",
-        listed: kernel_size,
-        height: *kernel_h,
-        width: *kernel_w,
-        default: None,
-        half: false,
-    };
-    let pad = Pair {
-        field: "pad",
-        stem: "pad",
-        listed: pad,
-        height: *pad_h,
-        width: *pad_w,
-        default: Some(0),
-        half: true,
-        ..kernel
-    };
-    let stride = Pair {
-        field: "stride",
-        stem: "stride",
-        listed: stride,
-        height: *stride_h,
-        width: *stride_w,
-        default: Some(1),
-        ..kernel
-    };
-    let dilation = Pair {
-        field: "dilation",
-        stem: "dilation",
-        listed: dilation,
-        height: None,
-        width: None,
-        default: Some(1),
-        ..kernel
-    };
-    let kernel = kernel.read()?;
-    let weight_filler = filler(weight_filler.as_ref(), "convolution_param.weight_filler")?;
-    if weight_filler == Filler::Bilinear && kernel[0] != kernel[1] {
-        return Err(Fault::new(
-            "convolution_param.weight_filler.type",
-            format!("bilinear weights need a square kernel, not {}x{}", kernel[0], kernel[1]),
-        ));
-    }
-    Ok(Layer::Convolution(Convolution {
-        num_output: outputs(*num_output, message)?,
-        kernel,
-        pad: pad.read()?,
-        stride: stride.read()?,
-        dilation: dilation.read()?,
-        group: param.group() as usize,
-        bias: param.bias_term(),
-        weight_filler,
-        bias_filler: flat_filler(bias_filler.as_ref(), "convolution_param.bias_filler")?,
-    }))
-}
-
-fn outputs(num_output: Option<u32>, message: &str) -> Result<usize, Fault> {
+pub(super) fn outputs(num_output: Option<u32>, message: &str) -> Result<usize, Fault> {
     let missing =
         || Fault::new(&format!("{message}.num_output"), "missing").hint("say how many outputs there are");
     num_output.map(|n| n as usize).ok_or_else(missing)
 }
 
 /// The filler of something that is not a stack of images.
-fn flat_filler(param: Option<&schema::FillerParameter>, field: &str) -> Result<Filler, Fault> {
+pub(super) fn flat_filler(param: Option<&schema::FillerParameter>, field: &str) -> Result<Filler, Fault> {
     let filler = filler(param, field)?;
     if filler == Filler::Bilinear {
         return Err(Fault::new(&format!("{field}.type"), "bilinear is for the weights of convolutions only"));
     }
     Ok(filler)
-}
-
-fn pooling(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let message = "pooling_param";
-    let Some(param) = &parameter.pooling_param else {
-        return Err(Fault::new(message, "missing")
-            .hint("write pooling_param { pool: MAX kernel_size: 2 stride: 2 }, for example"));
-    };
-    let PoolingParameter {
-        pool: _,
-        kernel_size,
-        kernel_h,
-        kernel_w,
-        pad,
-        pad_h,
-        pad_w,
-        stride,
-        stride_h,
-        stride_w,
-        global_pooling: _,
-        round_mode: _,
-        engine: _,
-    } = param;
-    let method = match param.pool() {
-        pooling_parameter::PoolMethod::Max => PoolMethod::Max,
-        pooling_parameter::PoolMethod::Ave => PoolMethod::Average,
-        pooling_parameter::PoolMethod::Stochastic => {
-            return Err(unsupported("pooling_param.pool", "STOCHASTIC pooling is").hint("use MAX or AVE"));
-        }
-    };
-    if param.round_mode() == RoundMode::Floor {
-        return Err(unsupported("pooling_param.round_mode", "rounding sizes down is"));
-    }
-    let kernel = Pair {
-        message,
-        field: "kernel_size",
-        stem: "kernel",
-        listed: kernel_size.as_slice(),
-        height: *kernel_h,
-        width: *kernel_w,
-        default: param.global_pooling().then_some(0),
-        half: false,
-    };
-    let pad = Pair {
-        field: "pad",
-        stem: "pad",
-        listed: pad.as_slice(),
-        height: *pad_h,
-        width: *pad_w,
-        default: Some(0),
-        ..kernel
-    };
-    let stride = Pair {
-        field: "stride",
-        stem: "stride",
-        listed: stride.as_slice(),
-        height: *stride_h,
-        width: *stride_w,
-        default: Some(1),
-        ..kernel
-    };
-    let given = kernel_size.or(*kernel_h).or(*kernel_w).is_some();
-    let (kernel, pad, stride) = (kernel.read()?, pad.read()?, stride.read()?);
-    if param.global_pooling() {
-        let fault = |field: &str, text: &str| Err(Fault::new(&format!("{message}.{field}"), text));
-        if given {
-            return fault("kernel_size", "conflicts with global_pooling, whose window is the whole image");
-        }
-        if pad != [0, 0] {
-            return fault("pad", "conflicts with global_pooling; expected 0");
-        }
-        if stride != [1, 1] {
-            return fault("stride", "conflicts with global_pooling; expected 1");
-        }
-    }
-    let kernel = (!param.global_pooling()).then_some(kernel);
-    Ok(Layer::Pooling(Pooling { method, kernel, pad, stride }))
 }
 
 fn inner_product(parameter: &LayerParameter) -> Result<Layer, Fault> {

@@ -82,7 +82,7 @@ impl Lines {
 
 struct Parser<'a> {
     tokens: Tokens<'a>,
-    peeked: Option<(u32, Token<'a>)>,
+    peeked: Option<(u32, Result<Token<'a>, Fault>)>,
     /// Line of the last word that was taken: where an error is.
     line: u32,
     /// Names of the fields that are being read, below the file or the part.
@@ -96,30 +96,19 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn peek(&mut self) -> Result<&Token<'a>, Fault> {
-        if self.peeked.is_none() {
-            let (line, token) = self.tokens.next();
-            match token {
-                Ok(token) => self.peeked = Some((line, token)),
-                Err(fault) => {
-                    self.line = line;
-                    return Err(fault);
-                }
-            }
-        }
-        Ok(self.peeked.as_ref().map_or(&Token::End, |(_, token)| token))
+    /// The next word; `None` if it is broken, which only matters to who takes it.
+    fn peek(&mut self) -> Option<&Token<'a>> {
+        self.peeked.get_or_insert_with(|| self.tokens.next()).1.as_ref().ok()
     }
 
     fn take(&mut self) -> Result<Token<'a>, Fault> {
-        self.peek()?;
-        Ok(self.peeked.take().map_or(Token::End, |(line, token)| {
-            self.line = line;
-            token
-        }))
+        let (line, token) = self.peeked.take().unwrap_or_else(|| self.tokens.next());
+        self.line = line;
+        token
     }
 
     fn takes(&mut self, sign: char) -> Result<bool, Fault> {
-        let found = *self.peek()? == Token::Sign(sign);
+        let found = self.peek() == Some(&Token::Sign(sign));
         if found {
             self.take()?;
         }
@@ -261,7 +250,7 @@ impl<'a> Parser<'a> {
         let negative = self.takes('-')?;
         let token = self.take()?;
         let Token::Text(mut text) = token else { return value::scalar(kind, negative, &token) };
-        while let Token::Text(more) = self.peek()? {
+        while let Some(Token::Text(more)) = self.peek() {
             text.extend_from_slice(more);
             self.take()?;
         }

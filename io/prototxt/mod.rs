@@ -1,7 +1,7 @@
 //! Network and solver files in protobuf's text format.
 //!
-//! Text becomes a message of the schema ([`message`]), the message becomes core's vocabulary ([`net`], [`layer`],
-//! [`solver`]). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
+//! Text becomes a message of the schema (`message`), the message becomes core's vocabulary (`net`, `layer`,
+//! `solver`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod fields;
 mod layer;
@@ -12,6 +12,7 @@ mod solver;
 mod tests;
 mod tokens;
 mod value;
+mod window;
 
 use std::fs::File;
 use std::io::Read;

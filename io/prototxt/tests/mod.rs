@@ -1,5 +1,9 @@
 //! Good files, and every way to break one.
 
+mod accepted;
+mod compared;
+mod refused;
+
 use std::path::{Path, PathBuf};
 
 use quadrille_core::layer::{Layer, PoolMethod};
@@ -12,15 +16,18 @@ fn lenet(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("models/lenet").join(file)
 }
 
-/// LeNet with the shape of its samples filled in, as the program does after it opened the data set.
-fn lenet_net(phase: Phase) -> Net {
-    let mut spec = read_net(&lenet("train_val.prototxt")).unwrap();
+/// The net with the shape of its samples filled in, as the program does after it opened the data set.
+fn with_samples(mut spec: NetSpec, phase: Phase) -> Result<Net, SpecError> {
     for layer in &mut spec.layers {
         if let Layer::Data(data) = &mut layer.layer {
             data.sample = Some([1, 28, 28]);
         }
     }
-    Net::build(&spec, &NetState::new(phase), 1.0).unwrap()
+    Net::build(&spec, &NetState::new(phase), 1.0)
+}
+
+fn lenet_net(phase: Phase) -> Net {
+    with_samples(read_net(&lenet("train_val.prototxt")).unwrap(), phase).unwrap()
 }
 
 #[test]

@@ -1,0 +1,225 @@
+//! Files that must be understood, in every spelling.
+
+use quadrille_core::layer::{Filler, Layer, Normalization, PoolMethod, VarianceNorm};
+use quadrille_core::net::{LayerSpec, StateRule};
+use quadrille_core::solver::{Decay, Policy};
+
+use super::super::*;
+
+fn one(text: &str) -> LayerSpec {
+    let mut net = parse_net(text, "some.prototxt").unwrap_or_else(|error| panic!("{text}\n{error}"));
+    assert_eq!(net.layers.len(), 1);
+    net.layers.remove(0)
+}
+
+#[test]
+fn windows_in_all_their_spellings() {
+    let spelled = |inside: &str| {
+        let text = format!(
+            "layer {{ name: \"c\" type: \"Convolution\" convolution_param {{ num_output: 1 {inside} }} }}"
+        );
+        match one(&text).layer {
+            Layer::Convolution(c) => (c.kernel, c.pad, c.stride, c.dilation),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(spelled("kernel_size: 3"), ([3, 3], [0, 0], [1, 1], [1, 1]));
+    assert_eq!(spelled("kernel_size: 5 kernel_size: 3 stride: [2, 4]"), ([5, 3], [0, 0], [2, 4], [1, 1]));
+    assert_eq!(spelled("kernel_h: 5 kernel_w: 3 pad_w: 2"), ([5, 3], [0, 2], [1, 1], [1, 1]));
+    assert_eq!(
+        spelled("kernel_size: 3 stride_h: 2 stride_w: 1 dilation: 2"),
+        ([3, 3], [0, 0], [2, 1], [2, 2])
+    );
+    let pool = |inside: &str| match one(&format!(
+        "layer {{ name: \"p\" type: \"Pooling\" pooling_param {{ {inside} }} }}"
+    ))
+    .layer
+    {
+        Layer::Pooling(p) => (p.method, p.kernel, p.pad, p.stride),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(pool("kernel_size: 3"), (PoolMethod::Max, Some([3, 3]), [0, 0], [1, 1]));
+    assert_eq!(
+        pool("pool: AVE kernel_h: 3 kernel_w: 2 stride: 2 pad_h: 1 pad_w: 0"),
+        (PoolMethod::Average, Some([3, 2]), [1, 0], [2, 2])
+    );
+    assert_eq!(
+        pool("pool: 1 global_pooling: true engine: CAFFE"),
+        (PoolMethod::Average, None, [0, 0], [1, 1])
+    );
+}
+
+#[test]
+fn fillers_and_defaults() {
+    let fillers = |inside: &str| {
+        let text = format!(
+            "layer {{ name: \"i\" type: \"InnerProduct\" inner_product_param {{ num_output: 4 {inside} }} }}"
+        );
+        match one(&text).layer {
+            Layer::InnerProduct(p) => (p.weight_filler, p.bias_filler, p.bias, p.axis, p.transpose),
+            other => panic!("{other:?}"),
+        }
+    };
+    let zero = Filler::Constant(0.0);
+    assert_eq!(fillers(""), (zero.clone(), zero.clone(), true, 1, false));
+    assert_eq!(
+        fillers(
+            "weight_filler { type: \"msra\" variance_norm: AVERAGE } bias_filler { value: 0.5 } axis: -1"
+        ),
+        (Filler::Msra(VarianceNorm::Average), Filler::Constant(0.5), true, -1, false)
+    );
+    assert_eq!(
+        fillers("weight_filler { type: \"gaussian\" std: 1e-2 sparse: 5 } bias_term: false transpose: true"),
+        (Filler::Gaussian { mean: 0.0, std: 0.01, sparse: Some(5) }, zero.clone(), false, 1, true)
+    );
+    assert_eq!(
+        fillers("weight_filler { type: \"uniform\" min: -.5 max: 5.e-1f }").0,
+        Filler::Uniform { min: -0.5, max: 0.5 }
+    );
+}
+
+#[test]
+fn the_loss_is_normalised_as_caffe_does() {
+    let loss = |inside: &str| match one(&format!(
+        "layer {{ name: \"l\" type: \"SoftmaxWithLoss\" {inside} }}"
+    ))
+    .layer
+    {
+        Layer::SoftmaxWithLoss(l) => (l.normalization, l.ignore_label, l.axis),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(loss(""), (Normalization::Valid, None, 1));
+    assert_eq!(loss("loss_param { normalize: false }"), (Normalization::BatchSize, None, 1));
+    assert_eq!(
+        loss("loss_param { normalize: true ignore_label: 255 }"),
+        (Normalization::Valid, Some(255), 1)
+    );
+    assert_eq!(loss("loss_param { normalization: FULL normalize: false }"), (Normalization::Full, None, 1));
+    assert_eq!(
+        loss("loss_param { normalization: NONE } softmax_param { axis: -1 }"),
+        (Normalization::None, None, -1)
+    );
+}
+
+#[test]
+fn small_layers_and_what_all_layers_share() {
+    let accuracy =
+        |inside: &str| match one(&format!("layer {{ name: \"a\" type: \"Accuracy\" {inside} }}")).layer {
+            Layer::Accuracy(a) => (a.top_k, a.axis, a.ignore_label),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(accuracy(""), (1, 1, None));
+    assert_eq!(accuracy("accuracy_param { top_k: 5 axis: 2 ignore_label: -1 }"), (5, 2, Some(-1)));
+    let relu =
+        one("layer { name: 'r' type: \"Re\" \"LU\" relu_param { negative_slope: -0.1 } loss_weight: 2 \
+         bottom: \"a\" top: \"b\" propagate_down: true \
+         include { phase: TEST min_level: -1 max_level: 3 stage: \"s\" not_stage: \"t\" } include { } \
+         param { lr_mult: 0 decay_mult: 2 } param { } }");
+    assert!(matches!(&relu.layer, Layer::Relu(r) if r.negative_slope == -0.1));
+    assert_eq!(
+        (relu.name.as_str(), &relu.bottoms[..], &relu.tops[..]),
+        ("r", &["a".to_owned()][..], &["b".to_owned()][..])
+    );
+    assert_eq!((relu.loss_weights, relu.propagate_down), (vec![2.0], vec![true]));
+    assert_eq!((relu.params[0].lr_mult, relu.params[0].decay_mult), (0.0, 2.0));
+    assert_eq!((relu.params[1].lr_mult, relu.params[1].decay_mult), (1.0, 1.0));
+    let rule = StateRule {
+        phase: Some(quadrille_core::net::Phase::Test),
+        min_level: Some(-1),
+        max_level: Some(3),
+        stages: vec!["s".into()],
+        not_stages: vec!["t".into()],
+    };
+    assert_eq!(relu.include, [rule, StateRule::default()]);
+}
+
+#[test]
+fn data_with_the_transform_in_its_old_and_new_place() {
+    let data = |inside: &str| match one(&format!("layer {{ name: \"d\" type: \"Data\" {inside} }}")).layer {
+        Layer::Data(d) => (d.source, d.batch, d.transform.scale, d.transform.mean_values),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        data(
+            "transform_param { scale: 0.5 mean_value: 3 mean_value: 4 mirror: false crop_size: 0 } data_param { source: \"a/b\" batch_size: 0x10 backend: LMDB prefetch: 2 }"
+        ),
+        ("a/b".to_owned(), 16, 0.5, vec![3.0, 4.0])
+    );
+    assert_eq!(
+        data("data_param { source: \"s\" batch_size: 1 scale: 0.25 }"),
+        ("s".to_owned(), 1, 0.25, vec![])
+    );
+}
+
+#[test]
+fn old_inputs_become_a_layer() {
+    let text =
+        "input: \"a\"\ninput: \"b\"\ninput_shape { dim: 2 dim: 3 }\nlayer { name: \"r\" type: \"ReLU\" }";
+    let net = parse_net(text, "some.prototxt").unwrap();
+    let input = &net.layers[0];
+    assert!(matches!(&input.layer, Layer::Input(i) if i.shapes == [[2, 3]] && i.tops == 2));
+    assert_eq!(input.tops, ["a", "b"]);
+    assert_eq!((input.site.line, input.site.line_of("input_param.shape")), (1, 3));
+    let net =
+        parse_net("input: \"a\" input_dim: [1, 2, 3, 4] layer { name: \"r\" type: \"ReLU\" }", "f").unwrap();
+    assert!(matches!(&net.layers[0].layer, Layer::Input(i) if i.shapes == [[1, 2, 3, 4]]));
+    let net = parse_net(
+        "layer { name: \"i\" type: \"Input\" top: \"a\" input_param { shape { dim: [1, 5] } } }",
+        "f",
+    );
+    assert!(matches!(&net.unwrap().layers[0].layer, Layer::Input(i) if i.shapes == [[1, 5]]));
+}
+
+#[test]
+fn text_in_all_its_forms() {
+    let text = b"\xef\xbb\xbf# caf\xe9 in Latin-1\r\nname: \"\\x41\\102\\u0043\" # end\r\n\
+        layer <\n  name: \"a\", type: \"ReLU\";\n  relu_param: { engine: CUDNN }\n>\n\
+        layer [{ name: \"b\" type: \"ReLU\" }, {\n name: \"c\" type: \"ReLU\" }]\nforce_backward: t";
+    let net = parse_net(text, "f").unwrap();
+    assert_eq!((net.name.as_str(), net.force_backward), ("ABC", true));
+    let lines: Vec<(&str, u32)> = net.layers.iter().map(|l| (l.name.as_str(), l.site.line)).collect();
+    assert_eq!(lines, [("a", 3), ("b", 7), ("c", 7)]);
+    assert_eq!(net.layers[2].site.line_of("name"), 8);
+}
+
+#[test]
+fn policies_rules_and_what_is_ignored() {
+    let solver =
+        |text: &str| parse_solver(format!("net: \"n\" base_lr: 0.1 max_iter: 50 {text}"), "f").unwrap();
+    let policy = |text: &str| solver(text).policy;
+    assert_eq!(policy("lr_policy: \"fixed\""), Policy::Fixed);
+    assert_eq!(policy("lr_policy: \"step\" gamma: 0.5 stepsize: 10"), Policy::Step { gamma: 0.5, step: 10 });
+    assert_eq!(policy("lr_policy: \"exp\" gamma: 0.5"), Policy::Exp { gamma: 0.5 });
+    assert_eq!(policy("lr_policy: \"poly\" power: 2"), Policy::Poly { power: 2.0, max: 50 });
+    assert_eq!(
+        policy("lr_policy: \"sigmoid\" gamma: 2 stepsize: 7"),
+        Policy::Sigmoid { gamma: 2.0, step: 7 }
+    );
+    assert_eq!(
+        policy("lr_policy: \"multistep\" gamma: 0.5 stepvalue: 3 stepvalue: 9"),
+        Policy::MultiStep { gamma: 0.5, steps: vec![3, 9] }
+    );
+    let all = solver(
+        "lr_policy: \"fixed\" type: \"SGD\" iter_size: 1 clip_gradients: -1 regularization_type: \"L1\" weight_decay: 0.1 \
+         random_seed: 7 snapshot: 5 snapshot_after_train: false test_initialization: false test_interval: 5 \
+         solver_mode: GPU device_id: 1 snapshot_prefix: \"p\" snapshot_format: HDF5 average_loss: 20 debug_info: true",
+    );
+    assert_eq!((all.rule.decay, all.rule.weight_decay, all.rule.momentum), (Decay::L1, 0.1, 0.0));
+    assert_eq!(
+        (all.seed, all.snapshot, all.snapshot_after_train, all.test_initialization),
+        (Some(7), 5, false, false)
+    );
+    assert_eq!((all.test_interval, all.test_iter), (0, 0));
+    let ignored: Vec<&str> = all.ignored.iter().map(|i| i.split(' ').next().unwrap()).collect();
+    let expected = [
+        "solver_mode",
+        "device_id",
+        "average_loss",
+        "debug_info",
+        "test_interval",
+        "snapshot_prefix",
+        "snapshot_format",
+    ];
+    assert_eq!(ignored, expected);
+    assert_eq!(solver("lr_policy: \"fixed\" random_seed: -1").seed, None);
+}

@@ -1,0 +1,430 @@
+//! Files that must be refused, each with its line, its field and what the user is told.
+
+use super::super::*;
+
+/// A layer that is fine, for files that are wrong elsewhere.
+const FINE: &str = "layer { name: \"d\" type: \"Input\" top: \"d\" input_param { shape { dim: 1 } } }\n";
+
+struct Case {
+    text: &'static str,
+    line: u32,
+    field: &'static str,
+    /// Parts of the whole message, hint included.
+    says: &'static [&'static str],
+}
+
+const fn case(text: &'static str, line: u32, field: &'static str, says: &'static [&'static str]) -> Case {
+    Case { text, line, field, says }
+}
+
+fn check(cases: &[Case], parse: impl Fn(&str) -> Result<(), SpecError>) {
+    for Case { text, line, field, says } in cases {
+        let error = parse(text).expect_err(text);
+        let message = error.to_string();
+        assert_eq!((error.line, error.field.as_str()), (*line, *field), "{text}\n{message}");
+        assert!(message.starts_with(&format!("some.prototxt:{line}: ")), "{message}");
+        for part in *says {
+            assert!(message.contains(part), "{text}\n{message}\nlacks: {part}");
+        }
+    }
+}
+
+fn net(text: &str) -> Result<(), SpecError> {
+    parse_net(text, "some.prototxt").map(drop)
+}
+
+#[test]
+fn broken_text() {
+    check(
+        &[
+            case(
+                "layer {\n name: \"a\"\n",
+                3,
+                "",
+                &["layer \"a\": ", "the '{' of line 1 is not closed", "missing '}'"],
+            ),
+            case("layer {\n}\n}\n", 3, "", &["'}' closes nothing"]),
+            case("layer {\n name: \"a\"\n>\n", 3, "", &["layer \"a\": '>' closes nothing"]),
+            case("name: \"a\nlayer {}\n", 1, "name", &["does not end on its line", "missing quote"]),
+            case("name: \"a", 1, "name", &["no closing quote"]),
+            case("name: \"a\\q\"", 1, "name", &["unknown escape", "\\\\"]),
+            case("name: \"\\400\"", 1, "name", &["larger than one byte"]),
+            case("name: \"\\ud800\"", 1, "name", &["names no character"]),
+            case("name: \"a\"\nname: \"b\"\n", 2, "name", &["given twice", "missing '}' above"]),
+            case("name \"a\"", 1, "name", &["expected ':'", "the string \"a\""]),
+            case("name: ", 1, "name", &["expected a string in quotes, found the end of the file"]),
+            case(
+                "name: LeNet",
+                1,
+                "name",
+                &["expected a string in quotes, found 'LeNet'", "write \"LeNet\""],
+            ),
+            case("\n[a.b] { }", 2, "", &["'[' starts an extension"]),
+            case("layer {\n [a.b/c.d] { }\n}", 2, "", &["'[' starts an extension"]),
+            case("12: 3", 1, "", &["expected a field name, found '12'"]),
+            case("name: \"a\" @", 1, "", &["'@' has no meaning"]),
+            case("name: \"a\"\n\u{7f}", 2, "", &["0x7f has no meaning", "text file"]),
+            case("force_backward: maybe", 1, "force_backward", &["expected true or false, found 'maybe'"]),
+            case("force_backward: 2", 1, "force_backward", &["expected true or false, found '2'"]),
+            case("layer: 5", 1, "layer", &["expected '{', found '5'", "layer { ... }"]),
+            case("input_dim: [1, 2 3]", 1, "input_dim", &["expected ',' or ']', found '3'"]),
+            case("input_dim: 3000000000", 1, "input_dim", &["from -2147483648 to 2147483647"]),
+            case("input_dim: 08", 1, "input_dim", &["a whole number", "'08'"]),
+            case("input_dim: 1.5", 1, "input_dim", &["a whole number", "'1.5'"]),
+        ],
+        net,
+    );
+}
+
+#[test]
+fn unknown_names() {
+    check(
+        &[
+            case(
+                "layer {\n name: \"c\"\n convolution_param {\n  kernal_size: 3\n }\n}",
+                4,
+                "convolution_param.kernal_size",
+                &["layer \"c\"", "unknown field", "did you mean \"kernel_size\"?"],
+            ),
+            case(
+                "layer {\n kernel_size: 3 }",
+                2,
+                "kernel_size",
+                &["belongs inside convolution_param { ... } or pooling_param { ... }"],
+            ),
+            case("lyer { }", 1, "lyer", &["did you mean \"layer\"?"]),
+            case("zzzzzzzzzz: 1", 1, "zzzzzzzzzz", &["NetParameter has no such field"]),
+            case(
+                "layer { name: \"p\" pooling_param {\n pool: MAXX } }",
+                2,
+                "pooling_param.pool",
+                &["unknown value 'MAXX'", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
+            ),
+            case(
+                "layer { name: \"p\" pooling_param { pool: \"MAX\" } }",
+                1,
+                "pooling_param.pool",
+                &["without quotes"],
+            ),
+            case("layer { name: \"p\" pooling_param { pool: 9 } }", 1, "pooling_param.pool", &["'9'"]),
+            case("base_lr: 0.1\nnet: \"a\"", 1, "base_lr", &["this is a solver file"]),
+            case(
+                "layer {\n name: \"c\"\n type: \"Convolutoin\" }",
+                3,
+                "type",
+                &["did you mean \"Convolution\"?"],
+            ),
+            case(
+                "layer { name: \"c\" type: \"CONVOLUTION\" }",
+                1,
+                "type",
+                &["did you mean \"Convolution\"?"],
+            ),
+            case(
+                "layer { name: \"c\" type: \"Dropuot\" }",
+                1,
+                "type",
+                &["\"Dropout\"? It is not supported yet"],
+            ),
+            case(
+                "layer { name: \"c\" type: \"LRN\" }",
+                1,
+                "type",
+                &["\"LRN\" are not supported yet", "Pooling"],
+            ),
+            case("layer { name: \"c\" type: \"Split\" }", 1, "type", &["cannot be written", "remove it"]),
+            case("layer { name: \"c\" type: \"Transformer\" }", 1, "type", &["unknown layer type"]),
+            case("layer { name: \"c\" }", 1, "type", &["missing"]),
+            case("layer {\n type: \"ReLU\" }", 1, "name", &["missing; every layer needs a name"]),
+        ],
+        net,
+    );
+}
+
+/// What follows the head of a convolution; line, field and a part of the message.
+const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
+    ("}", 1, "convolution_param", "missing"),
+    ("convolution_param {\n kernel_size: 3 } }", 1, "convolution_param.num_output", "missing"),
+    ("convolution_param {\n num_output: 3 } }", 1, "convolution_param.kernel_size", "missing"),
+    (
+        "convolution_param { num_output: 3\n kernel_size: 3\n kernel_h: 3 } }",
+        3,
+        "convolution_param.kernel_h",
+        "conflicts with kernel_size",
+    ),
+    ("convolution_param { num_output: 3\n kernel_h: 3 } }", 1, "convolution_param.kernel_w", "go together"),
+    (
+        "convolution_param { num_output: 3\n kernel_size: [3, 3, 3] } }",
+        2,
+        "convolution_param.kernel_size",
+        "3 values, for as many axes, are not supported yet",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n stride_w: 2 } }",
+        1,
+        "convolution_param.stride_h",
+        "go together",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n pad: 1 pad_w: 2 } }",
+        2,
+        "convolution_param.pad_w",
+        "conflicts with pad",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n axis: 2 } }",
+        2,
+        "convolution_param.axis",
+        "not supported yet",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n weight_filler {\n type: \"xaver\" } } }",
+        3,
+        "convolution_param.weight_filler.type",
+        "did you mean \"xavier\"?",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n weight_filler { type: \"gaussian\"\n std: 0 } } }",
+        3,
+        "convolution_param.weight_filler.std",
+        "0; expected a number above 0",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n weight_filler { type: \"uniform\"\n min: 2 } } }",
+        3,
+        "convolution_param.weight_filler.min",
+        "2 is larger than max, 1",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3\n bias_filler {\n value: nan } } }",
+        3,
+        "convolution_param.bias_filler.value",
+        "finite",
+    ),
+    (
+        "convolution_param { num_output: 3 kernel_size: 3 }\n pooling_param { } }",
+        2,
+        "pooling_param",
+        "has no meaning in a layer of type Convolution",
+    ),
+    (
+        "\nparam {\n name: \"w\" } convolution_param { num_output: 3 kernel_size: 3 } }",
+        3,
+        "param.name",
+        "sharing",
+    ),
+    ("\nblobs { } convolution_param { num_output: 3 kernel_size: 3 } }", 2, "blobs", "not supported yet"),
+    (
+        "\nphase: TEST convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "phase",
+        "include { phase: TRAIN }",
+    ),
+    (
+        "include { }\n exclude { } convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "exclude",
+        "conflicts with include",
+    ),
+    (
+        "\n propagate_down: true convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "propagate_down",
+        "1 values for 0 bottoms",
+    ),
+    (
+        "bottom: \"d\"\n propagate_down: false convolution_param { num_output: 3 kernel_size: 3 } }",
+        2,
+        "propagate_down",
+        "stopping gradients is not supported yet",
+    ),
+    ("\n loss_weight: inf convolution_param { num_output: 3 kernel_size: 3 } }", 2, "loss_weight", "finite"),
+];
+/// The same for a layer of type Data.
+const DATA: &[(&str, u32, &str, &str)] = &[
+    ("}", 1, "data_param", "missing"),
+    ("data_param {\n batch_size: 4 } }", 1, "data_param.source", "missing"),
+    ("data_param { source: \"m\"\n batch_size: 0 } }", 2, "data_param.batch_size", "0; expected at least 1"),
+    ("data_param {\n source: \"m\" } }", 1, "data_param.batch_size", "missing; expected at least 1"),
+    ("data_param { source: \"m\"\n batch_size: -1 } }", 2, "data_param.batch_size", "from 0 to 4294967295"),
+    (
+        "data_param { source: \"m\" batch_size: 1\n rand_skip: 5 } }",
+        2,
+        "data_param.rand_skip",
+        "not supported",
+    ),
+    ("data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }", 2, "data_param.crop_size", "cropping"),
+    (
+        "transform_param {\n mirror: true } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.mirror",
+        "mirroring is not supported yet",
+    ),
+    (
+        "transform_param {\n crop_size: 24 } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.crop_size",
+        "cropping is not supported yet",
+    ),
+    (
+        "transform_param {\n mean_file: \"m\" } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.mean_file",
+        "mean_value instead",
+    ),
+    (
+        "transform_param { scale: 2 } data_param { source: \"m\" batch_size: 1\n scale: 2 } }",
+        2,
+        "data_param.scale",
+        "conflicts with transform_param.scale",
+    ),
+];
+#[test]
+fn layers_that_cannot_be() {
+    const D: &str = "layer { name: \"d\" type: \"Data\" ";
+    const C: &str = "layer { name: \"c\" type: \"Convolution\" ";
+    let built = |head: &str, rest: &str| parse_net(format!("{head}{rest}"), "some.prototxt");
+    let cases = CONVOLUTIONS.iter().map(|c| (C, c)).chain(DATA.iter().map(|c| (D, c)));
+    for (head, (rest, line, field, says)) in cases {
+        let error = built(head, rest).expect_err(rest);
+        assert_eq!((error.line, error.field.as_str()), (*line, *field), "{rest}\n{error}");
+        assert!(error.to_string().contains(says), "{rest}\n{error}");
+    }
+}
+
+#[test]
+fn pooling_that_cannot_be() {
+    for (inside, field, says) in [
+        ("pool: STOCHASTIC kernel_size: 2", "pool", "STOCHASTIC pooling is not supported yet"),
+        ("round_mode: FLOOR kernel_size: 2", "round_mode", "not supported yet"),
+        ("pool: MAX", "kernel_size", "missing"),
+        ("kernel_size: 2 kernel_w: 2", "kernel_w", "conflicts with kernel_size"),
+        ("kernel_size: 2 pad_h: 1", "pad_w", "go together"),
+        ("global_pooling: true kernel_size: 2", "kernel_size", "conflicts with global_pooling"),
+        ("global_pooling: true pad: 1", "pad", "conflicts with global_pooling"),
+        ("global_pooling: true stride: 2", "stride", "conflicts with global_pooling"),
+    ] {
+        let text = format!("layer {{ name: \"p\" type: \"Pooling\" pooling_param {{ {inside} }} }}");
+        let error = net(&text).expect_err(inside);
+        assert_eq!(error.field, format!("pooling_param.{field}"));
+        assert!(error.message.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn networks_that_cannot_be() {
+    let with = |text: &str| net(&format!("{FINE}{text}"));
+    for (text, field, says) in [
+        ("layers { type: CONVOLUTION }", "layers", "upgrade_net_proto_text"),
+        ("state { phase: TEST }", "state", "not supported yet"),
+        ("bn_stats_batch_size: 4", "bn_stats_batch_size", "not supported yet"),
+        ("input: \"x\"", "input", "has no shape"),
+        ("input: [\"x\", \"y\"] input_dim: [1, 1, 1, 1]", "input_dim", "1 shapes for 2 inputs"),
+        ("input: \"x\" input_dim: [1, 2, 3]", "input_dim", "3 numbers; expected four for each input"),
+        ("input: \"x\" input_dim: [1, 2, 3, -4]", "input_dim", "-4; expected an extent of at least 1"),
+        ("input: \"x\" input_dim: [1, 1, 1, 1] input_shape { dim: 1 }", "input_dim", "conflicts"),
+        ("input_shape { dim: 1 }", "input_shape", "without an input"),
+    ] {
+        let error = with(text).expect_err(text);
+        assert_eq!((error.line, error.field.as_str()), (2, field), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert!(net("").is_err_and(|e| e.field == "layer" && e.message.contains("missing")));
+}
+
+#[test]
+fn solvers_that_cannot_be() {
+    const GOOD: &str = "net: \"n\" base_lr: 0.1 lr_policy: \"fixed\" max_iter: 9";
+    let parse = |text: &str| parse_solver(text, "some.prototxt").map(drop);
+    assert_eq!(parse(GOOD), Ok(()));
+    let without = |field: &str| {
+        let mut words: Vec<&str> = GOOD.split(' ').collect();
+        let at = words.iter().position(|w| *w == format!("{field}:")).unwrap();
+        words.drain(at..at + 2);
+        words.join(" ")
+    };
+    for field in ["net", "base_lr", "lr_policy", "max_iter"] {
+        let error = parse(&without(field)).expect_err(field);
+        assert_eq!(error.field, field);
+        assert!(error.message.starts_with("missing"), "{error}");
+    }
+    for (missing, line, field, says) in [
+        ("max_iter", "max_iter: 0", "max_iter", "0; expected at least 1"),
+        ("base_lr", "base_lr: -1", "base_lr", "-1; expected at least 0"),
+        ("base_lr", "base_lr: nan", "base_lr", "finite"),
+        ("base_lr", "base_lr: 1e39", "base_lr", "finite"),
+        ("lr_policy", "lr_policy: \"stp\"", "lr_policy", "did you mean \"step\"?"),
+        ("lr_policy", "lr_policy: \"plateau\"", "lr_policy", "not supported yet"),
+        ("lr_policy", "lr_policy: \"step\" gamma: 0.1 stepsize: 0", "stepsize", "0; expected at least 1"),
+        ("lr_policy", "lr_policy: \"step\" gamma: 0.1", "stepsize", "lr_policy \"step\" needs it"),
+        ("lr_policy", "lr_policy: \"inv\" gamma: 0.1", "power", "lr_policy \"inv\" needs it"),
+        ("lr_policy", "lr_policy: \"multistep\" gamma: 0.1", "stepvalue", "missing"),
+        ("lr_policy", "lr_policy: \"multistep\" gamma: 0.1 stepvalue: [5, 5]", "stepvalue", "rising"),
+        ("", "momentum: -0.1", "momentum", "-0.1; expected at least 0"),
+        ("", "weight_decay: inf", "weight_decay", "finite"),
+        ("", "regularization_type: \"L3\"", "regularization_type", "expected one of L2, L1"),
+        ("", "type: \"Adam\"", "type", "the solver \"Adam\" is not supported yet"),
+        ("", "type: \"sgd\"", "type", "did you mean \"SGD\"?"),
+        ("", "solver_type: NESTEROV", "solver_type", "NESTEROV is not supported yet"),
+        ("", "solver_type: SGD type: \"SGD\"", "solver_type", "conflicts with type"),
+        ("", "clip_gradients: 0", "clip_gradients", "not supported yet"),
+        ("", "iter_size: 2", "iter_size", "not supported yet"),
+        ("", "warmup_iter: 2", "warmup_iter", "not supported yet"),
+        ("", "test_iter: 5", "test_interval", "test_iter asks for tests"),
+        ("", "test_iter: 0 test_interval: 5", "test_iter", "0; expected at least 1"),
+        ("", "test_iter: [1, 2] test_interval: 5", "test_iter", "more than one test network"),
+        ("", "test_interval: -5", "test_interval", "-5; expected at least 0"),
+        ("", "display: -5", "display", "-5; expected at least 0"),
+        ("", "train_net: \"a\"", "train_net", "include { phase: ... }"),
+        ("", "test_net: \"a\"", "test_net", "not supported yet"),
+        ("", "net_param { name: \"a\" }", "net_param", "not supported yet"),
+        ("", "train_state { level: 1 }", "train_state", "not supported yet"),
+        ("", "weights: \"a\"", "weights", "-weights"),
+        ("", "momentun: 0.9", "momentun", "did you mean \"momentum\"?"),
+    ] {
+        let rest = if missing.is_empty() { GOOD.to_owned() } else { without(missing) };
+        let error = parse(&format!("{rest}\n{line}")).expect_err(line);
+        // What is missing has no line of its own; then it is the line on which the solver starts.
+        let at =
+            if line.contains(&format!("{field}:")) || line.contains(&format!("{field} {{")) { 2 } else { 1 };
+        assert_eq!((error.line, error.field.as_str()), (at, field), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains("solver: "), "{error}");
+    }
+    let error = parse(FINE).unwrap_err();
+    assert_eq!(error.hint.as_deref(), Some("this is a network file, not a solver file"));
+}
+
+#[test]
+fn files_that_are_too_large_too_deep_or_too_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.prototxt");
+    // A sparse file: reading all of it would show in memory, not on the disk.
+    std::fs::File::create(&path).unwrap().set_len(100 << 20).unwrap();
+    assert_eq!(read(&path, "a file").unwrap().len() as u64, MAX_BYTES + 1);
+    let error = read_net(&path).unwrap_err();
+    assert!(error.exit_code() == 64 && error.to_string().contains("larger than 16 MiB"), "{error}");
+
+    for open in ["layer {", "net_param {", "train_state <", "layer { convolution_param {", "[", "{", "a {"] {
+        let deep = open.repeat(10_000);
+        assert!(parse_net(&deep, "deep").is_err());
+        assert!(parse_solver(&deep, "deep").is_err());
+    }
+    let many = "layer {}".repeat(20_001);
+    assert!(net(&many).is_err_and(|e| e.message.contains("at most 20000")));
+    let flood = "input_dim: 1 ".repeat(200_001);
+    assert!(net(&flood).is_err_and(|e| e.message.contains("more than 200000 fields")));
+    let long = format!("name: {}", "x".repeat(1 << 20));
+    assert!(net(&long).unwrap_err().to_string().len() < 1000);
+}
+
+#[test]
+fn files_that_are_not_there_or_not_text() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(read_net(&folder.path().join("none")).unwrap_err().exit_code(), 66);
+    assert_eq!(read_solver(folder.path()).unwrap_err().exit_code(), 66);
+    let error = parse_net(b"name: \"caf\xe9\"", "some.prototxt").unwrap_err();
+    assert!(error.to_string().contains("not UTF-8") && error.field == "name" && error.line == 1);
+    let error = parse_net(b"\n\xe9", "some.prototxt").unwrap_err();
+    assert!(error.to_string().contains("0xe9") && error.line == 2);
+}

@@ -1,0 +1,118 @@
+//! Files that are read whole, and files that are either written whole or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::IoError;
+
+/// Reads a file. `expected` says what it should be. A device or a pipe, which may never end, is refused.
+///
+/// # Errors
+/// [`IoError::Missing`].
+pub(crate) fn read(path: &Path, expected: &str) -> Result<Vec<u8>, IoError> {
+    let unreadable = |error| IoError::unreadable(path, expected, &error);
+    let mut file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(IoError::missing(path, format!("is not a file; expected {expected}")));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+/// Writes a file under another name in the same folder, brings it to the disk, and only then gives it its name. If
+/// anything fails, a file that had the name before is untouched.
+///
+/// # Errors
+/// [`IoError::CannotCreate`] or [`IoError::WriteFailed`], naming `path` and `what`.
+pub(crate) fn write(
+    path: &Path,
+    what: &'static str,
+    content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), IoError> {
+    let part = part_of(path);
+    let file = File::create(&part).map_err(|source| IoError::CannotCreate {
+        path: path.to_owned(),
+        what,
+        source,
+    })?;
+    let finish = || -> io::Result<()> {
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        content(&mut writer)?;
+        writer.flush()?;
+        writer.get_ref().sync_all()?;
+        fs::rename(&part, path)?;
+        // The new name is on the disk only once its folder is.
+        File::open(folder_of(path))?.sync_all()
+    };
+    finish().map_err(|source| {
+        // Nothing is left to do if the remains cannot be removed either.
+        let _ = fs::remove_file(&part);
+        IoError::WriteFailed { path: path.to_owned(), what, source }
+    })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A hidden name beside `path` that no other process uses.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    folder_of(path).join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn a_failure_leaves_the_old_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write(&path, "a test", |w| w.write_all(b"old")).unwrap();
+        let error = write(&path, "a test", |w| {
+            w.write_all(&[7; 3 << 20])?;
+            Err(io::Error::other("disk full"))
+        })
+        .unwrap_err();
+        assert_eq!(error.exit_code(), 74);
+        assert!(error.to_string().contains("file: cannot write a test: disk full"));
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(folder.path()), ["file"]);
+        write(&path, "a test", |w| w.write_all(b"new")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_device_without_end_is_not_read() {
+        let error = read(Path::new("/dev/zero"), "weights").unwrap_err();
+        assert_eq!(error.exit_code(), 66);
+        assert_eq!(read(Path::new("/"), "weights").unwrap_err().exit_code(), 66);
+    }
+
+    #[test]
+    fn a_name_that_is_a_folder_is_refused_and_nothing_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("taken")).unwrap();
+        let error = write(&folder.path().join("taken"), "a test", |_| Ok(())).unwrap_err();
+        assert_eq!(error.exit_code(), 74);
+        assert_eq!(names(folder.path()), ["taken"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_named() {
+        let error = write(Path::new("/nonexistent/folder/file"), "a test", |_| Ok(())).unwrap_err();
+        assert_eq!(error.exit_code(), 73);
+        assert!(error.to_string().contains("/nonexistent/folder/file"));
+    }
+}
