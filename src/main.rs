@@ -1,1 +1,40 @@
-fn main() {}
+//! The program `quadrille`: the command line, and nothing that computes.
+
+mod bundled;
+mod cli;
+mod exchange;
+mod failure;
+mod job;
+mod pass;
+mod progress;
+mod settings;
+mod signal;
+mod state;
+mod test;
+mod time;
+mod topo;
+mod train;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(cli::normalise(std::env::args_os()));
+    let outcome = match &cli.command {
+        Command::Train(args) => train::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Time(args) => time::run(args),
+        Command::Topo(args) => topo::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("quadrille: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The command line. Caffe's commands and flags work as typed by a Caffe user, with one dash or two.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use quadrille_comm::protocol::Method;
+use quadrille_cpu::isa::Isa;
+
+/// Trains convolutional networks on chips made of NUMA quadrants.
+#[derive(Debug, Parser)]
+#[command(name = "quadrille", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Start here:
+  quadrille train                      train LeNet on MNIST (bundled) with Sync EASGD over two workers
+  quadrille train --solver S.prototxt  train your own network, given as Caffe solver and network files
+  quadrille train --workers 4          four workers under Sync EASGD (SC17)
+  quadrille train --quadrants 4        one worker on four quadrants, gradients summed by a tree
+  quadrille test --weights W           accuracy of trained weights
+  quadrille time --model N.prototxt    milliseconds and GFLOP/s of every layer
+  quadrille topo                       how the program sees this machine
+
+Exit codes:
+  0 done                      2 wrong use            64 bad network or solver   65 bad data
+  66 missing input            70 a bug               71 the environment         73/74 cannot create/write
+  75 stopped early, snapshot is good: requeue        76 a peer was lost         77 values not finite")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a network; without arguments LeNet on the bundled MNIST
+    Train(TrainArgs),
+    /// Measure the accuracy of trained weights
+    Test(TestArgs),
+    /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
+    Time(TimeArgs),
+    /// Show this machine and the quadrants it would be cut into
+    #[command(alias = "device_query")]
+    Topo(TopoArgs),
+}
+
+/// How the machine is used; the same for every command that computes.
+#[derive(Args, Clone, Debug)]
+pub struct MachineArgs {
+    /// Quadrants of each worker [default: one for each NUMA node]
+    #[arg(long, value_name = "Q")]
+    pub quadrants: Option<usize>,
+    /// Threads of each quadrant [default: one for each of its cores]
+    #[arg(long, value_name = "T")]
+    pub threads: Option<usize>,
+    /// Instruction-set tier: portable, avx2, avx512f [default: the highest that this CPU has]
+    #[arg(long, value_name = "TIER")]
+    pub isa: Option<Isa>,
+    /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
+    #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
+    pub kernels: Vec<(String, String)>,
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(layer, name)| (layer.to_owned(), name.to_owned()));
+    pair.ok_or_else(|| format!("{text:?} has no '='; expected LAYER=IMPLEMENTATION"))
+}
+
+/// What `train` takes.
+#[derive(Args, Clone, Debug)]
+pub struct TrainArgs {
+    /// Solver file in Caffe's text format [default: the bundled LeNet]
+    #[arg(long, value_name = "FILE")]
+    pub solver: Option<PathBuf>,
+    /// Network file, instead of the one that the solver names
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Start from these weights (.caffemodel or a snapshot of quadrille)
+    #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
+    pub weights: Option<PathBuf>,
+    /// Go on from this snapshot of quadrille
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Workers, each with its own weights and samples [default: 1; 2 for the bundled LeNet]
+    #[arg(long, value_name = "W")]
+    pub workers: Option<usize>,
+    /// How workers exchange: sync-easgd, sync-sgd
+    #[arg(long, default_value = "sync-easgd", value_name = "METHOD")]
+    pub method: Method,
+    /// Elastic coefficient of EASGD [default: 0.9 / (workers x base_lr)]
+    #[arg(long, value_name = "RHO")]
+    pub rho: Option<f32>,
+    /// How the machine is used.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Folder with the data set, instead of the source that the network names
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Images in a worker's mini-batch, instead of the network's
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Iterations to train, instead of the solver's max_iter
+    #[arg(long, alias = "iterations", value_name = "N")]
+    pub max_iter: Option<u64>,
+    /// Iterations between tests, instead of the solver's; 0 for none
+    #[arg(long, value_name = "N")]
+    pub test_interval: Option<u64>,
+    /// Seed of all random numbers [default: the solver's, or 1]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
+    #[arg(long, value_name = "DIR")]
+    pub run: Option<PathBuf>,
+    /// Seconds after which a silent worker counts as lost
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
+    pub peer_timeout: f64,
+}
+
+/// What `test` takes.
+#[derive(Args, Clone, Debug)]
+pub struct TestArgs {
+    /// Network file [default: the bundled LeNet]
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Trained weights (.caffemodel or a snapshot of quadrille)
+    #[arg(long, value_name = "FILE")]
+    pub weights: PathBuf,
+    /// Mini-batches to test [default: the whole test set once]
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u64>,
+    /// Folder with the data set, instead of the source that the network names
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// How the machine is used.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// What `time` takes.
+#[derive(Args, Clone, Debug)]
+pub struct TimeArgs {
+    /// Network file [default: the bundled LeNet]
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Iterations to measure
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    pub iterations: u64,
+    /// Images in a mini-batch, instead of the network's
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+    /// How the machine is used.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// What `topo` takes.
+#[derive(Args, Clone, Debug)]
+pub struct TopoArgs {
+    /// Quadrants to cut the machine into [default: one for each NUMA node]
+    #[arg(long, value_name = "Q")]
+    pub quadrants: Option<usize>,
+    /// Threads of each quadrant [default: one for each of its cores]
+    #[arg(long, value_name = "T")]
+    pub threads: Option<usize>,
+}
+
+/// Turns Caffe's single-dash flags (`-solver F`, `-solver=F`) and underscores in flags into ours.
+pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    args.into_iter()
+        .enumerate()
+        .map(|(i, arg)| {
+            let Some(text) = arg.to_str().filter(|t| i > 0 && t.starts_with('-')) else { return arg };
+            let name = text.trim_start_matches('-');
+            let is_flag = name.len() > 1 && name.starts_with(|c: char| c.is_ascii_alphabetic());
+            if !is_flag || text.len() - name.len() > 2 {
+                return arg;
+            }
+            let (flag, value) = name.split_once('=').map_or((name, None), |(f, v)| (f, Some(v)));
+            let flag = flag.replace('_', "-");
+            value.map_or_else(|| format!("--{flag}"), |v| format!("--{flag}={v}")).into()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn normalised(args: &[&str]) -> Vec<String> {
+        let args = args.iter().map(OsString::from);
+        normalise(args).into_iter().map(|a| a.into_string().expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn caffes_way_of_typing_flags_is_ours() {
+        assert_eq!(
+            normalised(&[
+                "quadrille",
+                "train",
+                "-solver",
+                "a_b.prototxt",
+                "-test_interval=5",
+                "--seed",
+                "-1",
+                "-h"
+            ]),
+            ["quadrille", "train", "--solver", "a_b.prototxt", "--test-interval=5", "--seed", "-1", "-h"]
+        );
+    }
+}

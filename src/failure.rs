@@ -1,0 +1,111 @@
+//! Why the program ends early, with the exit code that users and batch scripts rely on.
+
+use std::fmt;
+
+use quadrille_comm::CommError;
+use quadrille_core::device::DeviceError;
+use quadrille_core::run::StepError;
+use quadrille_core::site::SpecError;
+use quadrille_cpu::EngineError;
+use quadrille_io::IoError;
+
+/// The documented exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Wrong use of the command line.
+    Usage = 2,
+    /// A network or solver that cannot be what it says.
+    Spec = 64,
+    /// Data that is not what it should be.
+    Data = 65,
+    /// A bug of the program.
+    Bug = 70,
+    /// The machine or its environment did not give what is needed.
+    Environment = 71,
+    /// Stopped early with a good snapshot.
+    Stopped = 75,
+    /// Another worker was lost.
+    PeerLost = 76,
+    /// A value is not finite.
+    NotFinite = 77,
+}
+
+/// Why the program ends early.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// What the user reads.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with one of the documented codes.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code: code as u8, message: message.into() }
+    }
+
+    /// Whether this is only the echo of a failure of another worker.
+    pub fn is_echo(&self) -> bool {
+        self.code == Code::PeerLost as u8
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<SpecError> for Failure {
+    fn from(error: SpecError) -> Self {
+        Self::new(Code::Spec, error.to_string())
+    }
+}
+
+impl From<IoError> for Failure {
+    fn from(error: IoError) -> Self {
+        Self { code: error.exit_code(), message: error.to_string() }
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        let code = match error {
+            DeviceError::Environment { .. } => Code::Environment,
+            _ => Code::Bug,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Self {
+        match error {
+            StepError::Device(error) => error.into(),
+            other => Self::new(Code::Bug, other.to_string()),
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let code = match error {
+            EngineError::Plan(_) => Code::Bug,
+            EngineError::Kernel(_) => Code::Usage,
+            EngineError::Threads(_) => Code::Environment,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<CommError> for Failure {
+    fn from(error: CommError) -> Self {
+        let code = match error {
+            CommError::Unavailable(_) => Code::Environment,
+            CommError::Protocol { .. } => Code::Bug,
+            _ => Code::PeerLost,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,201 @@
+//! What a command works on: solver, network, data and machine, with everything that was decided on the way.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quadrille_core::layer::{Data, Layer};
+use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_core::site::{Fault, Site};
+use quadrille_core::solver::SolverSpec;
+use quadrille_core::task::Tile;
+use quadrille_cpu::CrewSpec;
+use quadrille_cpu::isa::Isa;
+use quadrille_io::data::{Dataset, SearchPath, open};
+use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
+use quadrille_numa::{Machine, Partition};
+
+use crate::bundled;
+use crate::cli::MachineArgs;
+use crate::failure::{Code, Failure};
+
+/// Reads a solver, or the bundled one.
+pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
+    match path {
+        Some(path) => Ok(read_solver(path)?),
+        None => Ok(parse_solver(bundled::SOLVER, bundled::SOLVER_NAME)?),
+    }
+}
+
+/// Reads the network of `model`, or else the one that a solver names, or else the bundled one. A solver's path is
+/// tried from the current folder, as Caffe does, and then from the solver's own folder.
+pub fn load_net(model: Option<&Path>, solver: Option<(&Path, &str)>) -> Result<(NetSpec, PathBuf), Failure> {
+    let path = match (model, solver) {
+        (Some(model), _) => model.to_owned(),
+        (None, Some((solver, net))) => {
+            let beside = solver.parent().unwrap_or(Path::new("")).join(net);
+            if !Path::new(net).exists() && beside.exists() { beside } else { net.into() }
+        }
+        (None, None) => {
+            return Ok((parse_net(bundled::NET, bundled::NET_NAME)?, bundled::NET_NAME.into()));
+        }
+    };
+    Ok((read_net(&path)?, path))
+}
+
+/// A phase of a network with its data set.
+#[derive(Clone)]
+pub struct PhaseJob {
+    /// The whole network file, with the samples' shape and the batch filled in.
+    pub spec: NetSpec,
+    /// The phase.
+    pub phase: Phase,
+    /// The data layer of this phase.
+    pub source: Data,
+    /// Its data set.
+    pub dataset: Arc<Dataset>,
+    /// Images of a worker's mini-batch.
+    pub batch: usize,
+}
+
+impl PhaseJob {
+    /// Opens the data of `phase`. `None` if no layer belongs to the phase or none of them is a data layer.
+    pub fn open(
+        spec: &NetSpec,
+        phase: Phase,
+        file: &Path,
+        data: Option<&Path>,
+        batch: Option<usize>,
+    ) -> Result<Option<Self>, Failure> {
+        let state = NetState::new(phase);
+        let mut spec = spec.clone();
+        let mut found = None;
+        for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
+            let subject = format!("layer {:?}", layer.name);
+            let Layer::Data(source) = &mut layer.layer else { continue };
+            if found.is_some() {
+                let fault =
+                    Fault::new("type", format!("a second data layer in phase {phase}; one is possible"));
+                return Err(fault.at(&layer.site, &subject).into());
+            }
+            source.batch = batch.unwrap_or(source.batch);
+            if source.batch == 0 {
+                let fault =
+                    Fault::new("data_param.batch_size", "0; expected at least 1 image in a mini-batch");
+                return Err(fault.at(&layer.site, &subject).into());
+            }
+            let search = SearchPath::usual(file, bundled::repository().as_deref());
+            let dataset = open(&source.source, data, phase, &search)?;
+            source.sample = Some(dataset.shape);
+            found = Some((source.clone(), dataset, layer.name.clone()));
+        }
+        let Some((source, dataset, name)) = found else { return Ok(None) };
+        // A state can have several sources in one file, one a phase; the others keep an unknown shape.
+        let job = Self { batch: source.batch, spec, phase, source, dataset: Arc::new(dataset) };
+        job.check_labels(&name)?;
+        Ok(Some(job))
+    }
+
+    /// The nets of the phase, one for each tile of the mini-batch.
+    pub fn nets(&self, quadrants: usize) -> Result<Vec<Net>, Failure> {
+        Tile::cut(self.batch, quadrants)
+            .into_iter()
+            .map(|tile| {
+                let mut spec = self.spec.clone();
+                for layer in spec.layers.iter_mut().filter(|l| l.belongs(&NetState::new(self.phase))) {
+                    if let Layer::Data(data) = &mut layer.layer {
+                        data.batch = tile.images;
+                    }
+                }
+                let share = tile.images as f32 / self.batch as f32;
+                Ok(Net::build(&spec, &NetState::new(self.phase), share)?)
+            })
+            .collect()
+    }
+
+    /// Every label must be a class of every loss.
+    fn check_labels(&self, source: &str) -> Result<(), Failure> {
+        let net = Net::build(&self.spec, &NetState::new(self.phase), 1.0)?;
+        for layer in &net.layers {
+            let Layer::SoftmaxWithLoss(loss) = &layer.layer else { continue };
+            let scores = &net.blob(layer.bottoms[0]).shape;
+            let classes = scores.axis(loss.axis, "axis").map_or(1, |axis| scores.dim(axis));
+            if self.dataset.classes() > classes {
+                return Err(Failure::new(
+                    Code::Data,
+                    format!(
+                        "{}: the labels of {source:?} go up to {}, but layer {:?} ({}:{}) has scores for {classes} classes",
+                        self.dataset.name,
+                        self.dataset.classes() - 1,
+                        layer.name,
+                        layer.site.file,
+                        layer.site.line
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Complains that a command needs data and the network names none.
+pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
+    let site = Site { file: spec.file.clone(), ..Site::default() };
+    let fault = Fault::new("layer", format!("no layer of type \"Data\" feeds the network in phase {phase}"));
+    fault
+        .hint("add a Data layer with a source, or use the time command, which makes data up")
+        .at(&site, "network")
+        .into()
+}
+
+/// How the machine was cut.
+pub struct Crews {
+    /// For each worker, one crew a quadrant.
+    pub workers: Vec<Vec<CrewSpec>>,
+    /// The kernels' tier.
+    pub isa: Isa,
+    /// Whether every thread has a CPU of its own.
+    pub exclusive: bool,
+    /// What was decided, for the first lines.
+    pub how: String,
+    /// What the machine made us note.
+    pub notes: Vec<String>,
+}
+
+/// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images.
+pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, Failure> {
+    let usage = |message: String| Failure::new(Code::Usage, message);
+    let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
+    if workers == 0 {
+        return Err(usage("--workers 0: expected at least 1".into()));
+    }
+    let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
+    let quadrants = args.quadrants.unwrap_or((nodes / workers).max(1));
+    if quadrants > batch {
+        return Err(usage(format!(
+            "--quadrants {quadrants}: the mini-batch has {batch} images, so at most {batch} quadrants can share it \
+             (this machine has {} CPUs in {nodes} NUMA node(s))",
+            machine.cpus.len()
+        )));
+    }
+    let asked = (workers > 1 || args.quadrants.is_some()).then_some(workers.saturating_mul(quadrants));
+    let partition =
+        quadrille_numa::quadrants(&machine, asked, args.threads).map_err(|e| usage(e.to_string()))?;
+    Ok(assign(&machine, &partition, workers, args))
+}
+
+fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &MachineArgs) -> Crews {
+    let per_worker = partition.quadrants.len() / workers;
+    let crew = |index: usize| {
+        let quadrant = &partition.quadrants[index];
+        let cpus: Vec<Option<usize>> = (0..quadrant.threads).map(|t| quadrant.cpu_of_thread(t)).collect();
+        CrewSpec { name: format!("quadrant {index}"), cpus }
+    };
+    let threads: usize = partition.quadrants.iter().map(|q| q.threads).sum();
+    Crews {
+        workers: (0..workers).map(|w| (0..per_worker).map(|q| crew(w * per_worker + q)).collect()).collect(),
+        isa: args.isa.unwrap_or_else(Isa::detect),
+        exclusive: threads <= machine.cpus.len(),
+        how: partition.how.clone(),
+        notes: machine.notes.clone(),
+    }
+}

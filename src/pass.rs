@@ -1,0 +1,119 @@
+//! One phase of a network on the devices of a worker: what goes in, what comes out.
+
+use quadrille_core::device::{Device, Region};
+use quadrille_core::net::{BlobId, Net, StorageId};
+use quadrille_core::task::Tile;
+use quadrille_cpu::CpuDevice;
+
+use crate::failure::{Code, Failure};
+
+/// A network cut over the devices of a worker, image by image.
+pub struct Pass {
+    /// One net for each device.
+    pub nets: Vec<Net>,
+    /// The devices.
+    pub devices: Vec<CpuDevice>,
+    tiles: Vec<Tile>,
+    batch: usize,
+    /// Where data and labels go; the same storages on every device.
+    tops: Vec<StorageId>,
+    /// Blobs of one value that nobody reads: losses and accuracies.
+    outputs: Vec<BlobId>,
+}
+
+impl Pass {
+    /// Puts nets and devices together.
+    pub fn new(nets: Vec<Net>, devices: Vec<CpuDevice>) -> Self {
+        let mut first = 0;
+        let tiles = nets
+            .iter()
+            .map(|net| {
+                first += net.batch();
+                Tile { first: first - net.batch(), images: net.batch() }
+            })
+            .collect();
+        let net = &nets[0];
+        let source = net.layers.iter().find(|l| l.layer.is_source());
+        let tops = source.map_or(Vec::new(), |l| l.tops.iter().map(|t| net.blob(*t).data).collect());
+        let outputs = net.outputs().filter(|b| net.blob(*b).shape.count() == 1).collect();
+        Self { tiles, batch: first, tops, outputs, nets, devices }
+    }
+
+    /// Images of the mini-batch, over all devices.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Hands each device its images and labels; its next step loads them.
+    pub fn load(&self, data: &[f32], labels: &[f32]) -> Result<(), Failure> {
+        for (array, storage) in [data, labels].into_iter().zip(&self.tops) {
+            let each = array.len() / self.batch;
+            for (tile, device) in self.tiles.iter().zip(&self.devices) {
+                let part = &array[tile.first * each..(tile.first + tile.images) * each];
+                device.write(Region::Stage(*storage), part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The loss of the mini-batch after a step.
+    pub fn loss(&self) -> Result<f32, Failure> {
+        let mut sum = 0.0;
+        for (net, device) in self.nets.iter().zip(&self.devices) {
+            // The devices' weights hold their share of the mini-batch.
+            for (blob, weight) in net.losses() {
+                sum += weight * read_value(net, device, blob)?;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Names of the outputs of one value.
+    pub fn output_names(&self) -> impl Iterator<Item = &str> {
+        self.outputs.iter().map(|b| self.nets[0].blob(*b).name.as_str())
+    }
+
+    /// Adds the outputs of the mini-batch, averaged over images, to `sums`.
+    pub fn add_outputs(&self, sums: &mut [f32]) -> Result<(), Failure> {
+        for (sum, blob) in sums.iter_mut().zip(&self.outputs) {
+            for ((net, device), tile) in self.nets.iter().zip(&self.devices).zip(&self.tiles) {
+                *sum += read_value(net, device, *blob)? * tile.images as f32 / self.batch as f32;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a region of every device.
+    pub fn write_all(&self, region: Region, values: &[f32]) -> Result<(), Failure> {
+        self.devices.iter().try_for_each(|device| Ok(device.write(region, values)?))
+    }
+
+    /// Reads a region of the first device.
+    pub fn read(&self, region: Region, out: &mut [f32]) -> Result<(), Failure> {
+        Ok(self.devices[0].read(region, out)?)
+    }
+
+    /// Makes sure that all devices hold the same bits in a region of `len` elements.
+    pub fn check_replicas(&self, region: Region, len: usize) -> Result<(), Failure> {
+        let (mut first, mut other) = (vec![0.0; len], vec![0.0; len]);
+        self.devices[0].read(region, &mut first)?;
+        for (index, device) in self.devices.iter().enumerate().skip(1) {
+            device.read(region, &mut other)?;
+            if first.iter().zip(&other).any(|(a, b)| a.to_bits() != b.to_bits()) {
+                return Err(Failure::new(
+                    Code::Bug,
+                    format!(
+                        "device {index} holds other bits in {region:?} than device 0: please report this"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_value(net: &Net, device: &CpuDevice, blob: BlobId) -> Result<f32, Failure> {
+    let mut value = [0.0];
+    device.read(Region::Storage(net.blob(blob).data), &mut value)?;
+    Ok(value[0])
+}

@@ -1,0 +1,160 @@
+//! What a run tells while it runs: a bar on a terminal, Caffe's lines otherwise, and `metrics.jsonl` always.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use quadrille_io::MetricsWriter;
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+
+/// What one iteration brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// The iteration, from 0.
+    pub iteration: u64,
+    /// Loss of this worker's mini-batch.
+    pub loss: f32,
+    /// Learning rate.
+    pub rate: f32,
+    /// Seconds of training so far.
+    pub seconds: f64,
+}
+
+/// Tells the user and the metrics file.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    display: u64,
+    images_per_iteration: usize,
+    metrics: MetricsWriter,
+    shown: (u64, f64),
+    accuracy: Option<f32>,
+    loss_name: String,
+}
+
+impl Progress {
+    /// Starts at `first` of `last` iterations.
+    pub fn new(
+        metrics: MetricsWriter,
+        first: u64,
+        last: u64,
+        display: u64,
+        images_per_iteration: usize,
+        loss_name: &str,
+    ) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(last).with_position(first);
+            let template = "{bar:30} {pos}/{len}  {msg}  {eta} left";
+            bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
+            bar
+        });
+        let loss_name = loss_name.to_owned();
+        Self { bar, display, images_per_iteration, metrics, shown: (first, 0.0), accuracy: None, loss_name }
+    }
+
+    /// After an iteration.
+    pub fn iteration(&mut self, report: Report) -> Result<(), Failure> {
+        let Report { iteration, loss, rate, seconds } = report;
+        let record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds});
+        self.metrics.write(&record)?;
+        let due = self.display > 0 && iteration.is_multiple_of(self.display);
+        match self.bar.clone() {
+            Some(bar) if due || iteration - self.shown.0 >= 10 => {
+                bar.set_position(iteration + 1);
+                let accuracy =
+                    self.accuracy.map_or(String::new(), |a| format!("  accuracy {:.2} %", 100.0 * a));
+                let speed = self.speed(iteration + 1, seconds);
+                bar.set_message(format!("{speed:.0} images/s  loss {loss:.4}{accuracy}"));
+            }
+            None if due => {
+                let speed = self.speed(iteration + 1, seconds);
+                println!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {loss}");
+                println!("    Train net output #0: {} = {loss} (* 1 = {loss} loss)", self.loss_name);
+                println!("Iteration {iteration}, lr = {rate}");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Images per second since the last call.
+    fn speed(&mut self, iteration: u64, seconds: f64) -> f64 {
+        let (before, then) = std::mem::replace(&mut self.shown, (iteration, seconds));
+        (iteration - before) as f64 * self.images_per_iteration as f64 / (seconds - then).max(1e-9)
+    }
+
+    /// After a test. `outputs` are names and means.
+    pub fn test(
+        &mut self,
+        iteration: u64,
+        seconds: f64,
+        outputs: &[(String, f32)],
+        result: TestResult,
+    ) -> Result<(), Failure> {
+        let mut record = Map::new();
+        record.insert("iteration".into(), json!(iteration));
+        record.insert("seconds".into(), json!(seconds));
+        if let Some(accuracy) = result.accuracy {
+            self.accuracy = Some(accuracy);
+            record.insert("accuracy".into(), json!(accuracy));
+        }
+        if let Some(loss) = result.loss {
+            record.insert("test_loss".into(), json!(loss));
+        }
+        self.metrics.write(&Value::Object(record))?;
+        self.say(&format!("Iteration {iteration}, Testing net (#0)"));
+        for (index, (name, value)) in outputs.iter().enumerate() {
+            self.say(&format!("    Test net output #{index}: {name} = {value}"));
+        }
+        Ok(())
+    }
+
+    /// A line above the bar, or just a line.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| println!("{line}")),
+            None => println!("{line}"),
+        }
+    }
+
+    /// The last line of the metrics.
+    pub fn finish(&mut self, summary: &Value) -> Result<(), Failure> {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        Ok(self.metrics.write(&json!({ "summary": summary }))?)
+    }
+}
+
+/// What a test found, if the net has such outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TestResult {
+    /// Share of right answers: the first Accuracy layer's.
+    pub accuracy: Option<f32>,
+    /// The loss.
+    pub loss: Option<f32>,
+}
+
+/// Where the time of a run went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// Iterations as a whole.
+    pub training: Duration,
+    /// Waiting for other workers: communication that was not hidden.
+    pub waiting: Duration,
+    /// Transfers between the quadrants of a worker.
+    pub transfers: Duration,
+    /// Waiting for data.
+    pub data: Duration,
+    /// Tests.
+    pub testing: Duration,
+}
+
+impl Clock {
+    /// Share of training that went into communication: waiting for other workers and moving gradients between
+    /// quadrants.
+    pub fn communication_share(&self) -> f64 {
+        (self.waiting + self.transfers).as_secs_f64() / self.training.as_secs_f64().max(1e-9)
+    }
+}

@@ -1,0 +1,98 @@
+//! The effective settings of a training run: the solver file, then the flags.
+
+use quadrille_comm::protocol::Method;
+use quadrille_core::solver::{SolverSpec, easgd};
+use serde_json::{Value, json};
+
+use crate::cli::TrainArgs;
+use crate::failure::{Code, Failure};
+
+/// What a run was told, with nothing left open.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The solver, after the flags.
+    pub solver: SolverSpec,
+    /// Number of workers.
+    pub workers: usize,
+    /// How they exchange.
+    pub method: Method,
+    /// ρ; 0 outside EASGD.
+    pub rho: f32,
+    /// Seed of all random numbers.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Applies the flags to the solver.
+    pub fn new(mut solver: SolverSpec, args: &TrainArgs) -> Result<Self, Failure> {
+        solver.max_iter = args.max_iter.unwrap_or(solver.max_iter);
+        solver.test_interval = args.test_interval.unwrap_or(solver.test_interval);
+        let workers = args.workers.unwrap_or_else(|| default_workers(args));
+        let seed = args.seed.or(solver.seed).unwrap_or(1);
+        let elastic = args.method == Method::SyncEasgd3 && workers > 1;
+        let rho = args.rho.unwrap_or_else(|| easgd::recommended_rho(workers, solver.base_lr));
+        let beta = rho * solver.base_lr * workers as f32;
+        if elastic && !(rho.is_finite() && rho >= 0.0 && beta <= 1.0) {
+            return Err(Failure::new(
+                Code::Usage,
+                format!(
+                    "--rho {rho}: with {workers} workers and base_lr {} the centre is stable only for 0 <= rho <= {}",
+                    solver.base_lr,
+                    1.0 / (workers as f32 * solver.base_lr)
+                ),
+            ));
+        }
+        Ok(Self { workers, method: args.method, rho: if elastic { rho } else { 0.0 }, seed, solver })
+    }
+
+    /// Whether a centre pulls on the workers.
+    pub fn is_elastic(&self) -> bool {
+        self.workers > 1 && self.method == Method::SyncEasgd3
+    }
+
+    /// The method as it really runs: a single worker has nobody to exchange with.
+    pub fn method_name(&self) -> &'static str {
+        if self.workers == 1 { "sgd" } else { self.method.name() }
+    }
+
+    /// The learning rate of an iteration.
+    pub fn rate(&self, iteration: u64) -> f32 {
+        self.solver.policy.rate(self.solver.base_lr, iteration)
+    }
+
+    /// Whether the run tests before `iteration`.
+    pub fn tests_before(&self, iteration: u64, first: u64) -> bool {
+        let interval = self.solver.test_interval;
+        let due = interval > 0 && iteration.is_multiple_of(interval) && iteration != first;
+        due || (interval > 0 && iteration == first && first == 0 && self.solver.test_initialization)
+    }
+
+    /// The settings as they are stored with the run and compared between workers.
+    pub fn to_json(&self) -> Value {
+        let solver = &self.solver;
+        json!({
+            "net": solver.net,
+            "base_lr": solver.base_lr,
+            "lr_policy": format!("{:?}", solver.policy),
+            "momentum": solver.rule.momentum,
+            "weight_decay": solver.rule.weight_decay,
+            "regularization": format!("{:?}", solver.rule.decay),
+            "max_iter": solver.max_iter,
+            "test_iter": solver.test_iter,
+            "test_interval": solver.test_interval,
+            "snapshot": solver.snapshot,
+            "method": self.method_name(),
+            "workers": self.workers,
+            "rho": self.rho,
+            "seed": self.seed,
+        })
+    }
+}
+
+/// One worker, as in Caffe; two for the bundled demonstration where there are two CPUs, so that it shows what the
+/// program is for.
+fn default_workers(args: &TrainArgs) -> usize {
+    let demonstration = args.solver.is_none() && args.model.is_none() && args.snapshot.is_none();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if demonstration && cpus > 1 && args.machine.quadrants.is_none() { 2 } else { 1 }
+}

@@ -1,0 +1,69 @@
+//! `quadrille test`: accuracy and loss of trained weights.
+
+use quadrille_core::device::{Packed, Region, Scalars};
+use quadrille_core::net::Phase;
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::solver::SgdRule;
+use quadrille_cpu::{CpuWorker, EngineOptions, Program};
+use quadrille_io::data::{Order, Prefetcher};
+
+use crate::cli::TestArgs;
+use crate::failure::{Code, Failure};
+use crate::job::{PhaseJob, crews, load_net, no_data};
+use crate::pass::Pass;
+use crate::state::read_weights;
+
+/// Tests.
+pub fn run(args: &TestArgs) -> Result<(), Failure> {
+    let (spec, file) = load_net(args.model.as_deref(), None)?;
+    let job = PhaseJob::open(&spec, Phase::Test, &file, args.data.as_deref(), None)?;
+    let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
+    let machine = crews(&args.machine, 1, job.batch)?;
+    let nets = job.nets(machine.workers[0].len())?;
+    let mut weights = vec![0.0; nets[0].params.len()];
+    let missing = read_weights(&args.weights, &nets[0].params, &mut weights)?;
+    if !missing.is_empty() {
+        let message = format!("{}: it has no weights for {}", args.weights.display(), missing.join(", "));
+        return Err(Failure::new(Code::Data, message));
+    }
+    let options = PlanOptions { stage: Stage::Forward, elastic: false, chunk_layers: 1 };
+    let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
+    let engine = EngineOptions {
+        isa: machine.isa,
+        kernels: args.machine.kernels.clone(),
+        rule: SgdRule::default(),
+        elastic: false,
+        spin: machine.exclusive,
+    };
+    let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
+    println!("network     {} ({})", nets[0].name, nets[0].file);
+    println!("machine     {}; kernels for {}", machine.how, machine.isa);
+    let whole = job.dataset.len().div_ceil(job.batch) as u64;
+    let batches = args.iterations.unwrap_or(whole).max(1);
+    println!("data        {}: {batches} mini-batches of {}", job.dataset.name, job.batch);
+    let pass = Pass::new(nets, worker.devices(0));
+    pass.write_all(Region::Packed(Packed::Weights), &weights)?;
+    evaluate(&pass, &plan, &job, batches)
+}
+
+fn evaluate(pass: &Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<(), Failure> {
+    let names: Vec<String> = pass.output_names().map(str::to_owned).collect();
+    let mut sums = vec![0.0; names.len()];
+    let (mut loss, mut times) = (0.0, StepTimes::default());
+    let prefetch =
+        Prefetcher::start(job.dataset.clone(), Order::Sequential, &job.source.transform, job.batch, 0, 2)?;
+    for _ in 0..batches {
+        let batch = prefetch.next_batch()?;
+        pass.load(&batch.data, &batch.labels)?;
+        run_step(&pass.devices, plan, &Scalars::default(), &mut times)?;
+        pass.add_outputs(&mut sums)?;
+        loss += pass.loss()?;
+        prefetch.recycle(batch);
+    }
+    println!("Loss: {}", loss / batches as f32);
+    for (name, sum) in names.iter().zip(&sums) {
+        println!("{name} = {}", sum / batches as f32);
+    }
+    Ok(())
+}

@@ -1,0 +1,419 @@
+//! `quadrille train`: the training loop, and what it needs around it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quadrille_comm::handshake::Fingerprint;
+use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
+use quadrille_core::device::{Packed, Region, Scalars};
+use quadrille_core::net::{Net, Phase};
+use quadrille_core::run::run_step;
+use quadrille_io::{RunFolder, weights_hash};
+use serde_json::{Value, json};
+
+use crate::bundled;
+use crate::cli::TrainArgs;
+use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
+use crate::failure::{Code, Failure};
+use crate::job::{Crews, PhaseJob, crews, load_net, load_solver, no_data};
+use crate::progress::{Clock, Progress, Report, TestResult};
+use crate::settings::Settings;
+use crate::signal::StopAgreement;
+use crate::state::{RunState, SnapshotDesk, WorkerState, read_weights, write_caffemodel};
+use crate::worker::{Worker, WorkerParts};
+
+/// THE training loop, as every worker runs it. Returns the iterations that are done.
+fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>) -> Result<u64, Failure> {
+    let settings = run.settings;
+    let mut iteration = run.first;
+    while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration, worker.rank) {
+        if settings.tests_before(iteration, run.first) {
+            test(worker, settings, iteration, progress.as_deref_mut())?;
+        }
+        let start = Instant::now();
+        let rate = settings.rate(iteration);
+        let scalars = Scalars { iteration, rate, elastic: rate * settings.rho };
+
+        let batch = worker.batches.next_batch()?;
+        worker.clock.data += start.elapsed();
+        worker.pass.load(&batch.data, &batch.labels)?;
+        worker.exchange.start(&worker.pass, scalars.elastic)?;
+        run_step(&worker.pass.devices, &worker.plans.gradients, &scalars, &mut worker.times)?;
+        worker.note_transfers();
+        worker.clock.waiting += worker.exchange.finish(&worker.pass)?;
+        worker.update(&scalars)?;
+
+        worker.batches.recycle(batch);
+        let loss = worker.pass.loss()?;
+        worker.clock.training += start.elapsed();
+        if !loss.is_finite() {
+            return Err(not_finite(worker.rank, iteration, loss, rate));
+        }
+        if let Some(progress) = progress.as_deref_mut() {
+            let seconds = worker.clock.training.as_secs_f64();
+            progress.iteration(Report { iteration, loss, rate, seconds })?;
+        }
+        iteration += 1;
+        if settings.solver.snapshot > 0 && iteration.is_multiple_of(settings.solver.snapshot) {
+            leave_snapshot(worker, run, iteration)?;
+        }
+    }
+    Ok(iteration)
+}
+
+/// What all workers of a run share.
+struct Run<'a> {
+    settings: &'a Settings,
+    first: u64,
+    stop: Arc<StopAgreement>,
+    desk: &'a SnapshotDesk<'a>,
+    fingerprint: Fingerprint,
+}
+
+/// What a worker ends with.
+struct Outcome {
+    iterations: u64,
+    clock: Clock,
+    result: Vec<f32>,
+    test: TestResult,
+}
+
+fn not_finite(rank: usize, iteration: u64, loss: f32, rate: f32) -> Failure {
+    Failure::new(
+        Code::NotFinite,
+        format!(
+            "the loss of worker {rank} in iteration {iteration} is {loss} (learning rate {rate}); \
+             nothing was written after the last snapshot\n  hint: lower base_lr, or look for bad values in the data"
+        ),
+    )
+}
+
+fn test(
+    worker: &mut Worker,
+    settings: &Settings,
+    iteration: u64,
+    progress: Option<&mut Progress>,
+) -> Result<TestResult, Failure> {
+    let (outputs, result) = worker.test(settings.solver.test_iter)?;
+    if let Some(progress) = progress.filter(|_| worker.has_test()) {
+        progress.test(iteration, worker.clock.training.as_secs_f64(), &outputs, result)?;
+    }
+    Ok(result)
+}
+
+fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<(), Failure> {
+    let result = worker.result()?;
+    run.desk.leave(worker.rank, iteration, worker.state()?, &result)
+}
+
+/// A worker's life: join, train, last test, last snapshot.
+fn live(
+    mut worker: Worker,
+    run: &Run<'_>,
+    transport: ThreadTransport,
+    mut progress: Option<&mut Progress>,
+    centre: Vec<f32>,
+) -> Result<Outcome, Failure> {
+    if run.settings.workers > 1 {
+        worker.exchange = Exchange::join(run.settings.method, transport, run.fingerprint, centre)?;
+    }
+    let iterations = train(&mut worker, run, progress.as_deref_mut())?;
+    let len = worker.pass.nets[0].params.len();
+    worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
+    let stopped = iterations < run.settings.solver.max_iter;
+    let test = if stopped || run.settings.solver.test_interval == 0 {
+        TestResult::default()
+    } else {
+        test(&mut worker, run.settings, iterations, progress)?
+    };
+    if stopped || run.settings.solver.snapshot_after_train {
+        leave_snapshot(&mut worker, run, iterations)?;
+    }
+    Ok(Outcome { iterations, clock: worker.clock, result: worker.result()?, test })
+}
+
+/// Everything that is decided before the first worker starts.
+struct Prepared {
+    settings: Settings,
+    train: PhaseJob,
+    test: Option<PhaseJob>,
+    machine: Crews,
+    net: Net,
+    state: RunState,
+    folder: RunFolder,
+    lines: Vec<String>,
+}
+
+fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
+    let solver = load_solver(args.solver.as_deref())?;
+    let settings = Settings::new(solver, args)?;
+    let named = args.solver.as_deref().map(|path| (path, settings.solver.net.as_str()));
+    let (spec, file) = load_net(args.model.as_deref(), named)?;
+    let data = args.data.as_deref();
+    let train = PhaseJob::open(&spec, Phase::Train, &file, data, args.batch)?;
+    let train = train.ok_or_else(|| no_data(&spec, Phase::Train))?;
+    let test = match settings.solver.test_interval {
+        0 => None,
+        _ => PhaseJob::open(&spec, Phase::Test, &file, data, None)?,
+    };
+    let smallest = test.as_ref().map_or(train.batch, |t| t.batch.min(train.batch));
+    let machine = crews(&args.machine, settings.workers, smallest)?;
+    let net = train.nets(1)?.swap_remove(0);
+    let mut lines = Vec::new();
+    let state = initial_state(args, &settings, &net, &mut lines)?;
+    let folder = run_folder(args.run.as_deref(), &net.name, args.snapshot.is_some())?;
+    Ok(Prepared { settings, train, test, machine, net, state, folder, lines })
+}
+
+fn initial_state(
+    args: &TrainArgs,
+    settings: &Settings,
+    net: &Net,
+    lines: &mut Vec<String>,
+) -> Result<RunState, Failure> {
+    if let Some(path) = &args.snapshot {
+        lines.push(format!("start       snapshot {}", path.display()));
+        return RunState::read(path, &net.params, settings.workers);
+    }
+    let mut weights = vec![0.0; net.params.len()];
+    net.params.fill(settings.seed, &mut weights);
+    if let Some(path) = &args.weights {
+        let missing = read_weights(path, &net.params, &mut weights)?;
+        lines.push(format!("start       weights of {}", path.display()));
+        if !missing.is_empty() {
+            lines.push(format!("            not in the file, so filled anew: {}", missing.join(" ")));
+        }
+    }
+    let history = vec![0.0; weights.len()];
+    let state = WorkerState { weights: weights.clone(), history };
+    Ok(RunState { iteration: 0, result: weights, workers: vec![state; settings.workers] })
+}
+
+/// The folder of the run: the one that was asked for, or the first free `runs/NAME-NUMBER`.
+fn run_folder(asked: Option<&Path>, name: &str, goes_on: bool) -> Result<RunFolder, Failure> {
+    if let Some(path) = asked {
+        return Ok(if goes_on { RunFolder::open(path)? } else { RunFolder::create(path)? });
+    }
+    let name: String =
+        name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let name = if name.is_empty() { "net".to_owned() } else { name };
+    let path = (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).find(|p| !p.exists());
+    Ok(RunFolder::create(&path.unwrap_or_else(|| PathBuf::from("runs")))?)
+}
+
+/// The first lines: what the run decided, and why.
+fn announce(args: &TrainArgs, p: &Prepared, kernels: &[String]) {
+    let solver = args
+        .solver
+        .as_deref()
+        .map_or(format!("{} (bundled)", bundled::SOLVER_NAME), |s| s.display().to_string());
+    println!("solver      {solver}");
+    println!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
+    println!(
+        "data        {}: {} images {}x{}x{}, mini-batches of {} for each worker",
+        p.train.dataset.name,
+        p.train.dataset.len(),
+        p.train.dataset.shape[0],
+        p.train.dataset.shape[1],
+        p.train.dataset.shape[2],
+        p.train.batch
+    );
+    let settings = &p.settings;
+    let why = if settings.workers == 1 {
+        "one worker, nobody to exchange with".to_owned()
+    } else {
+        settings.method.reference().to_owned()
+    };
+    println!("method      {}: {why}", settings.method_name());
+    if args.workers.is_none() && settings.workers > 1 {
+        println!(
+            "            the bundled demonstration uses {} workers; --workers 1 for one",
+            settings.workers
+        );
+    }
+    if settings.is_elastic() {
+        println!(
+            "            rho {} (pull eta*rho = {} at the start)",
+            settings.rho,
+            settings.rho * settings.solver.base_lr
+        );
+    }
+    println!("machine     {}", p.machine.how);
+    println!(
+        "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
+        settings.workers,
+        p.machine.workers[0].len(),
+        p.machine.isa,
+        settings.seed
+    );
+    for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
+        println!("{line}");
+    }
+    for line in kernels {
+        println!("{line}");
+    }
+    if !settings.solver.ignored.is_empty() {
+        println!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
+    }
+    println!("run folder  {}", p.folder.path().display());
+}
+
+/// Trains.
+pub fn run(args: &TrainArgs) -> Result<(), Failure> {
+    let timeout = peer_timeout(args.peer_timeout)?;
+    let stop = StopAgreement::listen()?;
+    let prepared = prepare(args)?;
+    let workers = make_workers(args, &prepared)?;
+    announce(args, &prepared, &workers[0].notes);
+    let settings = &prepared.settings;
+    prepared.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
+    let meta = BTreeMap::from([
+        ("network".to_owned(), prepared.net.name.clone()),
+        ("settings".to_owned(), settings.to_json().to_string()),
+        ("data".to_owned(), prepared.train.dataset.hash.clone()),
+    ]);
+    let desk = SnapshotDesk::new(&prepared.folder, &prepared.net.params, meta, settings.workers);
+    let run = Run {
+        settings,
+        first: prepared.state.iteration,
+        stop,
+        desk: &desk,
+        fingerprint: fingerprint(&prepared),
+    };
+    let mut progress = Progress::new(
+        prepared.folder.metrics()?,
+        run.first,
+        settings.solver.max_iter,
+        settings.solver.display,
+        settings.workers * prepared.train.batch,
+        loss_name(&prepared.net),
+    );
+    let outcomes = live_together(workers, &run, &prepared.state.result, timeout, &mut progress)?;
+    conclude(&prepared, &run, &outcomes, &mut progress)
+}
+
+fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> {
+    let parts = p.machine.workers.iter().zip(&p.state.workers).enumerate().map(|(rank, (crews, state))| {
+        WorkerParts {
+            rank,
+            settings: &p.settings,
+            crews,
+            machine: &p.machine,
+            kernels: &args.machine.kernels,
+            train: &p.train,
+            test: p.test.as_ref(),
+            first: p.state.iteration,
+            state,
+        }
+    });
+    parts.map(|parts| Worker::new(&parts)).collect()
+}
+
+/// Runs every worker in a thread of its own. If one fails the others lose a peer and end, too; the failure that
+/// came first is the one that is told.
+fn live_together(
+    workers: Vec<Worker>,
+    run: &Run<'_>,
+    centre: &[f32],
+    timeout: Duration,
+    progress: &mut Progress,
+) -> Result<Vec<Outcome>, Failure> {
+    let transports = endpoints(workers.len(), timeout);
+    let mut progress = Some(progress);
+    let results: Vec<Result<Outcome, Failure>> = std::thread::scope(|scope| {
+        let handles: Vec<_> = workers
+            .into_iter()
+            .zip(transports)
+            .map(|(worker, transport)| {
+                let progress = progress.take();
+                scope.spawn(move || live(worker, run, transport, progress, centre.to_vec()))
+            })
+            .collect();
+        let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
+    });
+    let echo = results.iter().filter_map(|r| r.as_ref().err()).min_by_key(|f| f.is_echo()).cloned();
+    match echo {
+        Some(failure) => Err(failure),
+        None => results.into_iter().collect(),
+    }
+}
+
+fn loss_name(net: &Net) -> &str {
+    net.losses().next().map_or("loss", |(blob, _)| &net.blob(blob).name)
+}
+
+fn fingerprint(p: &Prepared) -> Fingerprint {
+    Fingerprint {
+        program: fingerprint_of(env!("CARGO_PKG_VERSION")),
+        network: fingerprint_of(&format!("{:?}", p.net.params)),
+        solver: fingerprint_of(&p.settings.to_json().to_string()),
+        seed: p.settings.seed,
+        parameters: p.net.params.len() as u64,
+    }
+}
+
+fn configuration(p: &Prepared) -> Value {
+    let mut configuration = p.settings.to_json();
+    let quadrants = p.machine.workers[0].len();
+    configuration["network"] = json!({"name": p.net.name, "file": p.net.file.to_string()});
+    configuration["batch"] = json!(p.train.batch);
+    configuration["quadrants"] = json!(quadrants);
+    configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
+    configuration["isa"] = json!(p.machine.isa.to_string());
+    configuration["data"] = json!({"name": p.train.dataset.name, "hash": p.train.dataset.hash});
+    configuration
+}
+
+/// Tells what came out.
+fn conclude(
+    p: &Prepared,
+    run: &Run<'_>,
+    outcomes: &[Outcome],
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let first = &outcomes[0];
+    let images = (first.iterations - run.first) as f64 * (p.settings.workers * p.train.batch) as f64;
+    let seconds = first.clock.training.as_secs_f64();
+    let hash = weights_hash(&first.result);
+    let summary = json!({
+        "accuracy": first.test.accuracy,
+        "test_loss": first.test.loss,
+        "iterations": first.iterations,
+        "seconds": seconds,
+        "test_seconds": first.clock.testing.as_secs_f64(),
+        "images_per_second": images / seconds.max(1e-9),
+        "communication_share": first.clock.communication_share(),
+        "data_share": first.clock.data.as_secs_f64() / seconds.max(1e-9),
+        "weights_hash": hash,
+        "method": p.settings.method_name(),
+        "workers": p.settings.workers,
+        "quadrants": p.machine.workers[0].len(),
+        "threads": p.machine.workers[0].first().map_or(0, |c| c.cpus.len()),
+        "isa": p.machine.isa.to_string(),
+        "seed": p.settings.seed,
+    });
+    progress.finish(&summary)?;
+    let snapshot = run.desk.latest();
+    if let Some(path) = &snapshot {
+        let model = path.with_extension("caffemodel");
+        write_caffemodel(&model, &p.net, &first.result)?;
+        println!("snapshot    {} (and .caffemodel)", path.display());
+    }
+    let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
+    println!(
+        "summary     accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
+         weights {hash}",
+        images / seconds.max(1e-9),
+        100.0 * first.clock.communication_share()
+    );
+    if first.iterations < p.settings.solver.max_iter {
+        let how = snapshot.map_or(String::new(), |s| format!("; go on with --snapshot {}", s.display()));
+        let message =
+            format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);
+        return Err(Failure::new(Code::Stopped, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! A worker: one replica in the sense of SGD and EASGD, with its devices, plans, data and place in the method.
+
+use std::time::Instant;
+
+use quadrille_core::device::{Packed, Region, Scalars};
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::Net;
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::rng::Sampler;
+use quadrille_core::run::{StepTimes, run_step};
+use quadrille_cpu::{CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
+use quadrille_io::data::{Order, Prefetcher};
+
+use crate::exchange::Exchange;
+use crate::failure::{Code, Failure};
+use crate::job::{Crews, PhaseJob};
+use crate::pass::Pass;
+use crate::progress::{Clock, TestResult};
+use crate::settings::Settings;
+use crate::state::WorkerState;
+
+/// The plans of an iteration. Without an exchange in between there is one; the update is part of it then.
+pub struct Plans {
+    /// Load, forward, backward, and sums over the quadrants; with a single worker the update, too.
+    pub gradients: Plan,
+    /// The update after an exchange.
+    pub update: Option<Plan>,
+}
+
+/// The test phase of a worker.
+struct Tester {
+    pass: Pass,
+    forward: Plan,
+    times: StepTimes<CpuEvent>,
+    job: PhaseJob,
+    /// The worker's own weights while those to be tested are in their place.
+    aside: Vec<f32>,
+}
+
+/// One worker.
+pub struct Worker {
+    /// Its number.
+    pub rank: usize,
+    /// Training.
+    pub pass: Pass,
+    /// What an iteration runs.
+    pub plans: Plans,
+    /// When the tasks of the last step ran.
+    pub times: StepTimes<CpuEvent>,
+    /// Its mini-batches.
+    pub batches: Prefetcher,
+    /// Its place in the method.
+    pub exchange: Exchange,
+    /// Where its time went.
+    pub clock: Clock,
+    tester: Option<Tester>,
+    workers: usize,
+    /// Implementations and refusals, for the first lines.
+    pub notes: Vec<String>,
+}
+
+fn plan(nets: &[Net], stage: Stage, elastic: bool) -> Result<Plan, Failure> {
+    let options = PlanOptions { stage, elastic, chunk_layers: 1 };
+    Plan::build(nets, options).map_err(|error| Failure::new(Code::Bug, error.to_string()))
+}
+
+impl Plans {
+    /// The plans for `nets` under `settings`.
+    pub fn new(nets: &[Net], settings: &Settings) -> Result<Self, Failure> {
+        if settings.workers == 1 {
+            return Ok(Self { gradients: plan(nets, Stage::Iteration, false)?, update: None });
+        }
+        let update = plan(nets, Stage::Update, settings.is_elastic())?;
+        Ok(Self { gradients: plan(nets, Stage::Gradients, false)?, update: Some(update) })
+    }
+}
+
+/// What a worker is made of.
+pub struct WorkerParts<'a> {
+    /// Its number.
+    pub rank: usize,
+    /// What the run was told.
+    pub settings: &'a Settings,
+    /// Its crews, one a quadrant.
+    pub crews: &'a [CrewSpec],
+    /// How the machine was cut.
+    pub machine: &'a Crews,
+    /// Forced implementations.
+    pub kernels: &'a [(String, String)],
+    /// Training.
+    pub train: &'a PhaseJob,
+    /// Testing, if there is any.
+    pub test: Option<&'a PhaseJob>,
+    /// The first iteration.
+    pub first: u64,
+    /// The state to start from.
+    pub state: &'a WorkerState,
+}
+
+impl Worker {
+    /// Makes devices, plans and data; the exchange comes with [`Worker::exchange`] later.
+    pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
+        let (settings, quadrants) = (parts.settings, parts.crews.len());
+        let nets = parts.train.nets(quadrants)?;
+        let test_nets = parts.test.map(|job| job.nets(quadrants)).transpose()?;
+        let plans = Plans::new(&nets, settings)?;
+        let forward = test_nets.as_ref().map(|nets| plan(nets, Stage::Forward, false)).transpose()?;
+        let train_plans: Vec<&Plan> = std::iter::once(&plans.gradients).chain(&plans.update).collect();
+        let test_plans: Vec<&Plan> = forward.iter().collect();
+        let mut programs = vec![Program { nets: &nets, plans: &train_plans }];
+        programs.extend(test_nets.as_ref().map(|nets| Program { nets, plans: &test_plans }));
+        let options = EngineOptions {
+            isa: parts.machine.isa,
+            kernels: parts.kernels.to_vec(),
+            rule: settings.solver.rule,
+            elastic: settings.is_elastic(),
+            spin: parts.machine.exclusive,
+        };
+        let engine = CpuWorker::new(parts.crews, &programs, &options)?;
+        let mut notes = engine.notes().to_vec();
+        let chosen: Vec<String> =
+            engine.choices().iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
+        notes.push(format!("kernels     {}", chosen.join(" ")));
+        let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
+        let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);
+        let batches = Prefetcher::start(
+            dataset,
+            Order::Shuffled(sampler),
+            transform,
+            parts.train.batch,
+            parts.first,
+            2,
+        )?;
+        let tester = match (parts.test, test_nets, forward) {
+            (Some(job), Some(nets), Some(forward)) => Some(Tester {
+                aside: vec![0.0; nets[0].params.len()],
+                pass: Pass::new(nets, engine.devices(1)),
+                forward,
+                times: StepTimes::default(),
+                job: job.clone(),
+            }),
+            _ => None,
+        };
+        let worker = Self {
+            rank: parts.rank,
+            pass: Pass::new(nets, engine.devices(0)),
+            plans,
+            times: StepTimes::default(),
+            batches,
+            exchange: Exchange::Alone,
+            clock: Clock::default(),
+            tester,
+            workers: settings.workers,
+            notes,
+        };
+        worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.weights)?;
+        worker.pass.write_all(Region::Packed(Packed::Histories), &parts.state.history)?;
+        Ok(worker)
+    }
+
+    /// Runs the update after an exchange; without one it was part of the first plan.
+    pub fn update(&mut self, scalars: &Scalars) -> Result<(), Failure> {
+        if let Some(update) = &self.plans.update {
+            run_step(&self.pass.devices, update, scalars, &mut self.times)?;
+        }
+        Ok(())
+    }
+
+    /// Notes how long the quadrants moved gradients in the last step.
+    pub fn note_transfers(&mut self) {
+        let spans = self.plans.gradients.nodes.iter().zip(self.times.spans());
+        let transfers = spans.filter(|(n, _)| {
+            n.device.0 == 0 && matches!(n.task.sub, SubTask::Accumulate | SubTask::Broadcast)
+        });
+        self.clock.transfers +=
+            std::time::Duration::from_nanos(transfers.map(|(_, span)| span.end - span.start).sum());
+    }
+
+    /// The worker's state after an iteration.
+    pub fn state(&self) -> Result<WorkerState, Failure> {
+        let len = self.pass.nets[0].params.len();
+        let mut state = WorkerState { weights: vec![0.0; len], history: vec![0.0; len] };
+        self.pass.read(Region::Packed(Packed::Weights), &mut state.weights)?;
+        self.pass.read(Region::Packed(Packed::Histories), &mut state.history)?;
+        Ok(state)
+    }
+
+    /// The weights that count, on every worker; every worker calls this.
+    pub fn result(&mut self) -> Result<Vec<f32>, Failure> {
+        let mut weights = vec![0.0; self.pass.nets[0].params.len()];
+        self.exchange.result(&self.pass, &mut weights)?;
+        Ok(weights)
+    }
+
+    /// Whether there is a test phase.
+    pub fn has_test(&self) -> bool {
+        self.tester.is_some()
+    }
+
+    /// Tests the weights that count on `batches` mini-batches, each worker on its share of them. Every worker
+    /// calls this; all get the same means.
+    pub fn test(&mut self, batches: u64) -> Result<(Vec<(String, f32)>, TestResult), Failure> {
+        let start = Instant::now();
+        let weights = self.result()?;
+        let Some(tester) = &mut self.tester else { return Ok((Vec::new(), TestResult::default())) };
+        self.pass.read(Region::Packed(Packed::Weights), &mut tester.aside)?;
+        self.pass.write_all(Region::Packed(Packed::Weights), &weights)?;
+        let names: Vec<String> = tester.pass.output_names().map(str::to_owned).collect();
+        // One more for the loss.
+        let mut sums = vec![0.0; names.len() + 1];
+        tester.run(batches, self.rank as u64, self.workers as u64, &mut sums)?;
+        self.pass.write_all(Region::Packed(Packed::Weights), &tester.aside)?;
+        self.exchange.sum(&mut sums)?;
+        sums.iter_mut().for_each(|sum| *sum /= batches.max(1) as f32);
+        let has_loss = tester.pass.nets[0].losses().next().is_some();
+        let result = TestResult {
+            accuracy: tester.accuracy_output().and_then(|i| sums.get(i).copied()),
+            loss: sums.pop().filter(|_| has_loss),
+        };
+        self.clock.testing += start.elapsed();
+        Ok((names.into_iter().zip(sums).collect(), result))
+    }
+}
+
+impl Tester {
+    /// Adds up the outputs of this worker's share of the mini-batches: a run of them, so that one prefetcher does.
+    fn run(&mut self, batches: u64, rank: u64, workers: u64, sums: &mut [f32]) -> Result<(), Failure> {
+        let share = batches * rank / workers..batches * (rank + 1) / workers;
+        if share.is_empty() {
+            return Ok(());
+        }
+        let (dataset, transform) = (self.job.dataset.clone(), &self.job.source.transform);
+        let prefetch =
+            Prefetcher::start(dataset, Order::Sequential, transform, self.job.batch, share.start, 2)?;
+        for _ in share {
+            let batch = prefetch.next_batch()?;
+            self.pass.load(&batch.data, &batch.labels)?;
+            run_step(&self.pass.devices, &self.forward, &Scalars::default(), &mut self.times)?;
+            let (loss, outputs) = sums.split_last_mut().ok_or_else(no_outputs)?;
+            *loss += self.pass.loss()?;
+            self.pass.add_outputs(outputs)?;
+            prefetch.recycle(batch);
+        }
+        Ok(())
+    }
+
+    /// The output that is the first Accuracy layer's.
+    fn accuracy_output(&self) -> Option<usize> {
+        let net = &self.pass.nets[0];
+        let layer =
+            net.layers.iter().find(|l| matches!(l.layer, quadrille_core::layer::Layer::Accuracy(_)))?;
+        let name = &net.blob(*layer.tops.first()?).name;
+        self.pass.output_names().position(|n| n == name)
+    }
+}
+
+fn no_outputs() -> Failure {
+    Failure::new(Code::Bug, "a test without a place for its loss")
+}
