@@ -89,8 +89,12 @@ mod tests {
         assert!(error.to_string().contains("file: cannot write a test: disk full"));
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(names(folder.path()), ["file"]);
+        // Who has the old file open keeps it: the name moved, the content was not overwritten.
+        let mut old = File::open(&path).unwrap();
         write(&path, "a test", |w| w.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(io::read_to_string(&mut old).unwrap(), "old");
+        assert_eq!(names(folder.path()), ["file"]);
     }
 
     #[test]
