@@ -54,7 +54,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     fill(&pass)?;
     let (rows, iterations) = measure(&pass, &plan, args.iterations.max(1))?;
     let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
-    let peak = measured_peak(machine.isa, threads);
+    let peak = measured_peak(Isa::detect(), threads);
     let report =
         Report { pass: &pass, rows: &rows, iterations: &iterations, peak, threads, machine: &machine };
     if args.json {
@@ -188,7 +188,7 @@ struct LayerTime {
 impl Report<'_> {
     fn ms(&self, layer: usize, subs: &[SubTask]) -> f64 {
         let of_layer = self.rows.iter().filter(|r| r.layer.0 == layer && subs.contains(&r.sub));
-        of_layer.map(|r| median(&r.samples)).sum()
+        of_layer.map(|r| median(&r.samples)).fold(0.0, |sum, ms| sum + ms)
     }
 
     fn layer(&self, layer: usize) -> LayerTime {
