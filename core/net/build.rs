@@ -241,8 +241,8 @@ impl Builder {
     }
 
     /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, or
-    /// because its producer's backward asks for the values that it made. Caffe overwrites in the second case and
-    /// computes a wrong gradient; here the layer gets memory of its own, which changes nothing else.
+    /// because its producer's backward asks for the values that it made. Caffe overwrites in the second case, too,
+    /// and takes the gradient at other values; here the layer gets memory of its own, which changes nothing else.
     fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
         let producer = self.net.layer(self.net.blob(blob).producer);
         match (&producer.layer, layer) {
