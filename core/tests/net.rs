@@ -128,94 +128,81 @@ fn strings(words: &[&str]) -> Vec<String> {
 
 type Change = fn(&mut LayerSpec);
 
+/// Layer, field, what is wrong with it, and a part of the complaint.
+const COMPLAINTS: [(&str, &str, Change, &str); 19] = [
+    ("conv", "bottom", |l| l.bottoms = strings(&["dta"]), "no layer above makes the blob \"dta\""),
+    ("conv", "bottom", |l| l.bottoms = strings(&["data", "data"]), "2 given; a layer of type Convolution"),
+    ("relu", "top", |l| l.tops = strings(&["data"]), "another layer already makes the blob \"data\""),
+    ("data", "top", |l| l.tops = strings(&["data", "data"]), "\"data\" is there twice"),
+    ("ip", "top", |l| l.tops = strings(&["conv"]), "InnerProduct cannot work in place"),
+    ("relu", "top", |l| l.layer = relu(-0.5), "ReLU cannot work in place"),
+    ("relu", "name", |l| l.name = "conv".into(), "another layer has this name"),
+    (
+        "conv",
+        "param",
+        |l| l.params = vec![ParamSpec::default(); 3],
+        "3 given, but the layer has 2 parameters",
+    ),
+    ("relu", "param", |l| l.params = vec![ParamSpec::default()], "1 given, but the layer has 0 parameters"),
+    (
+        "conv",
+        "convolution_param.kernel_size",
+        |l| l.layer = convolution(7),
+        "kernel of 7x7 (dilation 1x1) is larger",
+    ),
+    (
+        "conv",
+        "pooling_param.kernel_size",
+        |l| l.layer = pooling(7),
+        "window of 7x7 is larger than its input of 6x6",
+    ),
+    ("data", "data_param.batch_size", |l| l.layer = data(0), "0; expected at least 1 image"),
+    (
+        "loss",
+        "bottom",
+        |l| l.bottoms = strings(&["ip", "data"]),
+        "144 labels (shape 4x1x6x6) for scores of shape 4x5",
+    ),
+    (
+        "loss",
+        "loss_weight",
+        |l| l.loss_weights = vec![1.0; 2],
+        "2 given; expected none, or one for each top (1)",
+    ),
+    ("ip", "loss_weight", |l| l.loss_weights = vec![1.0], "a layer of type InnerProduct cannot be a loss"),
+    (
+        "loss",
+        "propagate_down",
+        |l| l.propagate_down = vec![true],
+        "1 given; expected none, or one for each bottom (2)",
+    ),
+    ("relu", "relu_param.negative_slope", |l| l.layer = relu(f32::NAN), "expected a finite number"),
+    (
+        "loss",
+        "softmax_param.axis",
+        |l| {
+            l.layer = Layer::SoftmaxWithLoss(SoftmaxWithLoss {
+                axis: 2,
+                ignore_label: None,
+                normalization: Default::default(),
+            });
+        },
+        "axis 2 does not exist",
+    ),
+    (
+        "ip",
+        "exclude",
+        |l| {
+            l.include = vec![StateRule::default()];
+            l.exclude = vec![StateRule::default()];
+        },
+        "the layer has include rules, too",
+    ),
+];
+
 #[test]
 fn every_complaint_names_file_line_and_field() {
-    let cases: [(&str, &str, Change, &str); 19] = [
-        ("conv", "bottom", |l| l.bottoms = strings(&["dta"]), "no layer above makes the blob \"dta\""),
-        (
-            "conv",
-            "bottom",
-            |l| l.bottoms = strings(&["data", "data"]),
-            "2 given; a layer of type Convolution",
-        ),
-        ("relu", "top", |l| l.tops = strings(&["data"]), "another layer already makes the blob \"data\""),
-        ("data", "top", |l| l.tops = strings(&["data", "data"]), "\"data\" is there twice"),
-        ("ip", "top", |l| l.tops = strings(&["conv"]), "InnerProduct cannot work in place"),
-        ("relu", "top", |l| l.layer = relu(-0.5), "ReLU cannot work in place"),
-        ("relu", "name", |l| l.name = "conv".into(), "another layer has this name"),
-        (
-            "conv",
-            "param",
-            |l| l.params = vec![ParamSpec::default(); 3],
-            "3 given, but the layer has 2 parameters",
-        ),
-        (
-            "relu",
-            "param",
-            |l| l.params = vec![ParamSpec::default()],
-            "1 given, but the layer has 0 parameters",
-        ),
-        (
-            "conv",
-            "convolution_param.kernel_size",
-            |l| l.layer = convolution(7),
-            "kernel of 7x7 (dilation 1x1) is larger",
-        ),
-        (
-            "conv",
-            "pooling_param.kernel_size",
-            |l| l.layer = pooling(7),
-            "window of 7x7 is larger than its input of 6x6",
-        ),
-        ("data", "data_param.batch_size", |l| l.layer = data(0), "0; expected at least 1 image"),
-        (
-            "loss",
-            "bottom",
-            |l| l.bottoms = strings(&["ip", "data"]),
-            "144 labels (shape 4x1x6x6) for scores of shape 4x5",
-        ),
-        (
-            "loss",
-            "loss_weight",
-            |l| l.loss_weights = vec![1.0; 2],
-            "2 given; expected none, or one for each top (1)",
-        ),
-        (
-            "ip",
-            "loss_weight",
-            |l| l.loss_weights = vec![1.0],
-            "a layer of type InnerProduct cannot be a loss",
-        ),
-        (
-            "loss",
-            "propagate_down",
-            |l| l.propagate_down = vec![true],
-            "1 given; expected none, or one for each bottom (2)",
-        ),
-        ("relu", "relu_param.negative_slope", |l| l.layer = relu(f32::NAN), "expected a finite number"),
-        (
-            "loss",
-            "softmax_param.axis",
-            |l| {
-                l.layer = Layer::SoftmaxWithLoss(SoftmaxWithLoss {
-                    axis: 2,
-                    ignore_label: None,
-                    normalization: Default::default(),
-                });
-            },
-            "axis 2 does not exist",
-        ),
-        (
-            "ip",
-            "exclude",
-            |l| {
-                l.include = vec![StateRule::default()];
-                l.exclude = vec![StateRule::default()];
-            },
-            "the layer has include rules, too",
-        ),
-    ];
-    for (name, field, change, message) in cases {
+    for (name, field, change, message) in COMPLAINTS {
         let spec = changed(name, &[(field, 47)], change);
         let text = refused(&spec);
         assert!(text.starts_with("small.prototxt:47: layer \""), "{text}");
