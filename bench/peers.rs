@@ -88,7 +88,14 @@ fn number(text: &str, field: &str) -> Result<f64, String> {
 
 fn peer_ms(args: &Args, net: &str, layout: &str) -> Result<f64, String> {
     let mut command = Command::new(&args.python);
-    command.arg(&args.script).args(["--nets", net, "--threads", &args.threads.to_string(), "--layout", layout]);
+    command.arg(&args.script).args([
+        "--nets",
+        net,
+        "--threads",
+        &args.threads.to_string(),
+        "--layout",
+        layout,
+    ]);
     number(&output_of(&mut command)?, "ms")
 }
 
