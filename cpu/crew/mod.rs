@@ -4,9 +4,13 @@
 mod bell;
 mod queue;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 pub use bell::Bell;
-pub use queue::{Claim, LaneQueue, MAX_GRAINS, Ticket};
+#[cfg(not(loom))]
+pub(crate) use queue::MAX_GRAINS;
+pub use queue::{Claim, LaneQueue, Ticket};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

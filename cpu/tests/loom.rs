@@ -128,7 +128,11 @@ fn slots_are_used_again_around_the_ring() {
         let lane = Arc::new(Lane::new(2, &[1, 2, 1, 1]));
         let claimer = {
             let lane = lane.clone();
-            thread::spawn(move || (0..3).for_each(|_| drop(lane.work(nobody))))
+            thread::spawn(move || {
+                (0..3).for_each(|_| {
+                    lane.work(nobody);
+                })
+            })
         };
         for (seq, grains) in lane.grains.iter().enumerate() {
             while lane.queue.push_task(seq as u64, *grains).is_none() {
@@ -152,7 +156,11 @@ fn two_claimers_meet_while_slots_are_used_again() {
         let claimers: Vec<_> = (0..2)
             .map(|_| {
                 let lane = lane.clone();
-                thread::spawn(move || (0..2).for_each(|_| drop(lane.work(nobody))))
+                thread::spawn(move || {
+                    (0..2).for_each(|_| {
+                        lane.work(nobody);
+                    })
+                })
             })
             .collect();
         let pushed = lane.queue.push_task(2, 2).is_some();
