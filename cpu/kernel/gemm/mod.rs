@@ -3,7 +3,7 @@
 //! The algorithm stands here once: blocks of B are packed into panels as wide as the register tile, blocks of A
 //! into panels as high as it, and the tile of C is summed over the depth of the block. Each element of C is one
 //! chain of fused multiply-adds in ascending order of depth, block by block, so its value does not depend on how C
-//! was cut. The tiers differ in [`Simd`] and the size of the tile.
+//! was cut. The tiers differ in `Simd` and the size of the tile.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
