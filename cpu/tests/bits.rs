@@ -115,8 +115,9 @@ fn truth(weights: &[f32]) -> Truth {
 }
 
 /// The gradients of a whole net against the oracle, for the chosen kernels and for the naive ones. Maxima may tip when
-/// two are equal but for rounding, so this compares the net as a whole: the error of the gradients, as a vector, is at
-/// most that of a sum as long as the longest of the net, in each of its layers.
+/// two are equal but for rounding, so this compares the net as a whole: the error of the packed gradients, as a vector,
+/// is at most that of one sum as long as the longest of the net. What holds for each element of each layer is in
+/// `exact/`.
 #[test]
 fn gradients_of_a_whole_net() {
     let mut weights = vec![0.0; nets(small_lenet, BATCH, 1)[0].params.len()];
