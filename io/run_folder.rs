@@ -9,7 +9,7 @@ use crate::metrics::MetricsWriter;
 use crate::{metrics, whole};
 
 const WHAT: &str = "a run folder";
-const CONFIG: &str = "effective.prototxt";
+const CONFIG: &str = "effective.json";
 const SNAPSHOTS: &str = "snapshots";
 
 /// The folder of one run.
