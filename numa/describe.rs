@@ -18,7 +18,7 @@ pub fn describe(machine: &Machine, partition: &Partition, env: Env) -> String {
     machine_lines(&mut text, machine);
     text.push_str("\nNUMA nodes: memory and the CPUs near it\n");
     text.push_str(&table(&node_rows(machine)));
-    text.push_str("\nQuadrants: each trains on its own CPUs with the memory near them\n");
+    text.push_str("\nQuadrants: each trains on its own CPUs\n");
     text.push_str(&table(&quadrant_rows(partition)));
     push(&mut text, &format!("  {}.", partition.how));
     if !machine.notes.is_empty() {

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 /// The bundled solver.
-pub const SOLVER: &str = include_str!("../models/lenet/solver.prototxt");
+pub const SOLVER: &str = include_str!("../models/lenet/quick_solver.prototxt");
 /// The bundled network.
 pub const NET: &str = include_str!("../models/lenet/train_val.prototxt");
 /// How they are named in messages.
-pub const SOLVER_NAME: &str = "models/lenet/solver.prototxt";
+pub const SOLVER_NAME: &str = "models/lenet/quick_solver.prototxt";
 /// How they are named in messages.
 pub const NET_NAME: &str = "models/lenet/train_val.prototxt";
 

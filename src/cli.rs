@@ -107,7 +107,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N")]
     pub test_interval: Option<u64>,
     /// Seed of all random numbers [default: the solver's, or 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
     #[arg(long, value_name = "DIR")]

@@ -18,6 +18,8 @@ pub enum Code {
     Spec = 64,
     /// Data that is not what it should be.
     Data = 65,
+    /// An input that is not there.
+    Missing = 66,
     /// A bug of the program.
     Bug = 70,
     /// The machine or its environment did not give what is needed.

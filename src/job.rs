@@ -31,15 +31,28 @@ pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
 pub fn load_net(model: Option<&Path>, solver: Option<(&Path, &str)>) -> Result<(NetSpec, PathBuf), Failure> {
     let path = match (model, solver) {
         (Some(model), _) => model.to_owned(),
-        (None, Some((solver, net))) => {
-            let beside = solver.parent().unwrap_or(Path::new("")).join(net);
-            if !Path::new(net).exists() && beside.exists() { beside } else { net.into() }
-        }
+        (None, Some((solver, net))) => find_net(solver, net)?,
         (None, None) => {
             return Ok((parse_net(bundled::NET, bundled::NET_NAME)?, bundled::NET_NAME.into()));
         }
     };
     Ok((read_net(&path)?, path))
+}
+
+/// The network that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder
+/// above it, since Caffe's own solvers are written for the root of Caffe's sources.
+fn find_net(solver: &Path, net: &str) -> Result<PathBuf, Failure> {
+    let folders = solver.parent().map(Path::ancestors).into_iter().flatten();
+    let places: Vec<PathBuf> =
+        std::iter::once(PathBuf::from(net)).chain(folders.map(|folder| folder.join(net))).collect();
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        let mut tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+        tried.dedup();
+        Failure::new(
+            Code::Missing,
+            format!("{}: net: no file {net:?}; looked for {}", solver.display(), tried.join(", ")),
+        )
+    })
 }
 
 /// A phase of a network with its data set.
@@ -178,8 +191,8 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
         )));
     }
     let asked = (workers > 1 || args.quadrants.is_some()).then_some(workers.saturating_mul(quadrants));
-    let partition =
-        quadrille_numa::quadrants(&machine, asked, args.threads).map_err(|e| usage(e.to_string()))?;
+    let partition = quadrille_numa::quadrants(&machine, asked, args.threads)
+        .map_err(|e| usage(format!("{workers} worker(s) x {quadrants} quadrant(s): {e}")))?;
     Ok(assign(&machine, &partition, workers, args))
 }
 

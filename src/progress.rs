@@ -69,6 +69,7 @@ impl Progress {
             }
             None if due => {
                 let speed = self.speed(iteration + 1, seconds);
+                let (loss, rate) = (six_digits(loss), six_digits(rate));
                 println!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {loss}");
                 println!("    Train net output #0: {} = {loss} (* 1 = {loss} loss)", self.loss_name);
                 println!("Iteration {iteration}, lr = {rate}");
@@ -97,15 +98,15 @@ impl Progress {
         record.insert("seconds".into(), json!(seconds));
         if let Some(accuracy) = result.accuracy {
             self.accuracy = Some(accuracy);
-            record.insert("accuracy".into(), json!(accuracy));
+            record.insert("accuracy".into(), json!(six_digits(accuracy)));
         }
         if let Some(loss) = result.loss {
-            record.insert("test_loss".into(), json!(loss));
+            record.insert("test_loss".into(), json!(six_digits(loss)));
         }
         self.metrics.write(&Value::Object(record))?;
         self.say(&format!("Iteration {iteration}, Testing net (#0)"));
         for (index, (name, value)) in outputs.iter().enumerate() {
-            self.say(&format!("    Test net output #{index}: {name} = {value}"));
+            self.say(&format!("    Test net output #{index}: {name} = {}", six_digits(*value)));
         }
         Ok(())
     }
@@ -125,6 +126,11 @@ impl Progress {
         }
         Ok(self.metrics.write(&json!({ "summary": summary }))?)
     }
+}
+
+/// A number with six significant digits, as Caffe prints it: the digits behind them are rounding.
+pub fn six_digits(value: f32) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(f64::NAN)
 }
 
 /// What a test found, if the net has such outputs.

@@ -1,7 +1,7 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
 use quadrille_comm::protocol::Method;
-use quadrille_core::solver::{SolverSpec, easgd};
+use quadrille_core::solver::{Policy, SolverSpec, easgd};
 use serde_json::{Value, json};
 
 use crate::cli::TrainArgs;
@@ -26,11 +26,20 @@ impl Settings {
     /// Applies the flags to the solver.
     pub fn new(mut solver: SolverSpec, args: &TrainArgs) -> Result<Self, Failure> {
         solver.max_iter = args.max_iter.unwrap_or(solver.max_iter);
+        if let Policy::Poly { max, .. } = &mut solver.policy {
+            // The policy's end is the run's end, wherever that was said.
+            *max = solver.max_iter;
+        }
         solver.test_interval = args.test_interval.unwrap_or(solver.test_interval);
         let workers = args.workers.unwrap_or_else(|| default_workers(args));
         let seed = args.seed.or(solver.seed).unwrap_or(1);
         let elastic = args.method == Method::SyncEasgd3 && workers > 1;
         let rho = args.rho.unwrap_or_else(|| easgd::recommended_rho(workers, solver.base_lr));
+        if args.rho.is_some() && !elastic {
+            let message =
+                format!("--rho {rho}: only sync-easgd with at least 2 workers has a centre that pulls");
+            return Err(Failure::new(Code::Usage, message));
+        }
         let beta = rho * solver.base_lr * workers as f32;
         if elastic && !(rho.is_finite() && rho >= 0.0 && beta <= 1.0) {
             return Err(Failure::new(
@@ -92,7 +101,7 @@ impl Settings {
 /// One worker, as in Caffe; two for the bundled demonstration where there are two CPUs, so that it shows what the
 /// program is for.
 fn default_workers(args: &TrainArgs) -> usize {
-    let demonstration = args.solver.is_none() && args.model.is_none() && args.snapshot.is_none();
+    let demonstration = args.solver.is_none() && args.model.is_none();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     if demonstration && cpus > 1 && args.machine.quadrants.is_none() { 2 } else { 1 }
 }

@@ -106,8 +106,14 @@ impl RunState {
     /// Reads a run back for a net of `layout` and `workers` workers.
     ///
     /// # Errors
-    /// If the file is damaged, or is of another network or number of workers.
-    pub fn read(path: &Path, layout: &ParamLayout, workers: usize) -> Result<Self, Failure> {
+    /// If the file is damaged, or is of another network or number of workers, or differs from the run in one of
+    /// the values of `identity`.
+    pub fn read(
+        path: &Path,
+        layout: &ParamLayout,
+        workers: usize,
+        identity: &BTreeMap<String, String>,
+    ) -> Result<Self, Failure> {
         let snapshot = Snapshot::read(path)?;
         let number = |name: &str| -> Result<u64, Failure> {
             let value = snapshot.meta.get(name).and_then(|v| v.parse().ok());
@@ -117,6 +123,12 @@ impl RunState {
         let had = number("workers")?;
         if had != workers as u64 {
             return Err(refuse(path, format!("it is of {had} workers, not {workers}; add --workers {had}")));
+        }
+        for (name, value) in identity {
+            let other = snapshot.meta.get(name).map_or("unknown", String::as_str);
+            if other != value {
+                return Err(refuse(path, format!("its {name} is {other}, that of this run is {value}")));
+            }
         }
         let get = |prefix: &str| unpack(path, &snapshot, prefix, layout);
         let mut states = Vec::new();

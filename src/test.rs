@@ -12,6 +12,7 @@ use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
 use crate::job::{PhaseJob, crews, load_net, no_data};
 use crate::pass::Pass;
+use crate::progress::six_digits;
 use crate::state::read_weights;
 
 /// Tests.
@@ -61,9 +62,9 @@ fn evaluate(pass: &Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<()
         loss += pass.loss()?;
         prefetch.recycle(batch);
     }
-    println!("Loss: {}", loss / batches as f32);
+    println!("Loss: {}", six_digits(loss / batches as f32));
     for (name, sum) in names.iter().zip(&sums) {
-        println!("{name} = {}", sum / batches as f32);
+        println!("{name} = {}", six_digits(sum / batches as f32));
     }
     Ok(())
 }

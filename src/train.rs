@@ -18,7 +18,7 @@ use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::job::{Crews, PhaseJob, crews, load_net, load_solver, no_data};
-use crate::progress::{Clock, Progress, Report, TestResult};
+use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{RunState, SnapshotDesk, WorkerState, read_weights, write_caffemodel};
@@ -142,7 +142,8 @@ struct Prepared {
     machine: Crews,
     net: Net,
     state: RunState,
-    folder: RunFolder,
+    /// What a snapshot must have in common with the run that goes on from it.
+    identity: BTreeMap<String, String>,
     lines: Vec<String>,
 }
 
@@ -162,20 +163,33 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
     let mut lines = Vec::new();
-    let state = initial_state(args, &settings, &net, &mut lines)?;
-    let folder = run_folder(args.run.as_deref(), &net.name, args.snapshot.is_some())?;
-    Ok(Prepared { settings, train, test, machine, net, state, folder, lines })
+    let identity = identity(&settings, &train);
+    let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
+    Ok(Prepared { settings, train, test, machine, net, state, identity, lines })
+}
+
+/// What decides which samples a run sees in which order, and what its state means.
+fn identity(settings: &Settings, train: &PhaseJob) -> BTreeMap<String, String> {
+    [
+        ("method", settings.method_name().to_owned()),
+        ("seed", settings.seed.to_string()),
+        ("batch", train.batch.to_string()),
+        ("data", train.dataset.hash.clone()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 fn initial_state(
     args: &TrainArgs,
     settings: &Settings,
     net: &Net,
+    identity: &BTreeMap<String, String>,
     lines: &mut Vec<String>,
 ) -> Result<RunState, Failure> {
     if let Some(path) = &args.snapshot {
         lines.push(format!("start       snapshot {}", path.display()));
-        return RunState::read(path, &net.params, settings.workers);
+        return RunState::read(path, &net.params, settings.workers, identity);
     }
     let mut weights = vec![0.0; net.params.len()];
     net.params.fill(settings.seed, &mut weights);
@@ -204,7 +218,7 @@ fn run_folder(asked: Option<&Path>, name: &str, goes_on: bool) -> Result<RunFold
 }
 
 /// The first lines: what the run decided, and why.
-fn announce(args: &TrainArgs, p: &Prepared, kernels: &[String]) {
+fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[String]) {
     let solver = args
         .solver
         .as_deref()
@@ -257,7 +271,7 @@ fn announce(args: &TrainArgs, p: &Prepared, kernels: &[String]) {
     if !settings.solver.ignored.is_empty() {
         println!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
     }
-    println!("run folder  {}", p.folder.path().display());
+    println!("run folder  {}", folder.path().display());
 }
 
 /// Trains.
@@ -266,15 +280,14 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let stop = StopAgreement::listen()?;
     let prepared = prepare(args)?;
     let workers = make_workers(args, &prepared)?;
-    announce(args, &prepared, &workers[0].notes);
+    let folder = run_folder(args.run.as_deref(), &prepared.net.name, args.snapshot.is_some())?;
+    announce(args, &prepared, &folder, &workers[0].notes);
     let settings = &prepared.settings;
-    prepared.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
-    let meta = BTreeMap::from([
-        ("network".to_owned(), prepared.net.name.clone()),
-        ("settings".to_owned(), settings.to_json().to_string()),
-        ("data".to_owned(), prepared.train.dataset.hash.clone()),
-    ]);
-    let desk = SnapshotDesk::new(&prepared.folder, &prepared.net.params, meta, settings.workers);
+    folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
+    let mut meta = prepared.identity.clone();
+    meta.insert("network".to_owned(), prepared.net.name.clone());
+    meta.insert("settings".to_owned(), settings.to_json().to_string());
+    let desk = SnapshotDesk::new(&folder, &prepared.net.params, meta, settings.workers);
     let run = Run {
         settings,
         first: prepared.state.iteration,
@@ -283,7 +296,7 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         fingerprint: fingerprint(&prepared),
     };
     let mut progress = Progress::new(
-        prepared.folder.metrics()?,
+        folder.metrics()?,
         run.first,
         settings.solver.max_iter,
         settings.solver.display,
@@ -379,8 +392,8 @@ fn conclude(
     let seconds = first.clock.training.as_secs_f64();
     let hash = weights_hash(&first.result);
     let summary = json!({
-        "accuracy": first.test.accuracy,
-        "test_loss": first.test.loss,
+        "accuracy": first.test.accuracy.map(six_digits),
+        "test_loss": first.test.loss.map(six_digits),
         "iterations": first.iterations,
         "seconds": seconds,
         "test_seconds": first.clock.testing.as_secs_f64(),
@@ -410,7 +423,10 @@ fn conclude(
         100.0 * first.clock.communication_share()
     );
     if first.iterations < p.settings.solver.max_iter {
-        let how = snapshot.map_or(String::new(), |s| format!("; go on with --snapshot {}", s.display()));
+        let workers = p.settings.workers;
+        let how = snapshot.map_or(String::new(), |s| {
+            format!("; to go on add --workers {workers} --snapshot {}", s.display())
+        });
         let message =
             format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);
         return Err(Failure::new(Code::Stopped, message));
