@@ -36,7 +36,7 @@ mod tests {
         children.max().unwrap_or(above)
     }
 
-    /// The text parser recurses along the schema, so this bounds its stack.
+    /// The text parser recurses along braces, of which the pass before it allows eight.
     #[test]
     fn messages_nest_no_deeper_than_six() {
         for message in ["NetParameter", "SolverParameter"] {

@@ -111,10 +111,6 @@ fn common(parameter: &LayerParameter, layer: Layer) -> Result<LayerSpec, Fault> 
             format!("{} values for {bottoms} bottoms; expected one for each", parameter.propagate_down.len()),
         ));
     }
-    if !parameter.propagate_down.iter().all(|down| *down) {
-        return Err(unsupported("propagate_down", "stopping gradients is")
-            .hint("lr_mult: 0 in the layers below keeps their parameters fixed"));
-    }
     for weight in &parameter.loss_weight {
         finite(*weight, "loss_weight")?;
     }

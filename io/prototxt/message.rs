@@ -1,18 +1,19 @@
-//! From text to a message of the schema, remembering the line of every field.
+//! From text to a message of the schema, with the line of every field.
 //!
-//! The text parser of prost-reflect does not tell where an error is and follows `[type.name]` to any depth; this
-//! one recurses only along the schema, which is acyclic, and the tests hold it against the other.
+//! The library parses; our own pass (`outline`) goes before it and says where its complaints belong.
 
 use std::sync::Arc;
 
-use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value};
+use miette::Diagnostic;
+use prost_reflect::text_format::ParseError;
+use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
-use super::tokens::{Token, Tokens, shortened};
-use super::value;
+use super::outline::Outline;
+use super::tokens::{Token, cut, shortened};
 
-/// More fields than any network has; bounds the memory that a file can take up.
-const MAX_FIELDS: usize = 200_000;
+/// Longest message of the library that is shown whole, in characters; it quotes the file without a limit.
+const MAX_SHOWN: usize = 200;
 
 /// A message and where everything in it was said.
 #[derive(Debug)]
@@ -31,244 +32,76 @@ pub(super) fn parse(
     kind: MessageDescriptor,
     subject: &str,
 ) -> Result<Parsed, SpecError> {
-    let mut message = DynamicMessage::new(kind);
-    let mut parser = Parser {
-        tokens: Tokens::new(text),
-        peeked: None,
-        line: 1,
-        path: Vec::new(),
-        fields: 0,
-        root: Lines { line: 1, ..Lines::default() },
-        parts: Vec::new(),
-        in_part: false,
-        subject: subject.to_owned(),
-        file: file.into(),
-    };
-    match parser.message(&mut message, None) {
-        Ok(()) => {}
-        Err(mut fault) => {
-            if fault.field.is_empty() {
-                fault.field = parser.path.join(".");
-            }
-            let site = Site { file: parser.file, line: parser.line, fields: Arc::new([]) };
-            return Err(fault.at(&site, &parser.subject));
-        }
+    let bytes = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);
+    let mut outline = Outline::new(bytes, kind.clone(), subject);
+    if let Err(fault) = outline.read(usize::MAX) {
+        return Err(outline.fault(fault, None, file));
     }
-    let Parser { root, parts, file, .. } = parser;
-    let site = root.into_site(&file);
-    let parts = parts.into_iter().map(|(name, lines)| (name, lines.into_site(&file))).collect();
-    Ok(Parsed { message, site, parts })
-}
-
-#[derive(Default)]
-struct Lines {
-    line: u32,
-    fields: Vec<(String, u32)>,
-}
-
-impl Lines {
-    /// Remembers the first line of a path. The schema bounds the number of different paths.
-    fn note(&mut self, path: &[String], line: u32) {
-        let path = path.join(".");
-        if !self.fields.iter().any(|(known, _)| *known == path) {
-            self.fields.push((path, line));
+    let text = outline.for_library();
+    match DynamicMessage::parse_text_format(kind.clone(), &text) {
+        Ok(message) => {
+            let (site, parts) = outline.into_sites(&Arc::from(file));
+            Ok(Parsed { message, site, parts })
         }
-    }
-
-    fn into_site(self, file: &Arc<str>) -> Site {
-        Site { file: file.clone(), line: self.line, fields: self.fields.into() }
+        Err(error) => {
+            let offset = error.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
+            // Without a label it is the end of the file.
+            let offset = offset.map_or(usize::MAX, |offset| in_file(offset, &outline.bare_lists));
+            let mut place = Outline::new(bytes, kind, subject);
+            Err(match place.read(offset) {
+                Ok(token) => {
+                    place.fault(complaint(&error, place.field(Some(&token)), &token), Some(&token), file)
+                }
+                Err(fault) => place.fault(fault, None, file),
+            })
+        }
     }
 }
 
-struct Parser<'a> {
-    tokens: Tokens<'a>,
-    peeked: Option<(u32, Result<Token<'a>, Fault>)>,
-    /// Line of the last word that was taken: where an error is.
-    line: u32,
-    /// Names of the fields that are being read, below the file or the part.
-    path: Vec<String>,
-    fields: usize,
-    root: Lines,
-    parts: Vec<(String, Lines)>,
-    in_part: bool,
-    subject: String,
-    file: Arc<str>,
+/// The offset in the file of an offset in the text that the library was given.
+fn in_file(offset: usize, bare_lists: &[usize]) -> usize {
+    offset - bare_lists.iter().enumerate().filter(|(added, at)| *at + added < offset).count()
 }
 
-impl<'a> Parser<'a> {
-    /// The next word; `None` if it is broken, which only matters to who takes it.
-    fn peek(&mut self) -> Option<&Token<'a>> {
-        self.peeked.get_or_insert_with(|| self.tokens.next()).1.as_ref().ok()
+/// What the library says about `token`, with our hint.
+fn complaint(error: &ParseError, field: Option<&FieldDescriptor>, token: &Token<'_>) -> Fault {
+    let fault = Fault::new("", cut(&error.to_string(), MAX_SHOWN));
+    match error.help().map(|help| help.to_string()).or_else(|| advice(field?, token)) {
+        Some(hint) => fault.hint(hint),
+        None => fault,
     }
+}
 
-    fn take(&mut self) -> Result<Token<'a>, Fault> {
-        let (line, token) = self.peeked.take().unwrap_or_else(|| self.tokens.next());
-        self.line = line;
-        token
-    }
-
-    fn takes(&mut self, sign: char) -> Result<bool, Fault> {
-        let found = self.peek() == Some(&Token::Sign(sign));
-        if found {
-            self.take()?;
+/// What one would write instead of `token` as a value of `field`.
+fn advice(field: &FieldDescriptor, token: &Token<'_>) -> Option<String> {
+    match (field.kind(), token) {
+        (Kind::Enum(names), Token::Word(word)) => {
+            let all: Vec<String> = names.values().map(|v| v.name().to_owned()).collect();
+            let close = did_you_mean(&shortened(word), all.iter().map(String::as_str));
+            Some(match close {
+                Some(close) => format!("did you mean {close}? {}", listed(&names)),
+                None => listed(&names),
+            })
         }
-        Ok(found)
-    }
-
-    /// Fields up to `end` (the end of the file if `None`).
-    fn message(&mut self, message: &mut DynamicMessage, end: Option<char>) -> Result<(), Fault> {
-        let opened = self.line;
-        loop {
-            match self.take()? {
-                Token::End if end.is_none() => return Ok(()),
-                Token::End => {
-                    return Err(Fault::new(
-                        "",
-                        format!("the file ends, but the '{{' of line {opened} is not closed"),
-                    )
-                    .hint("add the missing '}'; the indentation may show where"));
-                }
-                Token::Sign(sign) if Some(sign) == end => return Ok(()),
-                Token::Sign('[') => {
-                    return Err(Fault::new("", "'[' starts an extension, and Caffe's files have none"));
-                }
-                Token::Sign(sign @ ('}' | '>')) => {
-                    return Err(Fault::new("", format!("'{sign}' closes nothing that was opened"))
-                        .hint("remove it, or look for a missing '{' above"));
-                }
-                Token::Word(name) => self.field(message, name)?,
-                other => {
-                    return Err(Fault::new("", format!("expected a field name, found {}", other.describe())));
-                }
-            }
+        (Kind::Enum(names), Token::Text(_)) => Some(format!("write it without quotes; {}", listed(&names))),
+        (Kind::String, Token::Word(word)) => Some(format!("write \"{}\"", shortened(word))),
+        (Kind::String, Token::Text(text)) if text.contains('\\') => {
+            Some("write a backslash as \\\\, or use / in paths".to_owned())
         }
-    }
-
-    fn field(&mut self, message: &mut DynamicMessage, name: &str) -> Result<(), Fault> {
-        let line = self.line;
-        self.path.push(shortened(name));
-        let Some(field) = message.descriptor().get_field_by_name(name) else {
-            return Err(unknown_field(&message.descriptor(), name));
-        };
-        let is_message = matches!(field.kind(), Kind::Message(_));
-        let part = self.path.len() == 1 && !self.in_part && is_message && field.is_list();
-        match (self.in_part, self.parts.last_mut()) {
-            (true, Some((_, lines))) => lines.note(&self.path, line),
-            _ => self.root.note(&self.path, line),
-        }
-        if !field.is_list() && message.has_field(&field) {
-            return Err(Fault::new("", "is given twice, but can have only one value")
-                .hint("remove one of them, or look for a missing '}' above"));
-        }
-        if !self.takes(':')? && !is_message {
-            let found = self.take()?.describe();
-            return Err(Fault::new("", format!("expected ':' and a value, found {found}")));
-        }
-        if field.is_list() && self.takes('[')? {
-            if !self.takes(']')? {
-                loop {
-                    self.value(message, &field, part)?;
-                    if self.takes(']')? {
-                        break;
-                    }
-                    if !self.takes(',')? {
-                        let found = self.take()?.describe();
-                        return Err(Fault::new("", format!("expected ',' or ']', found {found}")));
-                    }
-                }
-            }
-        } else {
-            self.value(message, &field, part)?;
-        }
-        if !self.takes(',')? {
-            self.takes(';')?;
-        }
-        self.path.pop();
-        Ok(())
-    }
-
-    /// One value of `field`, put into `message`.
-    fn value(
-        &mut self,
-        message: &mut DynamicMessage,
-        field: &FieldDescriptor,
-        part: bool,
-    ) -> Result<(), Fault> {
-        self.fields += 1;
-        if self.fields > MAX_FIELDS {
-            return Err(Fault::new("", format!("the file has more than {MAX_FIELDS} fields")));
-        }
-        let value = match field.kind() {
-            Kind::Message(kind) => self.inner(&kind, field, part)?,
-            kind => self.scalar(&kind)?,
-        };
-        if field.is_list() {
-            if let Value::List(list) = message.get_field_mut(field) {
-                list.push(value);
-            }
-            return Ok(());
-        }
-        if let (true, "name", Value::String(name)) =
-            (self.in_part && self.path.len() == 1, field.name(), &value)
+        (_, Token::Number(digits))
+            if digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit()) =>
         {
-            self.subject = format!("{} {:?}", self.subject, shortened(name));
+            Some("a number that starts with 0 is octal, or hexadecimal after 0x".to_owned())
         }
-        message.set_field(field, value);
-        Ok(())
-    }
-
-    fn inner(
-        &mut self,
-        kind: &MessageDescriptor,
-        field: &FieldDescriptor,
-        part: bool,
-    ) -> Result<Value, Fault> {
-        let end = match self.take()? {
-            Token::Sign('{') => '}',
-            Token::Sign('<') => '>',
-            other => {
-                return Err(Fault::new("", format!("expected '{{', found {}", other.describe()))
-                    .hint(format!("write {} {{ ... }}", field.name())));
-            }
-        };
-        let mut inner = DynamicMessage::new(kind.clone());
-        if !part {
-            self.message(&mut inner, Some(end))?;
-            return Ok(Value::Message(inner));
+        (Kind::Message(_), Token::Word(_) | Token::Number(_) | Token::Text(_)) => {
+            Some(format!("write {} {{ ... }}", field.name()))
         }
-        let path = std::mem::take(&mut self.path);
-        let subject = std::mem::replace(&mut self.subject, field.name().to_owned());
-        self.parts.push((field.name().to_owned(), Lines { line: self.line, ..Lines::default() }));
-        self.in_part = true;
-        self.message(&mut inner, Some(end))?;
-        self.in_part = false;
-        (self.path, self.subject) = (path, subject);
-        Ok(Value::Message(inner))
-    }
-
-    fn scalar(&mut self, kind: &Kind) -> Result<Value, Fault> {
-        let negative = self.takes('-')?;
-        let token = self.take()?;
-        let Token::Text(mut text) = token else { return value::scalar(kind, negative, &token) };
-        while let Some(Token::Text(more)) = self.peek() {
-            text.extend_from_slice(more);
-            self.take()?;
-        }
-        value::scalar(kind, negative, &Token::Text(text))
+        _ => None,
     }
 }
 
-fn unknown_field(message: &MessageDescriptor, name: &str) -> Fault {
-    let fault = Fault::new("", format!("unknown field; {} has no such field", message.name()));
-    let names: Vec<String> = message.fields().map(|f| f.name().to_owned()).collect();
-    if let Some(close) = did_you_mean(&shortened(name), names.iter().map(String::as_str)) {
-        return fault.hint(format!("did you mean {close:?}?"));
-    }
-    let inside: Vec<String> = message
-        .fields()
-        .filter(|f| matches!(f.kind(), Kind::Message(inner) if inner.get_field_by_name(name).is_some()))
-        .map(|f| format!("{} {{ ... }}", f.name()))
-        .take(4)
-        .collect();
-    if inside.is_empty() { fault } else { fault.hint(format!("it belongs inside {}", inside.join(" or "))) }
+/// The values of an enum, as a hint.
+pub(super) fn listed(names: &EnumDescriptor) -> String {
+    let names: Vec<String> = names.values().map(|v| v.name().to_owned()).collect();
+    format!("expected one of {}", names.join(", "))
 }

@@ -1,17 +1,18 @@
 //! Network and solver files in protobuf's text format.
 //!
-//! Text becomes a message of the schema (`message`), the message becomes core's vocabulary (`net`, `layer`,
-//! `solver`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
+//! Text is bounded and its lines are noted (`tokens`, `outline`), the library makes it a message of the schema
+//! (`message`), the message becomes core's vocabulary (`net`, `layer`, `solver`). What
+//! Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod fields;
 mod layer;
 mod message;
 mod net;
+mod outline;
 mod solver;
 #[cfg(test)]
 mod tests;
 mod tokens;
-mod value;
 mod window;
 
 use std::fs::File;

@@ -22,6 +22,8 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
     let mut specs = Vec::with_capacity(layers.len() + 1);
     specs.extend(legacy_input(&net, &site).map_err(fault_at)?);
     let sites = parts.into_iter().filter(|(name, _)| name == "layer").map(|(_, site)| site);
+    // Two passes found the layers and their lines; were they to differ, no layer may get lost.
+    let sites = sites.chain(std::iter::repeat(site.clone()));
     for (message, site) in layers.iter().zip(sites) {
         specs.push(layer::convert(message, site)?);
     }

@@ -1,81 +1,71 @@
 //! The words of protobuf's text format, with their lines.
 //!
-//! Works on bytes: comments may be in any encoding, since files in the wild have Latin-1 in them; strings are
-//! checked for UTF-8 where they are used.
+//! They are cut as the library cuts them, but not understood: what a number or an escape means is its business.
+//! Works on bytes: comments may be in any encoding, since files in the wild have Latin-1 in them.
 
 use quadrille_core::site::Fault;
 
 /// One word.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Token<'a> {
     /// A field name, `true`, or the name of an enum value.
     Word(&'a str),
     /// A number without its sign, as written.
     Number(&'a str),
-    /// A string without quotes, escapes resolved.
-    Text(Vec<u8>),
-    /// One of `{}<>[]:,;-`.
+    /// A string without quotes, escapes as written.
+    Text(&'a str),
+    /// One of `{}<>[]:,;-./`.
     Sign(char),
     /// The end of the file.
     End,
 }
 
-impl Token<'_> {
-    /// The word as a message quotes it.
-    pub(super) fn describe(&self) -> String {
-        match self {
-            Self::Word(word) | Self::Number(word) => format!("'{}'", shortened(word)),
-            Self::Text(text) => format!("the string \"{}\"", shortened(&String::from_utf8_lossy(text))),
-            Self::Sign(sign) => format!("'{sign}'"),
-            Self::End => "the end of the file".to_owned(),
-        }
-    }
-}
-
 /// Long words are cut so that a broken file does not fill the screen.
 pub(super) fn shortened(word: &str) -> String {
-    if word.chars().count() <= 60 {
-        return word.to_owned();
+    cut(word, 60)
+}
+
+/// The first characters of `text`, at most `most`, with a sign that there are more.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
     }
-    word.chars().take(57).chain("...".chars()).collect()
+    text.chars().take(most - 3).chain("...".chars()).collect()
 }
 
 /// Cuts a file into words.
 pub(super) struct Tokens<'a> {
     bytes: &'a [u8],
-    at: usize,
-    line: u32,
+    /// The same with blanks for the comments that have been read.
+    pub(super) bare: Vec<u8>,
+    /// Offset behind the last word.
+    pub(super) at: usize,
+    /// Line of the last word.
+    pub(super) line: u32,
 }
 
 impl<'a> Tokens<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-        Self { bytes, at: 0, line: 1 }
+        Self { bytes, bare: bytes.to_vec(), at: 0, line: 1 }
     }
 
-    /// The next word and its line; a fault is said to be on the line of the word.
-    pub(super) fn next(&mut self) -> (u32, Result<Token<'a>, Fault>) {
+    /// The next word.
+    pub(super) fn next(&mut self) -> Result<Token<'a>, Fault> {
         self.skip_blanks();
-        let line = self.line;
-        let Some(&first) = self.bytes.get(self.at) else { return (line, Ok(Token::End)) };
-        let token = match first {
+        let Some(&first) = self.bytes.get(self.at) else { return Ok(Token::End) };
+        match first {
             b'"' | b'\'' => self.text(first),
-            b'A'..=b'Z' | b'a'..=b'z' | b'_' => Ok(Token::Word(self.word())),
-            b'0'..=b'9' => Ok(Token::Number(self.number())),
-            b'.' if self.bytes.get(self.at + 1).is_some_and(u8::is_ascii_digit) => {
-                Ok(Token::Number(self.number()))
-            }
-            b'{' | b'}' | b'<' | b'>' | b'[' | b']' | b':' | b',' | b';' | b'-' => {
+            b'A'..=b'Z' | b'a'..=b'z' | b'_' => Ok(Token::Word(self.take_while(is_word))),
+            b'0'..=b'9' => self.number(),
+            b'.' if self.bytes.get(self.at + 1).is_some_and(u8::is_ascii_digit) => self.number(),
+            b'{' | b'}' | b'<' | b'>' | b'[' | b']' | b':' | b',' | b';' | b'-' | b'.' | b'/' => {
                 self.at += 1;
                 Ok(Token::Sign(first.into()))
             }
-            b'\\' | 0x21..=0x7e => {
-                Err(Fault::new("", format!("'{}' has no meaning here", char::from(first))))
-            }
+            0x21..=0x7e => Err(Fault::new("", format!("'{}' has no meaning here", char::from(first)))),
             _ => Err(Fault::new("", format!("the byte 0x{first:02x} has no meaning outside of comments"))
                 .hint("is this a text file? weights (.caffemodel) are read elsewhere")),
-        };
-        (line, token)
+        }
     }
 
     fn skip_blanks(&mut self) {
@@ -85,7 +75,9 @@ impl<'a> Tokens<'a> {
                 b' ' | b'\t' | b'\r' | 0x0b | 0x0c => {}
                 b'#' => {
                     let rest = &self.bytes[self.at..];
-                    self.at += rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
+                    let length = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
+                    self.bare[self.at..self.at + length].fill(b' ');
+                    self.at += length;
                     continue;
                 }
                 _ => return,
@@ -94,98 +86,72 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn take_while(&mut self, more: impl Fn(usize, u8) -> bool) -> &'a str {
-        let start = self.at;
-        while self.bytes.get(self.at).is_some_and(|b| more(self.at - start, *b)) {
-            self.at += 1;
-        }
+    fn take_while(&mut self, more: impl Fn(u8) -> bool) -> &'a str {
+        let rest = &self.bytes[self.at..];
+        let length = rest.iter().position(|b| !more(*b)).unwrap_or(rest.len());
+        self.at += length;
         // Only called with ASCII predicates.
-        std::str::from_utf8(&self.bytes[start..self.at]).unwrap_or_default()
+        std::str::from_utf8(&rest[..length]).unwrap_or_default()
     }
 
-    fn word(&mut self) -> &'a str {
-        self.take_while(|_, b| b.is_ascii_alphanumeric() || b == b'_')
+    /// A number, which must not hang together with what follows: the library would take `1.name: "a"` for two
+    /// fields, of which this pass would see one.
+    fn number(&mut self) -> Result<Token<'a>, Fault> {
+        let start = self.at;
+        if self.bytes[start..].starts_with(b"0x") || self.bytes[start..].starts_with(b"0X") {
+            self.at += 2;
+            self.take_while(|b| b.is_ascii_hexdigit());
+        } else {
+            self.take_while(|b| b.is_ascii_digit());
+            if self.bytes.get(self.at) == Some(&b'.') {
+                self.at += 1;
+                self.take_while(|b| b.is_ascii_digit());
+            }
+            self.exponent();
+            if matches!(self.bytes.get(self.at), Some(b'f' | b'F')) {
+                self.at += 1;
+            }
+        }
+        let rest = self.take_while(|b| is_word(b) || b == b'.');
+        let whole = std::str::from_utf8(&self.bytes[start..self.at]).unwrap_or_default();
+        if rest.is_empty() {
+            Ok(Token::Number(whole))
+        } else {
+            Err(Fault::new("", format!("'{}' is not a number", shortened(whole))))
+        }
     }
 
-    /// Everything that hangs together from a digit on; whether it is a number is seen where its type is known.
-    fn number(&mut self) -> &'a str {
-        let text = &self.bytes[self.at..];
-        let hexadecimal = text.starts_with(b"0x") || text.starts_with(b"0X");
-        self.take_while(|i, b| {
-            let exponent = i > 0 && !hexadecimal && matches!(text[i - 1], b'e' | b'E');
-            b.is_ascii_alphanumeric() || b == b'_' || b == b'.' || (exponent && (b == b'-' || b == b'+'))
-        })
+    fn exponent(&mut self) {
+        let digits = match self.bytes[self.at..] {
+            [b'e' | b'E', b'+' | b'-', b'0'..=b'9', ..] => 2,
+            [b'e' | b'E', b'0'..=b'9', ..] => 1,
+            _ => return,
+        };
+        self.at += digits;
+        self.take_while(|b| b.is_ascii_digit());
     }
 
     fn text(&mut self, quote: u8) -> Result<Token<'a>, Fault> {
-        self.at += 1;
-        let mut text = Vec::new();
+        let unclosed = |what: &str| Err(Fault::new("", what).hint("add the missing quote"));
+        let start = self.at + 1;
+        self.at = start;
         loop {
-            let Some(&byte) = self.bytes.get(self.at) else {
-                return Err(Fault::new("", "the string has no closing quote").hint("add the missing quote"));
-            };
-            self.at += 1;
-            match byte {
-                b'\n' => {
-                    return Err(
-                        Fault::new("", "the string does not end on its line").hint("add the missing quote")
-                    );
-                }
-                0 => return Err(Fault::new("", "a string cannot hold the byte 0; write \\0")),
-                b'\\' => self.escape(&mut text)?,
-                _ if byte == quote => return Ok(Token::Text(text)),
-                _ => text.push(byte),
+            match self.bytes.get(self.at) {
+                None => return unclosed("the string has no closing quote"),
+                Some(b'\n') => return unclosed("the string does not end on its line"),
+                // Whatever is escaped does not end the string; a line end still does.
+                Some(b'\\') if self.bytes.get(self.at + 1).is_some_and(|b| *b != b'\n') => self.at += 2,
+                Some(byte) if *byte == quote => break,
+                Some(_) => self.at += 1,
             }
         }
-    }
-
-    /// The rest of an escape sequence, after the backslash.
-    fn escape(&mut self, text: &mut Vec<u8>) -> Result<(), Fault> {
-        let letter = self.bytes.get(self.at).copied().unwrap_or(b' ');
+        let text = std::str::from_utf8(&self.bytes[start..self.at])
+            .map_err(|_| Fault::new("", "the string is not UTF-8").hint("save the file as UTF-8"))?;
         self.at += 1;
-        let plain = match letter {
-            b'a' => 0x07,
-            b'b' => 0x08,
-            b'f' => 0x0c,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'v' => 0x0b,
-            b'?' | b'\\' | b'\'' | b'"' => letter,
-            b'0'..=b'7' => {
-                self.at -= 1;
-                return self.coded(8, 1, 3).and_then(|code| push_byte(code, text));
-            }
-            b'x' | b'X' => return self.coded(16, 1, 2).and_then(|code| push_byte(code, text)),
-            b'u' | b'U' => {
-                let digits = if letter == b'u' { 4 } else { 8 };
-                let character = char::from_u32(self.coded(16, digits, digits)?)
-                    .ok_or_else(|| Fault::new("", "the escape names no character"))?;
-                text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-                return Ok(());
-            }
-            _ => {
-                return Err(Fault::new("", "unknown escape sequence in a string")
-                    .hint("write a backslash as \\\\, or use / in paths"));
-            }
-        };
-        text.push(plain);
-        Ok(())
-    }
-
-    /// A number of `least` to `most` digits.
-    fn coded(&mut self, radix: u32, least: usize, most: usize) -> Result<u32, Fault> {
-        let digits = self.take_while(|i, b| i < most && char::from(b).is_digit(radix));
-        if digits.len() < least {
-            return Err(Fault::new("", "an escape sequence in a string has too few digits"));
-        }
-        u32::from_str_radix(digits, radix).map_err(|_| Fault::new("", "an escape sequence is out of range"))
+        Ok(Token::Text(text))
     }
 }
 
-fn push_byte(code: u32, text: &mut Vec<u8>) -> Result<(), Fault> {
-    let byte =
-        u8::try_from(code).map_err(|_| Fault::new("", "an escape sequence is larger than one byte"))?;
-    text.push(byte);
-    Ok(())
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }

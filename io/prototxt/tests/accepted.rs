@@ -134,6 +134,16 @@ fn small_layers_and_what_all_layers_share() {
 }
 
 #[test]
+fn gradients_go_where_the_layer_sends_them() {
+    let text = |inside: &str| {
+        format!("layer {{ name: \"s\" type: \"Accuracy\" bottom: \"a\" bottom: \"b\" {inside} }}")
+    };
+    assert!(one(&text("")).propagate_down.is_empty());
+    assert_eq!(one(&text("propagate_down: [true, false]")).propagate_down, [true, false]);
+    assert_eq!(one(&text("propagate_down: 0 propagate_down: f")).propagate_down, [false, false]);
+}
+
+#[test]
 fn data_with_the_transform_in_its_old_and_new_place() {
     let data = |inside: &str| match one(&format!("layer {{ name: \"d\" type: \"Data\" {inside} }}")).layer {
         Layer::Data(d) => (d.source, d.batch, d.transform.scale, d.transform.mean_values),

@@ -47,30 +47,43 @@ fn broken_text() {
             case("layer {\n name: \"a\"\n>\n", 3, "", &["layer \"a\": '>' closes nothing"]),
             case("name: \"a\nlayer {}\n", 1, "name", &["does not end on its line", "missing quote"]),
             case("name: \"a", 1, "name", &["no closing quote"]),
-            case("name: \"a\\q\"", 1, "name", &["unknown escape", "\\\\"]),
-            case("name: \"\\400\"", 1, "name", &["larger than one byte"]),
-            case("name: \"\\ud800\"", 1, "name", &["names no character"]),
-            case("name: \"a\"\nname: \"b\"\n", 2, "name", &["given twice", "missing '}' above"]),
-            case("name \"a\"", 1, "name", &["expected ':'", "the string \"a\""]),
-            case("name: ", 1, "name", &["expected a string in quotes, found the end of the file"]),
-            case(
-                "name: LeNet",
-                1,
-                "name",
-                &["expected a string in quotes, found 'LeNet'", "write \"LeNet\""],
-            ),
+            case("name: \"a\\q\"", 1, "name", &["invalid string escape", "\\\\"]),
+            case("name: \"\\400\"", 1, "name", &["invalid string escape"]),
+            case("name: \"\\ud800\"", 1, "name", &["invalid string escape"]),
+            case("name: \"a\"\nname: \"b\"\n", 2, "name", &["'name' is already set"]),
+            case("name \"a\"", 1, "name", &["expected ':'", "found '\"a\"'"]),
+            case("name: ", 1, "name", &["expected a string, but reached end of input"]),
+            case("name: LeNet", 1, "name", &["expected a string, but found 'LeNet'", "write \"LeNet\""]),
             case("\n[a.b] { }", 2, "", &["'[' starts an extension"]),
             case("layer {\n [a.b/c.d] { }\n}", 2, "", &["'[' starts an extension"]),
-            case("12: 3", 1, "", &["expected a field name, found '12'"]),
+            case("12: 3", 1, "", &["expected a field name, but found '12'"]),
             case("name: \"a\" @", 1, "", &["'@' has no meaning"]),
             case("name: \"a\"\n\u{7f}", 2, "", &["0x7f has no meaning", "text file"]),
-            case("force_backward: maybe", 1, "force_backward", &["expected true or false, found 'maybe'"]),
-            case("force_backward: 2", 1, "force_backward", &["expected true or false, found '2'"]),
-            case("layer: 5", 1, "layer", &["expected '{', found '5'", "layer { ... }"]),
-            case("input_dim: [1, 2 3]", 1, "input_dim", &["expected ',' or ']', found '3'"]),
-            case("input_dim: 3000000000", 1, "input_dim", &["from -2147483648 to 2147483647"]),
-            case("input_dim: 08", 1, "input_dim", &["a whole number", "'08'"]),
-            case("input_dim: 1.5", 1, "input_dim", &["a whole number", "'1.5'"]),
+            case("input_dim: 12abc", 1, "input_dim", &["'12abc' is not a number"]),
+            case("layer {\n loss_weight: 1.name: \"a\" }", 2, "loss_weight", &["'1.name' is not a number"]),
+            case(
+                "layer [{ name: \"a\" },\n{ name: 5 }]",
+                2,
+                "name",
+                &["layer: name: expected a string, but found '5'"],
+            ),
+            case(
+                "force_backward: maybe",
+                1,
+                "force_backward",
+                &["expected 'true' or 'false', but found 'maybe'"],
+            ),
+            case("force_backward: 2", 1, "force_backward", &["expected 0 or 1, but found '2'"]),
+            case("layer: 5", 1, "layer", &["expected '{' or '<', but found '5'", "layer { ... }"]),
+            case("input_dim: [1, 2 3]", 1, "input_dim", &["expected ',' or ']', but found '3'"]),
+            case(
+                "input_dim: 3000000000",
+                1,
+                "input_dim",
+                &["3000000000 is out of range", "between -2147483648 and 2147483647"],
+            ),
+            case("input_dim: 08", 1, "input_dim", &["found '8'", "starts with 0 is octal"]),
+            case("input_dim: 1.5", 1, "input_dim", &["expected an integer, but found '1.5'"]),
         ],
         net,
     );
@@ -98,7 +111,7 @@ fn unknown_names() {
                 "layer { name: \"p\" pooling_param {\n pool: MAXX } }",
                 2,
                 "pooling_param.pool",
-                &["unknown value 'MAXX'", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
+                &["value 'MAXX' was not found", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
             ),
             case(
                 "layer { name: \"p\" pooling_param { pool: \"MAX\" } }",
@@ -107,6 +120,7 @@ fn unknown_names() {
                 &["without quotes"],
             ),
             case("layer { name: \"p\" pooling_param { pool: 9 } }", 1, "pooling_param.pool", &["'9'"]),
+            case("state {\n phase: -1 }", 2, "state.phase", &["no sign", "expected one of TRAIN, TEST"]),
             case("base_lr: 0.1\nnet: \"a\"", 1, "base_lr", &["this is a solver file"]),
             case(
                 "layer {\n name: \"c\"\n type: \"Convolutoin\" }",
@@ -232,12 +246,6 @@ const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
         "propagate_down",
         "1 values for 0 bottoms",
     ),
-    (
-        "bottom: \"d\"\n propagate_down: false convolution_param { num_output: 3 kernel_size: 3 } }",
-        2,
-        "propagate_down",
-        "stopping gradients is not supported yet",
-    ),
     ("\n loss_weight: inf convolution_param { num_output: 3 kernel_size: 3 } }", 2, "loss_weight", "finite"),
 ];
 /// The same for a layer of type Data.
@@ -246,7 +254,12 @@ const DATA: &[(&str, u32, &str, &str)] = &[
     ("data_param {\n batch_size: 4 } }", 1, "data_param.source", "missing"),
     ("data_param { source: \"m\"\n batch_size: 0 } }", 2, "data_param.batch_size", "0; expected at least 1"),
     ("data_param {\n source: \"m\" } }", 1, "data_param.batch_size", "missing; expected at least 1"),
-    ("data_param { source: \"m\"\n batch_size: -1 } }", 2, "data_param.batch_size", "from 0 to 4294967295"),
+    (
+        "data_param { source: \"m\"\n batch_size: -1 } }",
+        2,
+        "data_param.batch_size",
+        "between 0 and 4294967295",
+    ),
     (
         "data_param { source: \"m\" batch_size: 1\n rand_skip: 5 } }",
         2,
@@ -414,6 +427,11 @@ fn files_that_are_too_large_too_deep_or_too_many() {
     assert!(net(&many).is_err_and(|e| e.message.contains("at most 20000")));
     let flood = "input_dim: 1 ".repeat(200_001);
     assert!(net(&flood).is_err_and(|e| e.message.contains("more than 200000 fields")));
+    let level = |depth: usize| format!("{}{}", "name {".repeat(depth), "}".repeat(depth));
+    assert!(net(&level(8)).is_err_and(|e| e.message.contains("expected a string")));
+    assert!(net(&level(9)).is_err_and(|e| e.message.contains("more than 8 deep")));
+    let list = format!("input_dim: [{} 1]", "1,".repeat(200_001));
+    assert!(net(&list).is_err_and(|e| e.message.contains("more than 200000 fields")));
     let long = format!("name: {}", "x".repeat(1 << 20));
     assert!(net(&long).unwrap_err().to_string().len() < 1000);
 }
@@ -427,4 +445,29 @@ fn files_that_are_not_there_or_not_text() {
     assert!(error.to_string().contains("not UTF-8") && error.field == "name" && error.line == 1);
     let error = parse_net(b"\n\xe9", "some.prototxt").unwrap_err();
     assert!(error.to_string().contains("0xe9") && error.line == 2);
+}
+
+/// Neither pass may recurse over a word, or take more than linear time for it.
+#[test]
+fn files_of_one_long_thing() {
+    const LENGTH: usize = 4 << 20;
+    for (head, piece, tail) in [
+        ("name: \"", "x", "\""),
+        ("name: \"", "\\n", "\""),
+        ("name: ", "'a'", ""),
+        ("name: ", "x", ""),
+        ("", "#\n", ""),
+        ("name: 5", " #\n", "}"),
+        ("name: 5", " #\n", ""),
+        ("", " ", ""),
+        ("#", "\u{e9}", ""),
+        ("force_backward: ", "0", ""),
+        ("layer { loss_weight: ", "1", "}"),
+        ("layer { loss_weight: 0.", "1", "}"),
+        ("layer { name: ", "'a'", "}"),
+        ("name", ":", ""),
+    ] {
+        let text = format!("{head}{}{tail}", piece.repeat(LENGTH / piece.len()));
+        assert!(net(&text).unwrap_err().to_string().len() < 1000);
+    }
 }
