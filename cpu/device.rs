@@ -228,7 +228,8 @@ impl CpuWorker {
     /// of `crews`. Programs share weights, gradients, histories and centre.
     ///
     /// # Errors
-    /// If a plan is not valid, a forced implementation does not fit, or threads are refused.
+    /// If a plan is not valid, the nets are not one for each crew with the same parameters, the CPU lacks the tier, a
+    /// forced implementation does not fit, or threads are refused.
     pub fn new(
         crews: &[CrewSpec],
         programs: &[Program<'_>],
@@ -240,6 +241,7 @@ impl CpuWorker {
                 Arc::new(PackedMemory::new(len, true, options.elastic))
             })
             .collect();
+        check_options(crews, programs, options)?;
         let mut choices = Vec::new();
         let mut scratch = 0;
         let mut bound = Vec::new();
@@ -263,9 +265,10 @@ impl CpuWorker {
             }
             bound.push(BoundProgram { nets, copies: distinct });
         }
-        let longest = programs.iter().flat_map(|p| p.plans).map(|p| p.nodes.len()).max().unwrap_or(0);
-        // Each task may have a wait for each other lane in front of it.
-        let lanes = Arc::new(Lanes::new(crews.len(), 2 * longest * LANES.max(crews.len())));
+        // No lane gets more than all tasks of a plan and all their waits.
+        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| 1 + n.waits.len()).sum::<usize>();
+        let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
+        let lanes = Arc::new(Lanes::new(crews.len(), longest));
         let bound = Arc::new(Bound {
             programs: bound,
             iteration: AtomicU64::new(0),
@@ -306,6 +309,36 @@ impl CpuWorker {
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
+}
+
+/// Checks what the engine relies on and nothing else has checked.
+fn check_options(
+    crews: &[CrewSpec],
+    programs: &[Program<'_>],
+    options: &EngineOptions,
+) -> Result<(), EngineError> {
+    if !options.isa.is_available() {
+        return Err(EngineError::Kernel(format!("this CPU has no {}", options.isa)));
+    }
+    if let Some(idle) = crews.iter().find(|c| c.cpus.is_empty()) {
+        return Err(EngineError::Threads(format!("{} has no thread that would work", idle.name)));
+    }
+    let place = |net: &Net| -> Vec<(String, std::ops::Range<usize>)> {
+        net.params.views().iter().map(|v| (v.name.clone(), v.range())).collect()
+    };
+    let first = programs.first().and_then(|p| p.nets.first()).map(place);
+    for program in programs {
+        if program.nets.len() != crews.len() {
+            let (nets, crews) = (program.nets.len(), crews.len());
+            return Err(EngineError::Plan(format!("{nets} nets for {crews} quadrants")));
+        }
+        if program.nets.iter().any(|net| Some(place(net)) != first) {
+            return Err(EngineError::Plan(
+                "nets with other parameters cannot share one packed buffer".into(),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn bind_net(
@@ -353,8 +386,11 @@ impl Event for CpuEvent {
     }
 
     fn span(&self) -> Option<Span> {
-        let (start, end) = self.engine.lanes.span(self.ticket);
-        self.is_done().then_some(Span { start, end })
+        // First whether it is done: only then are the times its own.
+        self.is_done().then(|| {
+            let (start, end) = self.engine.lanes.span(self.ticket);
+            Span { start, end }
+        })
     }
 }
 
@@ -399,6 +435,8 @@ impl CpuDevice {
     }
 
     fn region(&self, region: Region, len: usize) -> Result<crate::memory::Span, DeviceError> {
+        // After a failure threads may still be working on grains of other tasks.
+        self.check_alive()?;
         let span = self.memory().region(region).filter(|span| span.len() >= len);
         let span = span.ok_or_else(|| self.unknown(format!("{len} elements of {region:?}")))?;
         Ok(span.part(0..len))
@@ -427,9 +465,10 @@ impl Device for CpuDevice {
 
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CpuEvent, DeviceError> {
         let layers = self.engine.bound.programs[self.program].nets[self.index].layers.len();
+        let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {
-            Some(kind) if task.layer.0 < layers => {
+            Some(kind) if task.layer.0 < layers && !is_transfer => {
                 self.push(lane, Payload { program: self.program, kind: kind as u8, index: task.layer.0 })
             }
             _ => Err(self.unknown(format!("{} of layer {}", task.sub, task.layer.0))),

@@ -69,7 +69,6 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     fn new(len: usize) -> Self {
-        let len = len.max(ALIGN_ELEMENTS);
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
@@ -78,8 +77,10 @@ impl Arena {
     }
 
     fn layout(len: usize) -> Layout {
-        // Lengths come from checked shapes, far below the limit of an allocation.
-        Layout::from_size_align(len * size_of::<f32>(), ALIGN).unwrap_or(Layout::new::<f32>())
+        // Never of size 0, which the allocator does not take.
+        let bytes = len.max(ALIGN_ELEMENTS).checked_mul(size_of::<f32>());
+        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, ALIGN).ok());
+        layout.expect("checked shapes have lengths far below the limit of an allocation")
     }
 }
 
@@ -214,6 +215,7 @@ impl Memory {
             }
             Region::Stage(id) => self.map.stage(id)?,
         };
+        // A device that has no centre, say, has an empty arena for it.
         (span.offset + span.len <= self.arena(span.arena).len).then_some(span)
     }
 

@@ -12,18 +12,19 @@ use quadrille_cpu::isa::Isa;
 #[command(name = "quadrille", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
 Start here:
-  quadrille train                      train LeNet on MNIST (bundled) with Sync EASGD over two workers
-  quadrille train --solver S.prototxt  train your own network, given as Caffe solver and network files
-  quadrille train --workers 4          four workers under Sync EASGD (SC17)
-  quadrille train --quadrants 4        one worker on four quadrants, gradients summed by a tree
-  quadrille test --weights W           accuracy of trained weights
-  quadrille time --model N.prototxt    milliseconds and GFLOP/s of every layer
-  quadrille topo                       how the program sees this machine
+  quadrille train                   LeNet on MNIST, Sync EASGD, two workers
+  quadrille train --solver FILE     your own network, as Caffe files
+  quadrille train --workers 4       four workers under Sync EASGD (SC17)
+  quadrille train --quadrants 4     one worker on four quadrants
+  quadrille test --weights FILE     accuracy of trained weights
+  quadrille time --model FILE       milliseconds and GFLOP/s of every layer
+  quadrille topo                    how the program sees this machine
 
 Exit codes:
-  0 done                      2 wrong use            64 bad network or solver   65 bad data
-  66 missing input            70 a bug               71 the environment         73/74 cannot create/write
-  75 stopped early, snapshot is good: requeue        76 a peer was lost         77 values not finite")]
+  0 done            64 bad network or solver   73 cannot create
+  2 wrong use       65 bad data                74 cannot write
+ 70 a bug           66 missing input           76 a worker was lost
+ 71 environment     77 values not finite       75 stopped, good snapshot: requeue")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

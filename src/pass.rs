@@ -2,6 +2,7 @@
 
 use quadrille_core::device::{Device, Region};
 use quadrille_core::net::{BlobId, Net, StorageId};
+use quadrille_core::plan::tiles;
 use quadrille_core::task::Tile;
 use quadrille_cpu::CpuDevice;
 
@@ -24,19 +25,12 @@ pub struct Pass {
 impl Pass {
     /// Puts nets and devices together.
     pub fn new(nets: Vec<Net>, devices: Vec<CpuDevice>) -> Self {
-        let mut first = 0;
-        let tiles = nets
-            .iter()
-            .map(|net| {
-                first += net.batch();
-                Tile { first: first - net.batch(), images: net.batch() }
-            })
-            .collect();
+        let tiles = tiles(&nets);
         let net = &nets[0];
         let source = net.layers.iter().find(|l| l.layer.is_source());
         let tops = source.map_or(Vec::new(), |l| l.tops.iter().map(|t| net.blob(*t).data).collect());
         let outputs = net.outputs().filter(|b| net.blob(*b).shape.count() == 1).collect();
-        Self { tiles, batch: first, tops, outputs, nets, devices }
+        Self { batch: tiles.iter().map(|t| t.images).sum(), tiles, tops, outputs, nets, devices }
     }
 
     /// Images of the mini-batch, over all devices.

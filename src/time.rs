@@ -1,5 +1,6 @@
 //! `quadrille time`: what every layer costs.
 
+use std::path::Path;
 use std::time::Instant;
 
 use quadrille_core::device::{Packed, Region, Scalars};
@@ -13,7 +14,10 @@ use quadrille_core::task::Tile;
 use quadrille_cpu::isa::Isa;
 use quadrille_cpu::kernel::peak::fused_multiply_adds;
 use quadrille_cpu::{Choice, CpuWorker, EngineOptions, Program};
+use quadrille_io::data::{SearchPath, open};
 use serde_json::{Value, json};
+
+use crate::bundled;
 
 use crate::cli::TimeArgs;
 use crate::failure::{Code, Failure};
@@ -22,10 +26,6 @@ use crate::pass::Pass;
 
 /// Iterations that are run before the clock counts.
 const WARM_UP: u64 = 5;
-/// Sample shape for a data layer whose data set nobody opens: the layer above decides nothing about it, so the
-/// bundled network's is taken.
-const MADE_UP_SAMPLE: [usize; 3] = [1, 28, 28];
-
 /// Milliseconds of one layer and one sub-task.
 struct Row {
     layer: LayerId,
@@ -36,8 +36,9 @@ struct Row {
 
 /// Measures.
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
-    let (spec, _) = load_net(args.model.as_deref(), None)?;
-    let (spec, batch) = with_made_up_data(spec, args.batch)?;
+    let (spec, file) = load_net(args.model.as_deref(), None)?;
+    let spec = with_samples(spec, &file)?;
+    let (spec, batch) = with_batch(spec, args.batch)?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
@@ -65,15 +66,26 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives data layers a shape and a batch without opening their data sets.
-fn with_made_up_data(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize), Failure> {
+/// Takes the shape of the samples from the data set. What is in it is not used: the data is made up.
+fn with_samples(mut spec: NetSpec, file: &Path) -> Result<NetSpec, Failure> {
+    let state = NetState::new(Phase::Train);
+    for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
+        if let Layer::Data(data) = &mut layer.layer {
+            let search = SearchPath::usual(file, bundled::repository().as_deref());
+            data.sample = Some(open(&data.source, None, Phase::Train, &search)?.shape);
+        }
+    }
+    Ok(spec)
+}
+
+/// Gives every source `batch` images, if that is asked for; returns the batch.
+fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize), Failure> {
     let state = NetState::new(Phase::Train);
     let mut found = None;
     for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
         match &mut layer.layer {
             Layer::Data(data) => {
                 data.batch = batch.unwrap_or(data.batch);
-                data.sample.get_or_insert(MADE_UP_SAMPLE);
                 found = found.or(Some(data.batch));
             }
             Layer::Input(input) => {
@@ -85,15 +97,14 @@ fn with_made_up_data(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec
             _ => {}
         }
     }
-    // Whatever else is wrong with the network says itself when it is built.
-    let batch = found.unwrap_or(1);
     Net::build(&spec, &state, 1.0)?;
-    Ok((spec, batch))
+    // A network without any source does not get past its building.
+    Ok((spec, found.unwrap_or(1)))
 }
 
 fn cut(spec: &NetSpec, batch: usize, quadrants: usize) -> Result<Vec<Net>, Failure> {
     let net_of = |tile: Tile| {
-        let (spec, _) = with_made_up_data(spec.clone(), Some(tile.images))?;
+        let (spec, _) = with_batch(spec.clone(), Some(tile.images))?;
         Ok(Net::build(&spec, &NetState::new(Phase::Train), tile.images as f32 / batch as f32)?)
     };
     Tile::cut(batch, quadrants).into_iter().map(net_of).collect()

@@ -1,6 +1,6 @@
 //! Convolution over images: `Y[n,o,y,x] = b[o] + Σ W[o,i,p,q] · X[n, i, y·s + p·d − pad, x·s + q·d − pad]`.
 
-use super::{Accesses, Arity, Filler, Inferred, Meaning, Operand, ParamShape, SubTask};
+use super::{Accesses, Arity, Filler, Inferred, Meaning, Operand, ParamShape, SubTask, check_extents};
 use crate::shape::Shape;
 use crate::site::Fault;
 
@@ -28,13 +28,14 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    /// Height and width of the output for an input of `input` rows and columns.
+    /// Height and width of the output for an input of `input` rows and columns; `None` if the kernel is larger than
+    /// the padded input, or a kernel or stride is 0.
     pub fn output(&self, input: [usize; 2]) -> Option<[usize; 2]> {
         let mut out = [0; 2];
         for a in 0..2 {
-            let extent = (self.kernel[a] - 1).checked_mul(self.dilation[a])?.checked_add(1)?;
+            let extent = self.kernel[a].checked_sub(1)?.checked_mul(self.dilation[a])?.checked_add(1)?;
             let padded = self.pad[a].checked_mul(2)?.checked_add(input[a])?;
-            out[a] = padded.checked_sub(extent)? / self.stride[a] + 1;
+            out[a] = padded.checked_sub(extent)?.checked_div(self.stride[a])? + 1;
         }
         Some(out)
     }
@@ -43,15 +44,10 @@ impl Convolution {
         if self.num_output == 0 {
             return Err(Fault::new("convolution_param.num_output", "0; expected at least 1 output channel"));
         }
-        if self.kernel.contains(&0) {
-            return Err(Fault::new("convolution_param.kernel_size", "0; expected at least 1"));
-        }
-        if self.stride.contains(&0) {
-            return Err(Fault::new("convolution_param.stride", "0; expected at least 1"));
-        }
-        if self.dilation.contains(&0) {
-            return Err(Fault::new("convolution_param.dilation", "0; expected at least 1"));
-        }
+        check_extents("convolution_param.kernel_size", self.kernel, 1)?;
+        check_extents("convolution_param.stride", self.stride, 1)?;
+        check_extents("convolution_param.dilation", self.dilation, 1)?;
+        check_extents("convolution_param.pad", self.pad, 0)?;
         let group = self.group;
         if group == 0 || !channels.is_multiple_of(group) || !self.num_output.is_multiple_of(group) {
             return Err(Fault::new(
@@ -114,12 +110,14 @@ impl Meaning for Convolution {
     }
 
     fn flops(&self, sub: SubTask, bottoms: &[Shape], tops: &[Shape]) -> u64 {
-        let products = tops[0].count() as u64
-            * (bottoms[0].dim(1) / self.group * self.kernel[0] * self.kernel[1]) as u64;
         let outputs = tops[0].count() as u64;
+        let channels = (bottoms[0].dim(1) / self.group.max(1)) as u64;
+        let [kh, kw] = self.kernel.map(|k| k as u64);
+        let products = outputs.saturating_mul(channels).saturating_mul(kh).saturating_mul(kw);
+        let twice = products.saturating_mul(2);
         match sub {
-            SubTask::Forward => 2 * products + if self.bias { outputs } else { 0 },
-            SubTask::GradActivation | SubTask::GradWeight => 2 * products,
+            SubTask::Forward => twice.saturating_add(if self.bias { outputs } else { 0 }),
+            SubTask::GradActivation | SubTask::GradWeight => twice,
             SubTask::GradBias if self.bias => outputs,
             _ => 0,
         }
@@ -136,5 +134,60 @@ pub(super) fn weighted_accesses(sub: SubTask, bias: bool) -> Option<Accesses> {
         SubTask::GradWeight => Some(Accesses::new([TopGrad(0), Bottom(0)], [ParamGrad(0)])),
         SubTask::GradBias if bias => Some(Accesses::new([TopGrad(0)], [ParamGrad(1)])),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn convolution() -> Convolution {
+        Convolution {
+            num_output: 1,
+            kernel: [3; 2],
+            pad: [0; 2],
+            stride: [1; 2],
+            dilation: [1; 2],
+            group: 1,
+            bias: true,
+            weight_filler: Filler::default(),
+            bias_filler: Filler::default(),
+        }
+    }
+
+    #[test]
+    fn absurd_extents_are_refused() {
+        let input = [Shape::new([1, 1, 4, 4])];
+        for absurd in [0, u32::MAX as usize, usize::MAX] {
+            for (field, layer) in [
+                ("kernel_size", Convolution { kernel: [1, absurd], ..convolution() }),
+                ("stride", Convolution { stride: [absurd, 1], ..convolution() }),
+                ("dilation", Convolution { dilation: [absurd, 1], ..convolution() }),
+                ("pad", Convolution { pad: [1, absurd], ..convolution() }),
+            ] {
+                let refused = layer.infer(&input).map_err(|fault| fault.field);
+                if absurd > 0 || field != "pad" {
+                    assert_eq!(refused, Err(format!("convolution_param.{field}")), "{absurd}");
+                }
+                // Whatever they answer, they must not panic.
+                layer.output([4, 4]);
+                layer.flops(SubTask::Forward, &input, &input);
+            }
+        }
+        assert_eq!(Convolution { kernel: [0, 1], ..convolution() }.output([4, 4]), None);
+        assert_eq!(Convolution { stride: [1, 0], ..convolution() }.output([4, 4]), None);
+        let most = i32::MAX as usize;
+        let layer = Convolution { kernel: [most; 2], dilation: [most; 2], pad: [most; 2], ..convolution() };
+        assert!(layer.infer(&input).is_err());
+    }
+
+    #[test]
+    fn a_kernel_larger_than_its_input_is_refused_whatever_the_stride() {
+        for stride in [1, 2, 9] {
+            let layer = Convolution { kernel: [5; 2], stride: [stride; 2], ..convolution() };
+            let fault = layer.infer(&[Shape::new([1, 1, 4, 4])]).expect_err("5 does not go into 4");
+            assert_eq!(fault.field, "convolution_param.kernel_size");
+            assert!(fault.message.contains("larger than its input of 4x4"), "{}", fault.message);
+        }
     }
 }

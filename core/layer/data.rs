@@ -76,10 +76,13 @@ pub struct Input {
 
 impl Meaning for Input {
     fn arity(&self) -> Arity {
-        Arity { bottoms: 0..=0, tops: 1..=usize::MAX }
+        Arity { bottoms: 0..=0, tops: self.tops..=self.tops }
     }
 
     fn infer(&self, _: &[Shape]) -> Result<Inferred, Fault> {
+        if self.tops == 0 {
+            return Err(Fault::new("top", "0 given; a layer of type Input has at least 1"));
+        }
         let field = "input_param.shape";
         if self.shapes.len() != 1 && self.shapes.len() != self.tops {
             return Err(Fault::new(

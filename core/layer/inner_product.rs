@@ -62,11 +62,12 @@ impl Meaning for InnerProduct {
     }
 
     fn flops(&self, sub: SubTask, bottoms: &[Shape], tops: &[Shape]) -> u64 {
-        let products = (bottoms[0].count() * self.num_output) as u64;
         let outputs = tops[0].count() as u64;
+        let products = (bottoms[0].count() as u64).saturating_mul(self.num_output as u64);
+        let twice = products.saturating_mul(2);
         match sub {
-            SubTask::Forward => 2 * products + if self.bias { outputs } else { 0 },
-            SubTask::GradActivation | SubTask::GradWeight => 2 * products,
+            SubTask::Forward => twice.saturating_add(if self.bias { outputs } else { 0 }),
+            SubTask::GradActivation | SubTask::GradWeight => twice,
             SubTask::GradBias if self.bias => outputs,
             _ => 0,
         }

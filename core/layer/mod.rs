@@ -160,6 +160,21 @@ pub(crate) trait Meaning {
     }
 }
 
+/// Checks the extents of a window along its axes: at least `least`, and at most what Caffe's 32-bit counters hold,
+/// so that no later product of two of them overflows.
+fn check_extents(field: &str, extents: [usize; 2], least: usize) -> Result<(), Fault> {
+    const MOST: usize = i32::MAX as usize;
+    for extent in extents {
+        if extent < least {
+            return Err(Fault::new(field, format!("{extent}; expected at least {least}")));
+        }
+        if extent > MOST {
+            return Err(Fault::new(field, format!("{extent}; expected at most {MOST}")));
+        }
+    }
+    Ok(())
+}
+
 /// A layer: its type and its parameters as the network file states them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Layer {
@@ -181,7 +196,7 @@ pub enum Layer {
     SoftmaxWithLoss(SoftmaxWithLoss),
     /// Share of right answers.
     Accuracy(Accuracy),
-    /// One blob for several readers; inserted by the net, never written by users.
+    /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
 }
 

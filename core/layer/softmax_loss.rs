@@ -8,12 +8,12 @@ use crate::site::Fault;
 /// What the sum of losses is divided by; never by less than 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Normalization {
-    /// All labels, ignored ones too.
+    /// All labels (one for each place before and after the axis of the classes), ignored ones too.
     Full,
     /// The labels that are not ignored.
     #[default]
     Valid,
-    /// The images.
+    /// The extent before the axis of the classes: the images, if that is axis 1.
     BatchSize,
     /// Nothing.
     None,
@@ -32,7 +32,7 @@ pub struct SoftmaxWithLoss {
 }
 
 impl SoftmaxWithLoss {
-    /// The divisor of the loss, with `valid` labels that are not ignored, on a blob of `view` with `images` images.
+    /// The divisor of the loss, with `valid` labels that are not ignored, on a blob of `view`.
     pub fn divisor(&self, view: &ClassView, valid: usize) -> f32 {
         let divisor = match self.normalization {
             Normalization::Full => view.outer * view.inner,

@@ -14,10 +14,13 @@ pub struct Split {
 
 impl Meaning for Split {
     fn arity(&self) -> Arity {
-        Arity { bottoms: 1..=1, tops: 1..=usize::MAX }
+        Arity { bottoms: 1..=1, tops: self.tops..=self.tops }
     }
 
     fn infer(&self, bottoms: &[Shape]) -> Result<Inferred, Fault> {
+        if self.tops == 0 {
+            return Err(Fault::new("top", "0 given; a layer of type Split has at least 1"));
+        }
         Ok(Inferred { tops: vec![bottoms[0].clone(); self.tops], ..Inferred::default() })
     }
 

@@ -1,7 +1,7 @@
-//! From a network file to a [`Net`]: choose the layers of the phase, wire them, infer every shape, place every
-//! parameter, and find out who needs a gradient.
+//! From a network file to a [`Net`]: choose the layers of the phase, wire them, infer every shape and place every
+//! parameter.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::params::{ParamLayout, ParamView};
 use super::spec::{LayerSpec, NetSpec, NetState, Phase};
@@ -17,6 +17,9 @@ impl Net {
     /// # Errors
     /// A [`SpecError`] naming file, line and field of whatever cannot be.
     pub fn build(spec: &NetSpec, state: &NetState, loss_share: f32) -> Result<Self, SpecError> {
+        for layer in &spec.layers {
+            check_rules(layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
+        }
         let chosen: Vec<&LayerSpec> = spec.layers.iter().filter(|l| l.belongs(state)).collect();
         let file_site = Site { file: spec.file.clone(), ..Site::default() };
         if chosen.is_empty() {
@@ -26,10 +29,9 @@ impl Net {
         let readers = count_readers(&chosen);
         let mut builder = Builder::new(spec, state, loss_share, readers);
         for (index, layer) in chosen.iter().enumerate() {
-            let subject = format!("layer {:?}", layer.name);
-            builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject))?;
+            builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
-        let mut net = builder.net;
+        let Builder { mut net, stopped, .. } = builder;
         if state.phase == Phase::Train && net.losses().next().is_none() {
             let fault =
                 Fault::new("layer", "the network has no loss in phase TRAIN, so there is nothing to train")
@@ -37,66 +39,16 @@ impl Net {
             let last = chosen.last().map_or(&file_site, |l| &l.site);
             return Err(fault.at(last, "network"));
         }
-        net.find_gradients();
+        if state.phase == Phase::Train {
+            net.find_gradients(&stopped);
+        }
         Ok(net)
     }
+}
 
-    /// Gives gradients to the blobs that need one: those between trained parameters and the loss.
-    fn find_gradients(&mut self) {
-        let needs = self.needs_gradient();
-        let mut under_loss = vec![false; self.blobs.len()];
-        for index in (0..self.layers.len()).rev() {
-            let layer = &self.layers[index];
-            let contributes =
-                layer.loss_weights.iter().any(|w| *w != 0.0) || layer.tops.iter().any(|t| under_loss[t.0]);
-            self.layers[index].under_loss = contributes;
-            if contributes {
-                for bottom in self.layers[index].bottoms.clone() {
-                    under_loss[bottom.0] = true;
-                }
-            }
-        }
-        // Storage by storage of the values, so that in-place layers share their gradient's memory, too.
-        let mut of_data: HashMap<StorageId, StorageId> = HashMap::new();
-        for index in 0..self.blobs.len() {
-            if !(needs[index] && under_loss[index]) {
-                continue;
-            }
-            let blob = &self.blobs[index];
-            let producer = self.layer(blob.producer);
-            let in_place = !matches!(producer.layer, Layer::Split(_))
-                && producer.bottoms.iter().any(|b| self.blob(*b).data == blob.data);
-            let count = blob.shape.count();
-            let shared = in_place.then(|| of_data.get(&blob.data).copied()).flatten();
-            let grad = shared.unwrap_or_else(|| {
-                self.storages.push(count);
-                StorageId(self.storages.len() - 1)
-            });
-            of_data.insert(self.blobs[index].data, grad);
-            self.blobs[index].grad = Some(grad);
-        }
-    }
-
-    /// Blobs below which something is trained.
-    fn needs_gradient(&self) -> Vec<bool> {
-        let mut needs = vec![false; self.blobs.len()];
-        for layer in &self.layers {
-            let trained = layer.params.iter().any(|p| self.is_trained(*p));
-            let differentiable = layer.layer.accesses(SubTask::GradActivation);
-            if let (true, Some(accesses)) = (self.force_backward, &differentiable) {
-                for operand in &accesses.writes {
-                    if let Operand::BottomGrad(i) = operand {
-                        needs[layer.bottoms[*i].0] = true;
-                    }
-                }
-            }
-            let passes_on = differentiable.is_some() && layer.bottoms.iter().any(|b| needs[b.0]);
-            for top in &layer.tops {
-                needs[top.0] = trained || passes_on;
-            }
-        }
-        needs
-    }
+/// How errors name a layer.
+fn subject(layer: &LayerSpec) -> String {
+    format!("layer {:?}", layer.name)
 }
 
 /// A version of a blob in the file: the top `top` of the chosen layer `layer`.
@@ -125,6 +77,8 @@ struct Builder {
     readers: HashMap<Version, usize>,
     /// What the next reader of a name gets: one blob, or the tops of a split, last first.
     current: HashMap<String, Vec<BlobId>>,
+    /// Bottoms that are to get no gradient. Each blob has one reader, so it need not be said whose bottom.
+    stopped: HashSet<BlobId>,
     names: HashMap<String, u32>,
 }
 
@@ -141,14 +95,23 @@ impl Builder {
             params: ParamLayout::default(),
             force_backward: spec.force_backward,
         };
-        Self { net, loss_share, readers, current: HashMap::new(), names: HashMap::new() }
+        Self {
+            net,
+            loss_share,
+            readers,
+            current: HashMap::new(),
+            stopped: HashSet::new(),
+            names: HashMap::new(),
+        }
     }
 
     fn add(&mut self, index: usize, spec: &LayerSpec) -> Result<(), Fault> {
         if let Some(line) = self.names.insert(spec.name.clone(), spec.site.line) {
-            return Err(Fault::new("name", format!("another layer has this name (line {line})")));
+            let place = if line > 0 { format!(" (line {line})") } else { String::new() };
+            return Err(Fault::new("name", format!("another layer has this name{place}")));
         }
         check_arity(spec)?;
+        check_each("propagate_down", spec.propagate_down.len(), spec.bottoms.len(), "bottom")?;
         let bottoms = self.take_bottoms(spec)?;
         let shapes: Vec<Shape> = bottoms.iter().map(|b| self.net.blob(*b).shape.clone()).collect();
         let inferred = spec.layer.infer(&shapes)?;
@@ -167,6 +130,8 @@ impl Builder {
         for bottom in &bottoms {
             self.net.blobs[bottom.0].readers += 1;
         }
+        let down = bottoms.iter().zip(&spec.propagate_down);
+        self.stopped.extend(down.filter(|(_, down)| !**down).map(|(bottom, _)| *bottom));
         self.net.layers.push(NetLayer {
             name: spec.name.clone(),
             site: spec.site.clone(),
@@ -241,6 +206,12 @@ impl Builder {
         let automatic = [format!("(loss of {})", spec.name)];
         let names = if spec.tops.is_empty() && spec.layer.is_loss() { &automatic[..] } else { &spec.tops };
         for (i, name) in names.iter().enumerate() {
+            if names[..i].contains(name) {
+                return Err(Fault::new(
+                    "top",
+                    format!("{name:?} is there twice; each top needs a name of its own"),
+                ));
+            }
             let reads = spec.bottoms.iter().position(|b| b == name);
             let storage = match reads {
                 Some(bottom) => {
@@ -254,21 +225,39 @@ impl Builder {
                         )
                         .hint("give the top a name of its own"));
                     }
-                    // Others read the bottom, too: it was split and must keep its values.
-                    let split = matches!(
-                        self.net.layer(self.net.blob(bottoms[bottom]).producer).layer,
-                        Layer::Split(_)
-                    );
-                    (!split).then(|| self.net.blob(bottoms[bottom]).data)
+                    let kept = self.must_keep_values(bottoms[bottom], &spec.layer);
+                    (!kept).then(|| self.net.blob(bottoms[bottom]).data)
                 }
                 None if self.current.contains_key(name) => {
                     return Err(Fault::new("top", format!("another layer already makes the blob {name:?}")));
                 }
+                // A split only names its bottom anew.
+                None if matches!(spec.layer, Layer::Split(_)) => Some(self.net.blob(bottoms[0]).data),
                 None => None,
             };
             tops.push(self.add_blob(name, &inferred.tops[i], id, storage));
         }
         Ok(tops)
+    }
+
+    /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, or
+    /// because its producer's backward asks for the values that it made. Caffe overwrites in the second case, too,
+    /// and takes the gradient at other values; here the layer gets memory of its own, which changes nothing else.
+    fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
+        let producer = self.net.layer(self.net.blob(blob).producer);
+        match (&producer.layer, layer) {
+            // The tops of a split are one memory.
+            (Layer::Split(_), _) => true,
+            // A ReLU asks its top only which values are above 0, and a ReLU in place leaves that as it is.
+            (Layer::Relu(_), Layer::Relu(_)) => false,
+            (made_by, _) => {
+                let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
+                let backward = [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
+                let reads =
+                    backward.into_iter().filter_map(|sub| made_by.accesses(sub)).flat_map(|a| a.reads);
+                top.is_some_and(|top| reads.into_iter().any(|read| read == top))
+            }
+        }
     }
 
     fn add_blob(
@@ -288,15 +277,13 @@ impl Builder {
     }
 
     fn loss_weights(&self, spec: &LayerSpec, tops: usize) -> Result<Vec<f32>, Fault> {
-        if spec.loss_weights.len() > tops {
-            return Err(Fault::new(
-                "loss_weight",
-                format!("{} given, but the layer has {tops} tops", spec.loss_weights.len()),
-            ));
-        }
+        check_each("loss_weight", spec.loss_weights.len(), tops, "top")?;
         if spec.loss_weights.iter().any(|w| *w != 0.0) && !spec.layer.is_loss() {
             let kind = spec.layer.type_name();
             return Err(Fault::new("loss_weight", format!("a layer of type {kind} cannot be a loss here")));
+        }
+        if spec.loss_weights.iter().skip(1).any(|w| *w != 0.0) {
+            return Err(Fault::new("loss_weight", "only the first top is a loss; expected 0 for the others"));
         }
         let default = |i: usize| if i == 0 && spec.layer.is_loss() { 1.0 } else { 0.0 };
         Ok((0..tops)
@@ -331,6 +318,22 @@ impl Builder {
     }
 }
 
+/// What Caffe asks of the conditions of a layer, whether the layer belongs to the net or not.
+fn check_rules(spec: &LayerSpec) -> Result<(), Fault> {
+    if spec.include.is_empty() || spec.exclude.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::new("exclude", "the layer has include rules, too; expected only one of the two kinds"))
+}
+
+/// Checks a field that is said for no bottom (or top) or for each.
+fn check_each(field: &str, given: usize, each: usize, what: &str) -> Result<(), Fault> {
+    if given == 0 || given == each {
+        return Ok(());
+    }
+    Err(Fault::new(field, format!("{given} given; expected none, or one for each {what} ({each})")))
+}
+
 fn check_arity(spec: &LayerSpec) -> Result<(), Fault> {
     let arity = spec.layer.arity();
     let kind = spec.layer.type_name();
@@ -340,7 +343,6 @@ fn check_arity(spec: &LayerSpec) -> Result<(), Fault> {
         if !range.contains(&given) {
             let (low, high) = (*range.start(), *range.end());
             let expected = if low == high { format!("{low}") } else { format!("{low} to {high}") };
-            let expected = if high == usize::MAX { format!("at least {low}") } else { expected };
             return Err(Fault::new(field, format!("{given} given; a layer of type {kind} has {expected}")));
         }
     }

@@ -1,6 +1,7 @@
 //! A network: layers wired by blobs, with every shape known and every parameter placed.
 
 mod build;
+mod gradients;
 mod params;
 mod spec;
 
@@ -39,7 +40,7 @@ pub struct Blob {
     pub shape: Shape,
     /// Where its values lie.
     pub data: StorageId,
-    /// Where its gradient lies, if it has one.
+    /// Where its gradient lies, if it has one; never in phase TEST.
     pub grad: Option<StorageId>,
     /// The layer that makes it.
     pub producer: LayerId,
@@ -66,7 +67,7 @@ pub struct NetLayer {
     pub aux: Vec<AuxId>,
     /// Weight of each top in the loss, times the share of the mini-batch that this net computes.
     pub loss_weights: Vec<f32>,
-    /// Whether the loss depends on it, so that it takes part in backward.
+    /// Whether the gradient of the loss reaches it, so that it takes part in backward; never in phase TEST.
     pub under_loss: bool,
 }
 

@@ -98,13 +98,15 @@ pub struct LayerSpec {
     pub tops: Vec<String>,
     /// What it says about its parameters, in order.
     pub params: Vec<ParamSpec>,
-    /// Weights of its tops in the loss, in order.
+    /// Weights of its tops in the loss: none, or one for each.
     pub loss_weights: Vec<f32>,
-    /// Whether gradients go down, per bottom; empty leaves it to the net.
+    /// Whether gradients go down: none, or one for each bottom. `false` stops the gradient to that bottom unless
+    /// the net forces backward; `true` says nothing new, since a layer below which nothing is trained has no use
+    /// for a gradient.
     pub propagate_down: Vec<bool>,
     /// The layer belongs to a state if one of these holds …
     pub include: Vec<StateRule>,
-    /// … or, without those, if none of these does.
+    /// … or, without those, if none of these does. A layer cannot have both.
     pub exclude: Vec<StateRule>,
 }
 

@@ -77,19 +77,11 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(nets: &'a [Net], options: PlanOptions) -> Self {
-        let mut first = 0;
-        let tiles = nets
-            .iter()
-            .map(|net| {
-                first += net.batch();
-                Tile { first: first - net.batch(), images: net.batch() }
-            })
-            .collect();
         let lanes = nets.len() * LaneRole::ALL.len();
         Self {
             nets,
             options,
-            tiles,
+            tiles: tiles(nets),
             nodes: Vec::new(),
             log: AccessLog::default(),
             seen: vec![vec![None; lanes]; lanes],
@@ -236,6 +228,16 @@ impl<'a> Builder<'a> {
         let task = Task { layer, sub, tile: self.tiles[device.0] };
         self.nodes.push(Node { task, device, lane, copy, reads, writes, waits });
     }
+}
+
+/// The images of each device's net: one tile after the other.
+pub fn tiles(nets: &[Net]) -> Vec<Tile> {
+    let mut first = 0;
+    let tile = |net: &Net| {
+        first += net.batch();
+        Tile { first: first - net.batch(), images: net.batch() }
+    };
+    nets.iter().map(tile).collect()
 }
 
 /// The parameters of a layer that get a gradient and an update.

@@ -4,7 +4,7 @@
 mod build;
 mod cost;
 
-pub use build::{PlanError, PlanOptions};
+pub use build::{PlanError, PlanOptions, tiles};
 pub(crate) use build::{operand_buffer, trained_params};
 pub use cost::{CostModel, Rates};
 

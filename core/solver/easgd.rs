@@ -8,6 +8,7 @@
 ///
 /// `sum` is `Σ W_i` over the `workers` workers served in this step, taken *before* their own update;
 /// `elastic` is ηρ. All slices have one length (the packed buffer).
+#[inline]
 pub fn update_centre(centre: &mut [f32], sum: &[f32], workers: usize, elastic: f32) {
     assert_eq!(centre.len(), sum.len(), "centre and sum are the same packed buffer");
     let p = workers as f32;

@@ -3,11 +3,13 @@
 //! An event count. A thread *listens* (reads the epoch), looks for work, and only then *sleeps* unless the epoch
 //! has moved. Whoever makes work *rings* (moves the epoch, then wakes sleepers if there are any).
 //!
-//! Why nothing is missed: ring does `epoch += 1; read sleepers`, sleep does `sleepers += 1; read epoch`, all
-//! `SeqCst`, so they have one order and at least one side sees the other. If the ringer sees the sleeper, it takes
-//! the lock before it notifies; the sleeper holds the lock from its last look at the epoch until it waits, so the
-//! notification cannot fall between. If the sleeper sees the new epoch, it does not sleep. Work made before the
-//! listening is found by the look that follows. `cpu/tests/loom.rs` tries the orders.
+//! Why nothing is missed: ring does `epoch += 1; sleepers += 0`, sleep does `sleepers += 1; read epoch`. Both touch
+//! `sleepers` by a read-modify-write, so one comes first and the other reads from it: if the sleeper comes first,
+//! the ringer sees it; if the ringer comes first, the sleeper acquires what the ringer released and sees the new
+//! epoch. If the ringer sees the sleeper, it takes the lock before it notifies; the sleeper holds the lock from its
+//! last look at the epoch until it waits, so the notification cannot fall between. If the sleeper sees the new
+//! epoch, it does not sleep. Work made before the listening is found by the look that follows: the listener
+//! acquires the epoch that the ringer released. `cpu/tests/loom.rs` tries the orders.
 
 use super::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
 
@@ -34,8 +36,9 @@ impl Default for Bell {
 impl Bell {
     /// Says that there may be something new.
     pub fn ring(&self) {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        // Adding nothing is not loading: it takes part in the order of all changes of the count.
+        if self.sleepers.fetch_add(0, Ordering::AcqRel) > 0 {
             drop(self.lock.lock());
             self.wake.notify_all();
         }
@@ -43,18 +46,18 @@ impl Bell {
 
     /// The moment from which on [`Bell::sleep`] misses nothing.
     pub fn listen(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Sleeps until the bell has rung since `heard`.
     pub fn sleep(&self, heard: u64) {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::AcqRel);
         // The lock guards nothing that a panic could leave broken, so a poisoned one is as good.
         let mut guard = self.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        while self.epoch.load(Ordering::SeqCst) == heard {
+        while self.epoch.load(Ordering::Acquire) == heard {
             guard = self.wake.wait(guard).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         drop(guard);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 }

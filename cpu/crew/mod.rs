@@ -4,9 +4,13 @@
 mod bell;
 mod queue;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 pub use bell::Bell;
-pub use queue::{Claim, LaneQueue, MAX_GRAINS, Ticket};
+#[cfg(not(loom))]
+pub(crate) use queue::MAX_GRAINS;
+pub use queue::{Claim, LaneQueue, Ticket};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -179,7 +183,7 @@ impl Lanes {
                 }
                 span.1.store(self.now(), Ordering::Relaxed);
                 let empty = lane.queue.advance(seq);
-                self.finished(device, empty);
+                self.finished(empty);
             }
             return true;
         }
@@ -187,13 +191,13 @@ impl Lanes {
     }
 
     /// An entry is done: the next of its lane may start, and so may those that waited for it, in other quadrants,
-    /// too.
-    fn finished(&self, device: usize, empty: bool) {
+    /// too. If its lane is empty now, any quadrant may be idle: its last entry may have been a wait for this one.
+    fn finished(&self, empty: bool) {
         for quadrant in &self.quadrants {
             quadrant.work.ring();
-        }
-        if empty {
-            self.quadrants[device].idle.ring();
+            if empty {
+                quadrant.idle.ring();
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use quadrille_core::layer::{Accuracy, ClassView, Layer, Operand, SubTask};
 
+use super::softmax_loss::Truth;
 use super::{Binder, Grain, LayerKernel};
 use crate::memory::Span;
 
@@ -39,22 +40,22 @@ impl LayerKernel for Rows {
             )
         };
         let ClassView { classes, inner, .. } = self.view;
-        let (mut right, mut counted) = (0usize, 0usize);
+        let (mut right, mut counted) = (0.0f32, 0usize);
         for (at, label) in labels.iter().enumerate() {
-            if self.layer.ignore_label.is_some_and(|ignored| *label == ignored as f32) {
-                continue;
+            match Truth::of(*label, self.layer.ignore_label, classes) {
+                Truth::Ignored => continue,
+                Truth::Nonsense => right += f32::NAN,
+                Truth::Class(truth) => {
+                    let row = &scores[at / inner * classes * inner..];
+                    let score = |class: usize| row[class * inner + at % inner];
+                    // "Not lower" and not "at least as high", so that NaN is never right.
+                    let lower = |class: usize| score(class) < score(truth);
+                    let rivals = (0..classes).filter(|c| *c != truth && !lower(*c)).count();
+                    right += if rivals < self.layer.top_k { 1.0 } else { 0.0 };
+                }
             }
             counted += 1;
-            if !(*label >= 0.0 && *label < classes as f32) {
-                continue;
-            }
-            let row = &scores[at / inner * classes * inner..];
-            let score = |class: usize| row[class * inner + at % inner];
-            let truth = *label as usize;
-            // The true class itself is one of those at least as good.
-            let as_good = (0..classes).filter(|c| score(*c) >= score(truth)).count();
-            right += usize::from(as_good >= 1 && as_good <= self.layer.top_k);
         }
-        accuracy[0] = if counted == 0 { 0.0 } else { right as f32 / counted as f32 };
+        accuracy[0] = if counted == 0 { 0.0 } else { right / counted as f32 };
     }
 }

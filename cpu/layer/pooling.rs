@@ -75,8 +75,9 @@ impl Windows {
     fn maximum(&self, x: &[f32], y: &mut [f32], positions: &mut [f32]) {
         let width = self.input[1];
         self.each(|at, rows, columns| {
-            // Caffe starts below every number, so a window of NaNs keeps this value and its first position.
-            let (mut best, mut position) = (-f32::MAX, rows.start * width + columns.start);
+            // The first value stands until a greater one comes, as in the oracle: no window is without a position.
+            let mut position = rows.start * width + columns.start;
+            let mut best = x[position];
             for row in rows.start..rows.end {
                 let from = row * width + columns.start;
                 for (i, value) in x[from..row * width + columns.end].iter().enumerate() {

@@ -44,7 +44,10 @@ impl LayerKernel for Stream {
             y.copy_from_slice(unsafe { grain.memory.read(self.bottom.part(part)) });
         }
         for value in y {
-            *value = value.max(0.0) + self.slope * value.min(0.0);
+            // Not `f32::max` and `f32::min`, which would hide a NaN.
+            let (above, below) =
+                (if *value < 0.0 { 0.0 } else { *value }, if *value > 0.0 { 0.0 } else { *value });
+            *value = above + self.slope * below;
         }
     }
 

@@ -38,23 +38,45 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     }))
 }
 
+/// What a label says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Truth {
+    /// This prediction does not count.
+    Ignored,
+    /// The class.
+    Class(usize),
+    /// No class that exists.
+    Nonsense,
+}
+
+impl Truth {
+    /// Reads a label; a fraction is cut off, as by a C cast.
+    pub fn of(label: f32, ignore_label: Option<i32>, classes: usize) -> Self {
+        let label = label.trunc();
+        if ignore_label.is_some_and(|ignored| f64::from(label) == f64::from(ignored)) {
+            Self::Ignored
+        } else if label >= 0.0 && f64::from(label) < classes as f64 {
+            Self::Class(label as usize)
+        } else {
+            Self::Nonsense
+        }
+    }
+}
+
 impl Rows {
     fn row(&self, n: usize) -> std::ops::Range<usize> {
         let len = self.view.classes * self.view.inner;
         n * len..(n + 1) * len
     }
 
-    fn ignored(&self, label: f32) -> bool {
-        self.layer.ignore_label.is_some_and(|ignored| label == ignored as f32)
+    fn truth(&self, label: f32) -> Truth {
+        Truth::of(label, self.layer.ignore_label, self.view.classes)
     }
 
-    /// The class that a label names; `None` if there is no such class.
-    fn class(&self, label: f32) -> Option<usize> {
-        (label >= 0.0 && label < self.view.classes as f32).then_some(label as usize)
-    }
-
-    fn valid(&self, labels: &[f32]) -> usize {
-        labels.iter().filter(|l| !self.ignored(**l)).count()
+    /// What the loss is divided by.
+    fn divisor(&self, labels: &[f32]) -> f32 {
+        let valid = labels.iter().filter(|l| self.truth(**l) != Truth::Ignored).count();
+        self.layer.divisor(&self.view, valid)
     }
 }
 
@@ -91,14 +113,19 @@ impl LayerKernel for Rows {
             )
         };
         let mut sum = 0.0f32;
-        for (at, label) in labels.iter().enumerate().filter(|(_, l)| !self.ignored(**l)) {
+        for (at, label) in labels.iter().enumerate() {
             let (n, i) = (at / self.view.inner, at % self.view.inner);
-            sum -= match self.class(*label) {
-                Some(class) => p[self.row(n)][class * self.view.inner + i].max(f32::MIN_POSITIVE).ln(),
-                None => f32::NAN,
-            };
+            match self.truth(*label) {
+                Truth::Ignored => {}
+                Truth::Class(class) => {
+                    let p = p[self.row(n)][class * self.view.inner + i];
+                    // Not `f32::max`, which would hide a NaN: a net that has diverged must be seen to have.
+                    sum -= (if p < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { p }).ln();
+                }
+                Truth::Nonsense => sum += f32::NAN,
+            }
         }
-        loss[0] = sum / self.layer.divisor(&self.view, self.valid(labels));
+        loss[0] = sum / self.divisor(labels);
         if let Some(copy) = copy {
             copy.copy_from_slice(p);
         }
@@ -108,7 +135,7 @@ impl LayerKernel for Rows {
         let Some(scores_grad) = self.scores_grad else { return };
         // SAFETY: only read in this task.
         let labels = unsafe { grain.memory.read(self.labels) };
-        let scale = self.weight / self.layer.divisor(&self.view, self.valid(labels));
+        let scale = self.weight / self.divisor(labels);
         for n in grain.share(self.view.outer) {
             // SAFETY: grains have rows of their own.
             let (dx, p) = unsafe {
@@ -120,10 +147,10 @@ impl LayerKernel for Rows {
             dx.copy_from_slice(p);
             for (i, label) in labels[n * self.view.inner..(n + 1) * self.view.inner].iter().enumerate() {
                 let entry = |class: usize| class * self.view.inner + i;
-                match self.class(*label) {
-                    _ if self.ignored(*label) => (0..self.view.classes).for_each(|c| dx[entry(c)] = 0.0),
-                    Some(class) => dx[entry(class)] -= 1.0,
-                    None => (0..self.view.classes).for_each(|c| dx[entry(c)] = f32::NAN),
+                match self.truth(*label) {
+                    Truth::Ignored => (0..self.view.classes).for_each(|c| dx[entry(c)] = 0.0),
+                    Truth::Class(class) => dx[entry(class)] -= 1.0,
+                    Truth::Nonsense => (0..self.view.classes).for_each(|c| dx[entry(c)] = f32::NAN),
                 }
             }
             dx.iter_mut().for_each(|v| *v *= scale);

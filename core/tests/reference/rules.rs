@@ -79,6 +79,20 @@ fn a_last_window_that_sticks_out_is_kept_and_cut_without_padding() {
     assert_eq!(case.forward(&[&x], &[]), [3.0, 4.5, 7.5, 9.0]);
 }
 
+#[test]
+fn a_window_larger_than_its_input_takes_what_is_there() {
+    let (y, positions, dx) = max_pooling(pooling(PoolMethod::Max, 2, 2, 0), [1, 2, 1, 1], &[-3.0, 4.0]);
+    assert_eq!((y, positions, dx), (vec![-3.0, 4.0], vec![0.0, 0.0], vec![1.0, 1.0]));
+    // The divisor is the window cut at the input.
+    let case = Case::new(pooling(PoolMethod::Average, 5, 2, 0), &[&[1, 1, 4, 4]]);
+    let mut a = Arrays::new();
+    a.insert(Operand::Bottom(0), vec![3.0; 16]);
+    a.insert(Operand::TopGrad(0), vec![32.0]);
+    case.run(SubTask::Forward, &mut a);
+    case.run(SubTask::GradActivation, &mut a);
+    assert_eq!((a.get(Operand::Top(0)), a.get(Operand::BottomGrad(0))), (&[3.0][..], &[2.0; 16][..]));
+}
+
 fn softmax_with_loss(ignore_label: Option<i32>, normalization: Normalization) -> Layer {
     Layer::SoftmaxWithLoss(SoftmaxWithLoss { axis: 1, ignore_label, normalization })
 }

@@ -3,7 +3,7 @@
 //! The algorithm stands here once: blocks of B are packed into panels as wide as the register tile, blocks of A
 //! into panels as high as it, and the tile of C is summed over the depth of the block. Each element of C is one
 //! chain of fused multiply-adds in ascending order of depth, block by block, so its value does not depend on how C
-//! was cut. The tiers differ in [`Simd`] and the size of the tile.
+//! was cut. The tiers differ in `Simd` and the size of the tile.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -36,8 +36,13 @@ impl<'a> Matrix<'a> {
 
     /// Whether element (rows − 1, columns − 1) lies inside.
     fn holds(&self, rows: usize, columns: usize) -> bool {
-        (rows - 1) * self.row_stride + (columns - 1) * self.column_stride < self.values.len()
+        last(rows, self.row_stride, columns, self.column_stride).is_some_and(|last| last < self.values.len())
     }
+}
+
+/// Place of the last element of a matrix; `None` if no memory is that large.
+fn last(rows: usize, row_stride: usize, columns: usize, column_stride: usize) -> Option<usize> {
+    (rows - 1).checked_mul(row_stride)?.checked_add((columns - 1).checked_mul(column_stride)?)
 }
 
 /// Extents of a product: A is rows × depth, B is depth × columns, C is rows × columns.
@@ -79,7 +84,7 @@ pub fn scratch(isa: Isa, extents: Extents) -> usize {
         return 0;
     }
     let m = Machine::of(isa);
-    let depth = extents.depth.min(m.block_depth);
+    let depth = extents.depth.min(m.block_depth).max(1);
     let columns = extents.columns.min(m.block_columns).next_multiple_of(m.tile_columns);
     let rows = extents.rows.min(m.block_rows).next_multiple_of(m.tile_rows);
     // Both panels and one tile for the edges; 16 more to start at a vector.
@@ -96,10 +101,8 @@ pub fn gemm(isa: Isa, product: &Product<'_>, c: &mut [f32], c_stride: usize, scr
     if rows == 0 || columns == 0 {
         return;
     }
-    assert!(
-        (rows - 1) * c_stride + columns <= c.len() && (rows == 1 || columns <= c_stride),
-        "C is too short"
-    );
+    let fits = last(rows, c_stride, columns, 1).is_some_and(|last| last < c.len());
+    assert!(fits && (rows == 1 || columns <= c_stride), "C is too short");
     assert!(depth == 0 || (a.holds(rows, depth) && b.holds(depth, columns)), "A or B is too short");
     match isa {
         Isa::Portable => portable::gemm(product, c, c_stride),

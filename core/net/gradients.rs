@@ -1,0 +1,79 @@
+//! Who needs a gradient: the blobs between trained parameters and the loss.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{BlobId, Net, NetLayer, StorageId};
+use crate::layer::{Layer, Operand, SubTask};
+
+impl Net {
+    /// Gives gradients to the blobs that need one. `stopped` are the bottoms to which the file lets no gradient go
+    /// (`propagate_down: false`); `force_backward` overrides that, as in Caffe.
+    pub(super) fn find_gradients(&mut self, stopped: &HashSet<BlobId>) {
+        let stopped = if self.force_backward { &HashSet::new() } else { stopped };
+        let down: Vec<Vec<BlobId>> = self
+            .layers
+            .iter()
+            .map(|l| differentiable_bottoms(l).filter(|b| !stopped.contains(b)).collect())
+            .collect();
+        let needs = self.needs_gradient(&down);
+        let reached = self.mark_under_loss(&down);
+        // Storage by storage of the values, so that in-place layers share their gradient's memory, too.
+        let mut of_data: HashMap<StorageId, StorageId> = HashMap::new();
+        for index in 0..self.blobs.len() {
+            if !(needs[index] && reached[index]) {
+                continue;
+            }
+            let blob = &self.blobs[index];
+            let producer = self.layer(blob.producer);
+            let in_place = !matches!(producer.layer, Layer::Split(_))
+                && producer.bottoms.iter().any(|b| self.blob(*b).data == blob.data);
+            let (data, count) = (blob.data, blob.shape.count());
+            let shared = in_place.then(|| of_data.get(&data).copied()).flatten();
+            let grad = shared.unwrap_or_else(|| {
+                self.storages.push(count);
+                StorageId(self.storages.len() - 1)
+            });
+            of_data.insert(data, grad);
+            self.blobs[index].grad = Some(grad);
+        }
+    }
+
+    /// Blobs below which something is trained. `down` are the bottoms of each layer that a gradient goes to.
+    fn needs_gradient(&self, down: &[Vec<BlobId>]) -> Vec<bool> {
+        let mut needs = vec![false; self.blobs.len()];
+        for (layer, down) in self.layers.iter().zip(down) {
+            if self.force_backward {
+                down.iter().for_each(|bottom| needs[bottom.0] = true);
+            }
+            let trained = layer.params.iter().any(|p| self.is_trained(*p));
+            let passes_on = down.iter().any(|bottom| needs[bottom.0]);
+            for top in &layer.tops {
+                needs[top.0] = trained || passes_on;
+            }
+        }
+        needs
+    }
+
+    /// Marks the layers that the gradient of the loss reaches, and returns which blobs it reaches. A bottom that
+    /// has no gradient by its meaning, such as labels, is not reached, nor is what lies below it.
+    fn mark_under_loss(&mut self, down: &[Vec<BlobId>]) -> Vec<bool> {
+        let mut reached = vec![false; self.blobs.len()];
+        for (layer, down) in self.layers.iter_mut().zip(down).rev() {
+            let is_loss = layer.loss_weights.iter().any(|weight| *weight != 0.0);
+            layer.under_loss = is_loss || layer.tops.iter().any(|top| reached[top.0]);
+            if layer.under_loss {
+                down.iter().for_each(|bottom| reached[bottom.0] = true);
+            }
+        }
+        reached
+    }
+}
+
+/// The bottoms that a layer can compute a gradient of.
+fn differentiable_bottoms(layer: &NetLayer) -> impl Iterator<Item = BlobId> {
+    let accesses = layer.layer.accesses(SubTask::GradActivation).unwrap_or_default();
+    accesses.writes.into_iter().filter_map(|operand| match operand {
+        Operand::BottomGrad(i) => layer.bottoms.get(i).copied(),
+        _ => None,
+    })
+}

@@ -1,0 +1,192 @@
+//! Crews on work that kernels cannot do: panics, gates, records of what ran when.
+#![cfg(not(loom))]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Crews, LANES, Lanes, Work};
+
+#[path = "../tests/common/watchdog.rs"]
+mod watchdog;
+use watchdog::must_end;
+
+/// Payloads with a meaning of their own; all others are only recorded.
+const PANIC: u64 = 1 << 40;
+const PANIC_AFTER: u64 = 2 << 40;
+const GATE: u64 = 3 << 40;
+
+/// Records what runs.
+#[derive(Default)]
+struct Recorder {
+    gate: AtomicBool,
+    /// Whether a thread stands before the gate.
+    waiting: AtomicBool,
+    order: Mutex<Vec<u64>>,
+    grains: AtomicU32,
+    combined: AtomicU32,
+    early: AtomicU64,
+    expected: AtomicU32,
+}
+
+impl Work for Recorder {
+    fn run(&self, _: usize, payload: u64, grain: usize, scratch: &mut [f32]) {
+        assert_eq!(scratch.len(), 3);
+        match payload {
+            PANIC if grain == 1 => panic!("grain {grain} is broken"),
+            GATE => {
+                self.waiting.store(true, Ordering::Release);
+                while !self.gate.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+            }
+            _ => {}
+        }
+        if grain == 0 {
+            self.order.lock().unwrap().push(payload);
+        }
+        self.grains.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn combine(&self, _: usize, payload: u64) {
+        assert_ne!(payload, PANIC_AFTER, "combine is broken");
+        let expected = self.expected.load(Ordering::Relaxed);
+        if self.grains.load(Ordering::Relaxed) < expected {
+            self.early.fetch_add(1, Ordering::Relaxed);
+        }
+        self.combined.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Lanes and a crew of `threads` for each quadrant.
+fn start(quadrants: usize, threads: usize, spin: u32) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
+    let (lanes, recorder) = (Arc::new(Lanes::new(quadrants, 64)), Arc::new(Recorder::default()));
+    let work: Arc<dyn Work> = recorder.clone();
+    let cpus = vec![vec![None; threads]; quadrants];
+    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, 3, spin).unwrap();
+    assert!(refused.is_empty());
+    (lanes, recorder, crews)
+}
+
+fn failure_of(payload: u64, threads: usize) -> (Option<String>, Option<String>) {
+    must_end("a crew with a panic", move || {
+        let (lanes, _, crews) = start(2, threads, 10);
+        let before = lanes.failure();
+        lanes.push_task(0, payload, 3).unwrap();
+        let last = lanes.push_task(0, 7, 1).unwrap();
+        // Both: a worker with a broken quadrant is broken.
+        lanes.wait_idle(0);
+        lanes.push_wait(LANES as u32, last).unwrap();
+        lanes.wait_idle(1);
+        assert!(!lanes.is_done(last), "nothing runs behind a task that failed");
+        let after = lanes.failure();
+        drop(crews);
+        (before, after)
+    })
+}
+
+#[test]
+fn a_panic_in_a_grain_fails_the_worker() {
+    for threads in [1, 2, 3] {
+        assert_eq!(failure_of(PANIC, threads), (None, Some("grain 1 is broken".into())));
+    }
+}
+
+#[test]
+fn a_panic_after_the_last_grain_fails_the_worker() {
+    let (before, after) = failure_of(PANIC_AFTER, 2);
+    assert!(before.is_none() && after.is_some_and(|reason| reason.contains("combine is broken")));
+}
+
+/// One thread finds all lanes full: it empties them in the order of their priorities.
+#[test]
+fn higher_lanes_come_first() {
+    let order = must_end("a crew of one", || {
+        let (lanes, recorder, _crews) = start(1, 1, 0);
+        lanes.push_task(LANES as u32 - 1, GATE, 1).unwrap();
+        while !recorder.waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // The thread is held while the lanes are filled, lowest first.
+        for lane in (0..LANES as u32).rev() {
+            for task in 0..3 {
+                lanes.push_task(lane, u64::from(10 * lane + task), 1).unwrap();
+            }
+        }
+        recorder.gate.store(true, Ordering::Release);
+        lanes.wait_idle(0);
+        recorder.order.lock().unwrap().clone()
+    });
+    let expected: Vec<u64> = (0..LANES as u64).flat_map(|lane| (0..3).map(move |t| 10 * lane + t)).collect();
+    assert_eq!(order, [&[GATE][..], &expected].concat());
+}
+
+/// The last entry of a quadrant waits for another quadrant's task, after which more comes there.
+#[test]
+fn a_wait_at_the_end_of_a_lane_ends() {
+    must_end("a host that waits for a wait", || {
+        let (lanes, recorder, _crews) = start(2, 1, 0);
+        let gate = lanes.push_task(LANES as u32, GATE, 1).unwrap();
+        lanes.push_task(LANES as u32, 1, 1).unwrap();
+        lanes.push_task(0, 2, 1).unwrap();
+        lanes.push_wait(0, gate).unwrap();
+        let opener = recorder.clone();
+        let opener = std::thread::spawn(move || {
+            // Time for the host to fall asleep; the test is right, if weaker, without it.
+            std::thread::sleep(Duration::from_millis(100));
+            opener.gate.store(true, Ordering::Release);
+        });
+        lanes.wait_idle(0);
+        assert!(lanes.is_done(gate));
+        opener.join().unwrap();
+        lanes.wait_idle(1);
+    });
+}
+
+#[test]
+fn every_grain_runs_once_and_combine_comes_last() {
+    for threads in [1, 2, 3, 8] {
+        must_end("a crew", move || {
+            let (lanes, recorder, _crews) = start(1, threads, 100);
+            for round in 1..=500 {
+                recorder.expected.fetch_add(7, Ordering::Relaxed);
+                let ticket = lanes.push_task(0, 5, 7).unwrap();
+                lanes.wait_idle(0);
+                assert!(lanes.is_done(ticket));
+                assert_eq!(recorder.grains.load(Ordering::Relaxed), 7 * round);
+                assert_eq!(recorder.combined.load(Ordering::Relaxed), round);
+                let (start, end) = lanes.span(ticket);
+                assert!(start <= end, "{start} to {end}");
+            }
+            assert_eq!(recorder.early.load(Ordering::Relaxed), 0, "combine ran before the last grain");
+        });
+    }
+}
+
+#[test]
+fn a_full_lane_takes_nothing_and_loses_nothing() {
+    must_end("a full lane", || {
+        let (lanes, recorder, _crews) = start(1, 1, 0);
+        lanes.push_task(0, GATE, 1).unwrap();
+        let more = (1..).take_while(|task| lanes.push_task(0, *task, 1).is_some()).count();
+        assert_eq!(more + 1, lanes.capacity());
+        recorder.gate.store(true, Ordering::Release);
+        lanes.wait_idle(0);
+        assert_eq!(recorder.order.lock().unwrap().len(), lanes.capacity());
+        assert!(lanes.push_task(0, 1, 1).is_some());
+        lanes.wait_idle(0);
+    });
+}
+
+/// Crews end with work in their lanes: what runs is finished, what waits is left.
+#[test]
+fn dropping_crews_ends_their_threads() {
+    must_end("crews that are dropped", || {
+        let (lanes, recorder, crews) = start(2, 2, 0);
+        recorder.gate.store(true, Ordering::Release);
+        let never = lanes.push_task(0, 1, 1).unwrap();
+        lanes.push_wait(LANES as u32, super::Ticket { seq: never.seq + 5, ..never }).unwrap();
+        lanes.push_task(LANES as u32, GATE, 9).unwrap();
+        drop(crews);
+    });
+}

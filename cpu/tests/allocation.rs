@@ -1,0 +1,94 @@
+//! Nothing is allocated after the first step. The only test of this file, since it counts for the whole process.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::{nets, options, plan, small_lenet, tiers, worker};
+use quadrille_core::device::Scalars;
+use quadrille_core::plan::Stage;
+use quadrille_core::run::{StepTimes, run_step};
+use quadrille_cpu::isa::Isa;
+
+/// The system's allocator, counting while it is told to.
+struct Counting;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+fn count() {
+    if COUNTING.load(Ordering::Relaxed) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: by the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: by the caller's contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: by the caller's contract.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: by the caller's contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of `steps` steps after `first` steps that are not counted.
+fn allocations(isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64; 2]) -> usize {
+    let nets = nets(small_lenet, 60, quadrants);
+    let plan = plan(&nets, Stage::Iteration);
+    let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
+    let devices = worker.devices(0);
+    let mut times = StepTimes::default();
+    let mut step = |iteration| {
+        let scalars = Scalars { iteration, rate: 0.0, elastic: 0.0 };
+        run_step(&devices, &plan, &scalars, &mut times).expect("a step");
+    };
+    (0..first).for_each(&mut step);
+    ALLOCATIONS.store(0, Ordering::Relaxed);
+    COUNTING.store(true, Ordering::Relaxed);
+    (first..first + steps).for_each(&mut step);
+    COUNTING.store(false, Ordering::Relaxed);
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+#[test]
+fn steps_allocate_nothing_after_the_first() {
+    let tiers = tiers("allocations of a step");
+    assert_ne!(
+        allocations(tiers[0], 1, 1, [0, 1]),
+        0,
+        "mistrusted: the first step allocates its list of events"
+    );
+    for isa in tiers {
+        if isa == Isa::Portable {
+            println!("skipped: allocations of a step on portable: matrixmultiply allocates in every product");
+            continue;
+        }
+        for quadrants in [1, 3] {
+            for threads in [1, 3] {
+                let count = allocations(isa, quadrants, threads, [1, 20]);
+                assert_eq!(count, 0, "{quadrants} quadrants of {threads} threads on {isa}");
+            }
+        }
+    }
+}

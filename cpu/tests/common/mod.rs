@@ -1,0 +1,146 @@
+//! What several test files need: tiers, workers, layers, networks and integers.
+
+// Each test file is a crate of its own and uses a part of this.
+#![allow(dead_code)]
+
+use quadrille_core::layer::{
+    Accuracy, Convolution, Filler, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu, SoftmaxWithLoss,
+    VarianceNorm,
+};
+use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::rng::{Purpose, Stream};
+use quadrille_core::solver::SgdRule;
+use quadrille_core::task::Tile;
+use quadrille_cpu::isa::Isa;
+use quadrille_cpu::{CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
+
+/// The tiers that this CPU has; says aloud which of them `test` has to skip.
+pub fn tiers(test: &str) -> Vec<Isa> {
+    for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+        println!("skipped: {test} on {isa}: this CPU does not have it");
+    }
+    Isa::available().collect()
+}
+
+/// Crews of `threads` unpinned threads each.
+pub fn crews(quadrants: usize, threads: usize) -> Vec<CrewSpec> {
+    (0..quadrants).map(|q| CrewSpec { name: format!("quadrant {q}"), cpus: vec![None; threads] }).collect()
+}
+
+/// Options without forced kernels, momentum or decay.
+pub fn options(isa: Isa) -> EngineOptions {
+    EngineOptions { isa, kernels: Vec::new(), rule: SgdRule::default(), elastic: false, spin: false }
+}
+
+/// A worker with one program: `plan` on `nets`, one crew of `threads` for each.
+pub fn worker(
+    nets: &[Net],
+    plan: &Plan,
+    threads: usize,
+    options: &EngineOptions,
+) -> Result<CpuWorker, EngineError> {
+    CpuWorker::new(&crews(nets.len(), threads), &[Program { nets, plans: &[plan] }], options)
+}
+
+/// A plan of one stage with a chunk for each layer.
+pub fn plan(nets: &[Net], stage: Stage) -> Plan {
+    Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan")
+}
+
+/// `count` integers between −`limit` and `limit`, none of them 0.
+pub fn integers(seed: u64, count: usize, limit: u32) -> Vec<f32> {
+    let stream = Stream::new(seed, Purpose::Dummy, 0);
+    (0..count as u64)
+        .map(|i| {
+            let bits = stream.bits(i);
+            let value = (1 + (bits >> 1) % limit) as f32;
+            if bits & 1 == 0 { value } else { -value }
+        })
+        .collect()
+}
+
+/// `count` numbers in [−1, 1).
+pub fn fractions(seed: u64, count: usize) -> Vec<f32> {
+    let stream = Stream::new(seed, Purpose::Dummy, 1);
+    (0..count as u64).map(|i| 2.0 * stream.uniform(i) - 1.0).collect()
+}
+
+/// `count` labels below `classes`.
+pub fn labels(seed: u64, count: usize, classes: usize) -> Vec<f32> {
+    let stream = Stream::new(seed, Purpose::Sampling, 0);
+    (0..count as u64).map(|i| (stream.bits(i) % classes as u32) as f32).collect()
+}
+
+/// A convolution with a bias; the rest is to be changed.
+pub fn convolution(num_output: usize, kernel: [usize; 2]) -> Convolution {
+    Convolution {
+        num_output,
+        kernel,
+        pad: [0; 2],
+        stride: [1; 2],
+        dilation: [1; 2],
+        group: 1,
+        bias: true,
+        weight_filler: Filler::Xavier(VarianceNorm::FanIn),
+        bias_filler: Filler::default(),
+    }
+}
+
+/// An inner product with a bias over everything from axis 1 on; the rest is to be changed.
+pub fn inner_product(num_output: usize) -> InnerProduct {
+    InnerProduct {
+        num_output,
+        bias: true,
+        axis: 1,
+        transpose: false,
+        weight_filler: Filler::Xavier(VarianceNorm::FanIn),
+        bias_filler: Filler::default(),
+    }
+}
+
+/// A loss along `axis`.
+pub fn loss(axis: i32) -> Layer {
+    Layer::SoftmaxWithLoss(SoftmaxWithLoss { axis, ignore_label: None, normalization: Default::default() })
+}
+
+/// An input of one top.
+pub fn input(name: &str, dims: &[usize]) -> LayerSpec {
+    LayerSpec::new(name, Layer::Input(Input { shapes: vec![dims.to_vec()], tops: 1 }), &[], &[name])
+}
+
+/// A network of these layers.
+pub fn network(layers: Vec<LayerSpec>, force_backward: bool) -> NetSpec {
+    NetSpec { name: "test".into(), file: "made".into(), force_backward, layers }
+}
+
+/// LeNet in small, over images of 16 × 16 in 10 classes, with a split for its accuracy.
+pub fn small_lenet(batch: usize) -> NetSpec {
+    let max = Pooling { method: PoolMethod::Max, kernel: Some([2; 2]), pad: [0; 2], stride: [2; 2] };
+    let accuracy = Layer::Accuracy(Accuracy { top_k: 1, axis: 1, ignore_label: None });
+    network(
+        vec![
+            input("data", &[batch, 1, 16, 16]),
+            input("label", &[batch]),
+            LayerSpec::new("conv1", Layer::Convolution(convolution(8, [5, 5])), &["data"], &["conv1"]),
+            LayerSpec::new("pool1", Layer::Pooling(max.clone()), &["conv1"], &["pool1"]),
+            LayerSpec::new("conv2", Layer::Convolution(convolution(12, [3, 3])), &["pool1"], &["conv2"]),
+            LayerSpec::new("pool2", Layer::Pooling(max), &["conv2"], &["pool2"]),
+            LayerSpec::new("ip1", Layer::InnerProduct(inner_product(40)), &["pool2"], &["ip1"]),
+            LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["ip1"], &["ip1"]),
+            LayerSpec::new("ip2", Layer::InnerProduct(inner_product(10)), &["ip1"], &["ip2"]),
+            LayerSpec::new("accuracy", accuracy, &["ip2", "label"], &["accuracy"]),
+            LayerSpec::new("loss", loss(1), &["ip2", "label"], &["loss"]),
+        ],
+        false,
+    )
+}
+
+/// One net for each quadrant: `make(batch)` on near-equal parts of a mini-batch.
+pub fn nets(make: impl Fn(usize) -> NetSpec, batch: usize, quadrants: usize) -> Vec<Net> {
+    let build = |tile: Tile| {
+        let share = tile.images as f32 / batch as f32;
+        Net::build(&make(tile.images), &NetState::new(Phase::Train), share).expect("a net")
+    };
+    Tile::cut(batch, quadrants).into_iter().map(build).collect()
+}

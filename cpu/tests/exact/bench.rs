@@ -1,0 +1,130 @@
+//! Runs the sub-tasks of a case on the engine, one worker for each tier and number of threads.
+
+use quadrille_core::device::{Device, Packed, Region, Scalars};
+use quadrille_core::layer::{Operand, SubTask};
+use quadrille_core::plan::LaneRole;
+use quadrille_core::reference::Arrays;
+use quadrille_core::task::{Task, Tile};
+use quadrille_cpu::{CpuDevice, EngineOptions};
+
+use crate::case::{Case, SUBS};
+use crate::common::{options, tiers, worker};
+
+/// Compares all sub-tasks of `cases` with the oracle, with tolerance 0.
+pub fn exact(test: &str, cases: &[Case]) {
+    let tiers = tiers(test);
+    for case in cases {
+        let arrays = case.integers();
+        let mut expected = arrays.clone();
+        case.reference(&mut expected);
+        for isa in &tiers {
+            for threads in [1, 2, 3] {
+                let how = format!("{case}, {isa}, {threads} threads");
+                let found = run(case, &options(*isa), threads, &arrays);
+                for (sub, operand) in written(case) {
+                    compare(&format!("{sub} {operand:?} of {how}"), case, &expected, &found, operand);
+                }
+            }
+        }
+    }
+}
+
+/// What each sub-task writes, state aside, which cannot be read.
+pub fn written(case: &Case) -> impl Iterator<Item = (SubTask, Operand)> {
+    let accesses = SUBS.into_iter().filter_map(|sub| case.net.accesses(case.id, sub).map(|a| (sub, a)));
+    let each = accesses.flat_map(|(sub, a)| a.writes.into_iter().map(move |operand| (sub, operand)));
+    each.filter(|(_, operand)| !matches!(operand, Operand::Aux(_)))
+}
+
+fn compare(what: &str, case: &Case, expected: &Arrays<f32>, found: &Arrays<f32>, operand: Operand) {
+    let (expected, found) = (expected.get(operand), found.get(operand));
+    assert_eq!(expected.len(), found.len(), "{what}: length");
+    let zeros = expected.iter().filter(|v| **v == 0.0).count();
+    assert!(
+        case.zeros.is_some() || 2 * zeros <= expected.len(),
+        "mistrusted: {zeros} of {} results are 0: {what}",
+        expected.len()
+    );
+    let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    assert!(largest < (1 << 24) as f32, "mistrusted: sums up to {largest} are not exact: {what}");
+    if let Some(at) = (0..expected.len()).find(|i| expected[*i] != found[*i]) {
+        panic!("at {at}: {} is not {}: {what}", found[at], expected[at]);
+    }
+}
+
+/// Everything that the layer's sub-tasks write when they read `arrays`: forward alone, then all of backward at once,
+/// each sub-task in its own lane.
+pub fn run(case: &Case, options: &EngineOptions, threads: usize, arrays: &Arrays<f32>) -> Arrays<f32> {
+    let plan = case.plan();
+    let worker = worker(std::slice::from_ref(&case.net), &plan, threads, options).expect("a worker");
+    let device = &worker.devices(0)[0];
+    device.begin(&Scalars::default()).expect("the device is alive");
+    let has = |sub: &SubTask| case.net.accesses(case.id, *sub).is_some();
+    let mut found = Arrays::new();
+    // Twice: nothing of a step may be left over in the next.
+    for subs in [&SUBS[..1], &SUBS[..1], &SUBS[1..], &SUBS[1..]] {
+        let subs: Vec<SubTask> = subs.iter().copied().filter(has).collect();
+        // What is not overwritten stays NaN, and so does what is summed up with what was there.
+        subs.iter().for_each(|sub| poison(case, device, *sub));
+        subs.iter().for_each(|sub| fill(case, device, *sub, arrays));
+        for sub in &subs {
+            let tile = Tile { first: 0, images: case.net.batch() };
+            let task = Task { layer: case.id, sub: *sub, tile };
+            device.submit(LaneRole::of(*sub).lane(), &task).expect("a known task");
+        }
+        device.synchronize().expect("the device is alive");
+        for sub in &subs {
+            for (_, operand) in written(case).filter(|(s, _)| s == sub) {
+                found.insert(operand, read(case, device, operand));
+            }
+        }
+    }
+    found
+}
+
+fn poison(case: &Case, device: &CpuDevice, sub: SubTask) {
+    for (_, operand) in written(case).filter(|(s, _)| *s == sub) {
+        match case.storage(operand) {
+            Some(id) => {
+                let values = vec![f32::NAN; case.net.storages[id.0]];
+                device.write(Region::Storage(id), &values).expect("a storage");
+            }
+            None => {
+                let values = vec![f32::NAN; case.net.params.len()];
+                device.write(Region::Packed(Packed::Gradients), &values).expect("gradients");
+            }
+        }
+    }
+}
+
+/// Writes what `sub` reads, if `arrays` has it; the rest is there from forward.
+fn fill(case: &Case, device: &CpuDevice, sub: SubTask, arrays: &Arrays<f32>) {
+    let reads = case.net.accesses(case.id, sub).expect("the layer has the sub-task").reads;
+    for operand in reads {
+        let Some(values) = arrays.find(operand) else { continue };
+        match (operand, case.storage(operand)) {
+            // In place the bottom is gone after forward, and nobody asks for it.
+            (_, Some(id)) => device.write(Region::Storage(id), values).expect("a storage"),
+            (Operand::Param(i), None) => {
+                let mut weights = vec![0.0; case.net.params.len()];
+                device.read(Region::Packed(Packed::Weights), &mut weights).expect("weights");
+                let param = case.net.layer(case.id).params[i];
+                weights[case.net.params.view(param).range()].copy_from_slice(values);
+                device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read(case: &Case, device: &CpuDevice, operand: Operand) -> Vec<f32> {
+    if let Some(id) = case.storage(operand) {
+        let mut values = vec![0.0; case.net.storages[id.0]];
+        device.read(Region::Storage(id), &mut values).expect("a storage");
+        return values;
+    }
+    let Operand::ParamGrad(i) = operand else { panic!("{operand:?} cannot be read") };
+    let mut gradients = vec![0.0; case.net.params.len()];
+    device.read(Region::Packed(Packed::Gradients), &mut gradients).expect("gradients");
+    gradients[case.net.params.view(case.net.layer(case.id).params[i]).range()].to_vec()
+}

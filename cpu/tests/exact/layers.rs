@@ -1,0 +1,238 @@
+//! The cases.
+
+use quadrille_core::layer::{
+    Accuracy, Convolution, InnerProduct, Layer, Operand, PoolMethod, Pooling, Relu, Softmax, Split,
+};
+
+use crate::bench::exact;
+use crate::case::Case;
+use crate::common::{convolution, inner_product, labels, options, tiers};
+
+/// Mini-batches: one image, fewer than threads, odd, and enough for several grains.
+const BATCHES: [usize; 4] = [1, 2, 5, 64];
+
+fn conv_cases(layer: &Convolution, [c, h, w]: [usize; 3]) -> Vec<Case> {
+    let case = |n: usize| Case::new(Layer::Convolution(layer.clone()), &[&[n, c, h, w]]);
+    BATCHES.into_iter().map(case).collect()
+}
+
+#[test]
+fn convolutions_of_awkward_shapes() {
+    let rectangular = Convolution { pad: [2, 1], stride: [2, 1], ..convolution(5, [3, 4]) };
+    let cases = [
+        conv_cases(&convolution(3, [1, 1]), [7, 3, 5]),
+        conv_cases(&convolution(1, [3, 3]), [1, 3, 3]),
+        conv_cases(&convolution(17, [3, 3]), [3, 6, 5]),
+        conv_cases(&Convolution { bias: false, ..convolution(7, [5, 5]) }, [1, 9, 8]),
+        conv_cases(&Convolution { pad: [1, 1], ..convolution(4, [3, 3]) }, [5, 4, 4]),
+        conv_cases(&rectangular, [3, 7, 9]),
+        conv_cases(&Convolution { stride: [2, 2], pad: [1, 2], ..convolution(6, [3, 5]) }, [2, 8, 7]),
+        conv_cases(&Convolution { dilation: [2, 3], pad: [2, 3], ..convolution(3, [3, 3]) }, [2, 8, 9]),
+        conv_cases(&Convolution { group: 3, pad: [1, 0], ..convolution(6, [3, 2]) }, [9, 5, 4]),
+        conv_cases(&Convolution { group: 5, ..convolution(5, [2, 2]) }, [5, 4, 3]),
+        // Padding larger than the kernel: whole windows see nothing but padding.
+        conv_cases(&Convolution { pad: [3, 2], ..convolution(4, [2, 1]) }, [2, 4, 5]),
+        // A kernel as large as the image: one output.
+        conv_cases(&convolution(15, [4, 5]), [3, 4, 5]),
+        // Odd sizes around the vectors and register tiles of all tiers.
+        conv_cases(&convolution(13, [1, 3]), [2, 2, 35]),
+        conv_cases(&convolution(33, [2, 2]), [3, 5, 5]),
+    ];
+    exact("convolutions", &cases.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_stride_larger_than_the_kernel_leaves_pixels_out() {
+    let layer = Convolution { stride: [3, 2], ..convolution(4, [1, 1]) };
+    let cases = conv_cases(&layer, [3, 7, 6]);
+    let why = "pixels between the windows have no gradient";
+    exact("strided convolutions", &cases.into_iter().map(|c| c.zeros(why)).collect::<Vec<_>>());
+}
+
+#[test]
+fn taps_that_only_meet_padding() {
+    let cases = conv_cases(&Convolution { pad: [1, 1], ..convolution(15, [5, 6]) }, [3, 3, 4]);
+    let why = "the outer taps of a kernel as large as the padded image have no gradient";
+    exact("padded convolutions", &cases.into_iter().map(|c| c.zeros(why)).collect::<Vec<_>>());
+}
+
+/// Enough work that every tier cuts it into several grains, and images that these do not divide.
+#[test]
+fn convolutions_of_several_grains() {
+    let grouped = Convolution { group: 2, pad: [1, 1], ..convolution(32, [3, 3]) };
+    let cases = [
+        Case::new(Layer::Convolution(convolution(16, [5, 5])), &[&[61, 8, 12, 12]]),
+        Case::new(Layer::Convolution(grouped), &[&[23, 16, 13, 11]]),
+    ];
+    exact("large convolutions", &cases);
+}
+
+#[test]
+fn inner_products() {
+    let mut cases = Vec::new();
+    for n in BATCHES {
+        for (outputs, dims) in [(1, [n, 3, 2, 2]), (10, [n, 5, 3, 1]), (17, [n, 1, 1, 1]), (33, [n, 7, 5, 3])]
+        {
+            for transpose in [false, true] {
+                let layer = InnerProduct { transpose, ..inner_product(outputs) };
+                cases.push(Case::new(Layer::InnerProduct(layer), &[&dims]));
+            }
+        }
+        for axis in [0, 2, -1] {
+            let layer = InnerProduct { axis, bias: axis != 2, ..inner_product(6) };
+            cases.push(Case::new(Layer::InnerProduct(layer), &[&[n, 3, 4]]));
+        }
+    }
+    exact("inner products", &cases);
+}
+
+/// Depths beyond a packed block, and outputs that the grains do not divide.
+#[test]
+fn inner_products_of_several_grains() {
+    let case = |transpose, n, k, outputs| {
+        let layer = InnerProduct { transpose, ..inner_product(outputs) };
+        Case::new(Layer::InnerProduct(layer), &[&[n, k]])
+    };
+    exact(
+        "large inner products",
+        &[case(false, 64, 530, 270), case(true, 37, 601, 299), case(false, 3, 9, 700)],
+    );
+}
+
+fn pooling(method: PoolMethod, kernel: [usize; 2], stride: [usize; 2], pad: [usize; 2]) -> Pooling {
+    Pooling { method, kernel: Some(kernel), pad, stride }
+}
+
+/// The least common multiple of all divisors of an average, so that shares of multiples of it are integers.
+fn divisors(layer: &Pooling, input: [usize; 2]) -> f32 {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let (kernel, output) = (layer.kernel_over(input), layer.output(input).expect("possible"));
+    let mut multiple = 1;
+    for y in 0..output[0] {
+        for x in 0..output[1] {
+            let rows = layer.window(0, y, kernel[0], input[0]).counted;
+            let divisor = rows * layer.window(1, x, kernel[1], input[1]).counted;
+            multiple *= divisor / gcd(multiple, divisor);
+        }
+    }
+    multiple as f32
+}
+
+fn pool_cases(layer: &Pooling, [c, h, w]: [usize; 3]) -> Vec<Case> {
+    let case = |n: usize| {
+        let case = Case::new(Layer::Pooling(layer.clone()), &[&[n, c, h, w]]);
+        match layer.method {
+            PoolMethod::Max => case.zeros("all but the maxima have no gradient"),
+            PoolMethod::Average => case.scaled(divisors(layer, [h, w])),
+        }
+    };
+    BATCHES.into_iter().map(case).collect()
+}
+
+#[test]
+fn poolings_with_borders() {
+    let mut cases = Vec::new();
+    for method in [PoolMethod::Max, PoolMethod::Average] {
+        let pool = |kernel, stride, pad| pooling(method, kernel, stride, pad);
+        cases.extend(pool_cases(&pool([2, 2], [2, 2], [0, 0]), [5, 6, 4]));
+        cases.extend(pool_cases(&pool([3, 3], [2, 2], [0, 0]), [3, 8, 8]));
+        cases.extend(pool_cases(&pool([3, 3], [1, 1], [1, 1]), [2, 5, 7]));
+        cases.extend(pool_cases(&pool([3, 3], [2, 2], [1, 1]), [4, 4, 6]));
+        cases.extend(pool_cases(&pool([2, 3], [2, 1], [1, 2]), [3, 5, 6]));
+        cases.extend(pool_cases(&pool([1, 1], [1, 1], [0, 0]), [3, 2, 9]));
+        let global = Pooling { kernel: None, ..pool([1, 1], [1, 1], [0, 0]) };
+        cases.extend(pool_cases(&global, [7, 5, 3]));
+    }
+    exact("poolings", &cases);
+}
+
+#[test]
+fn poolings_of_several_grains() {
+    let max =
+        Case::new(Layer::Pooling(pooling(PoolMethod::Max, [3, 3], [2, 2], [0, 0])), &[&[13, 11, 21, 21]]);
+    let average = pooling(PoolMethod::Average, [2, 2], [2, 2], [0, 0]);
+    let average = Case::new(Layer::Pooling(average), &[&[7, 5, 40, 40]]).scaled(4.0);
+    exact("large poolings", &[max.zeros("all but the maxima have no gradient"), average]);
+}
+
+#[test]
+fn relus_in_place_and_not() {
+    let why = "what is negative";
+    let mut cases = Vec::new();
+    // A slope of a power of two keeps integers exact; a negative slope cannot work in place.
+    for slope in [0.0, 0.25, -0.5] {
+        let layer = || Layer::Relu(Relu { negative_slope: slope });
+        for dims in [&[1, 1][..], &[2, 3, 5], &[5, 17], &[64, 20, 13, 3]] {
+            cases.push(Case::new(layer(), &[dims]).zeros(why));
+            if slope >= 0.0 {
+                cases.push(Case::in_place(layer(), dims).zeros(why));
+            }
+        }
+    }
+    exact("ReLU", &cases);
+}
+
+#[test]
+fn splits_add_their_readers() {
+    let mut cases = Vec::new();
+    for tops in [2, 3] {
+        for dims in [&[1, 1][..], &[5, 3, 7], &[64, 9, 11, 7]] {
+            // Sums of two nonzero integers are 0 too often in an array of one.
+            let why = "gradients of opposite sign";
+            cases.push(Case::new(Layer::Split(Split { tops }), &[dims]).zeros(why));
+        }
+    }
+    exact("splits", &cases);
+}
+
+/// Backward of a softmax reads its top and no exponential: on an integer top it is exact.
+#[test]
+fn gradients_of_a_softmax() {
+    for isa in tiers("gradients of a softmax") {
+        for threads in [1, 2, 3] {
+            for (axis, dims) in [(1, &[1, 10][..]), (1, &[5, 3, 4]), (-1, &[7, 2, 17]), (1, &[64, 300])] {
+                let case = Case::new(Layer::Softmax(Softmax { axis }), &[dims]);
+                let mut arrays = case.integers();
+                let count = case.bottoms[0].count();
+                arrays.insert(Operand::Top(0), crate::common::integers(7, count, 4));
+                let found = crate::bench::run(&case, &options(isa), threads, &arrays);
+                let mut expected = arrays.clone();
+                case.backward(&mut expected);
+                let grad = Operand::BottomGrad(0);
+                let how = format!("grad-activation of {case}, {isa}, {threads} threads");
+                assert_eq!(expected.get(grad), found.get(grad), "{how}");
+            }
+        }
+    }
+}
+
+#[test]
+fn accuracies() {
+    for isa in tiers("accuracies") {
+        for threads in [1, 2, 3] {
+            for (top_k, ignore_label) in [(1, None), (3, None), (1, Some(2)), (2, Some(-1))] {
+                for (axis, dims) in [(1, &[1, 10][..]), (1, &[64, 5, 3]), (-1, &[5, 3, 7])] {
+                    let layer = Accuracy { top_k, axis, ignore_label };
+                    let classes = dims[if axis < 0 { dims.len() - 1 } else { axis as usize }];
+                    let count = dims.iter().product::<usize>() / classes;
+                    let case = Case::new(Layer::Accuracy(layer), &[dims, &[count]]);
+                    let mut arrays = case.integers();
+                    arrays.insert(Operand::Bottom(1), labels(3, count, classes));
+                    let found = crate::bench::run(&case, &options(isa), threads, &arrays);
+                    case.reference(&mut arrays);
+                    let top = Operand::Top(0);
+                    assert_eq!(
+                        arrays.get(top),
+                        found.get(top),
+                        "forward of {case}, {isa}, {threads} threads"
+                    );
+                }
+            }
+        }
+    }
+}

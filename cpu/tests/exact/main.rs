@@ -1,0 +1,12 @@
+//! Every sub-task of every layer against the oracle with tolerance 0: on small integers all sums are exact, so the
+//! order of a sum cannot matter and any difference is a defect. What exponentials and logarithms make inexact has a
+//! bound on its rounding in `rounded.rs`.
+
+mod bench;
+mod case;
+#[path = "../common/mod.rs"]
+mod common;
+mod layers;
+mod rounded;
+mod rules;
+mod update;

@@ -1,0 +1,274 @@
+//! Models of a lane's queue and of the bell: loom runs them in every order that the memory model allows.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p quadrille-cpu --release --test loom`.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+use quadrille_cpu::model::{Bell, Claim, LaneQueue, Ticket};
+
+/// Orders with at most this many preemptions are tried, unless LOOM_MAX_PREEMPTIONS says otherwise. More take hours,
+/// and two or three find what there is to find (CHESS, OSDI 2008).
+const PREEMPTIONS: usize = 3;
+
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
+    builder.check(run);
+}
+
+/// Memory that grains write without any lock, as kernels do; loom reports two accesses that nothing orders.
+struct Cells(Vec<UnsafeCell<u32>>);
+
+// SAFETY: loom's cell checks every access itself.
+unsafe impl Sync for Cells {}
+// SAFETY: as above.
+unsafe impl Send for Cells {}
+
+impl Cells {
+    fn new(count: usize) -> Self {
+        Self((0..count).map(|_| UnsafeCell::new(0)).collect())
+    }
+
+    fn add(&self, at: usize) {
+        // SAFETY: loom panics if another access is not ordered before or after this one.
+        self.0[at].with_mut(|cell| unsafe { *cell += 1 });
+    }
+
+    fn get(&self, at: usize) -> u32 {
+        // SAFETY: as above.
+        self.0[at].with(|cell| unsafe { *cell })
+    }
+}
+
+fn nobody(_: Ticket) -> bool {
+    panic!("no wait was pushed")
+}
+
+/// One lane and what its grains touch: entry `seq` with payload `seq` has the cells `2·seq` and `2·seq + 1`.
+struct Lane {
+    queue: LaneQueue,
+    cells: Cells,
+    grains: Vec<u32>,
+}
+
+impl Lane {
+    fn new(capacity: usize, grains: &[u32]) -> Self {
+        let cells = Cells::new(2 * grains.len());
+        Self { queue: LaneQueue::new(capacity), cells, grains: grains.to_vec() }
+    }
+
+    /// Claims and runs one grain. A grain finds all that entries before its own have written, and writes a cell of
+    /// its own.
+    fn work(&self, is_done: impl Fn(Ticket) -> bool) -> Claim {
+        let claim = self.queue.claim(is_done);
+        if let Claim::Grain { seq, payload, grain } = claim {
+            assert_eq!(payload, seq, "the grain belongs to another entry");
+            assert!(grain < self.grains[seq as usize], "the entry has no such grain");
+            self.assert_done(seq);
+            self.cells.add(2 * seq as usize + grain as usize);
+            if self.queue.finish(seq) {
+                // As combine does: the last finisher sees what all grains wrote.
+                self.assert_done(seq + 1);
+                self.queue.advance(seq);
+            }
+        }
+        claim
+    }
+
+    /// Checks that every grain of the first `entries` entries ran once.
+    fn assert_done(&self, entries: u64) {
+        for (seq, grains) in self.grains.iter().enumerate().take(entries as usize) {
+            for grain in 0..*grains as usize {
+                assert_eq!(self.cells.get(2 * seq + grain), 1, "grain {grain} of entry {seq}");
+            }
+        }
+    }
+
+    /// What an event shows: whoever sees an entry done sees what its grains wrote.
+    fn observe(&self) {
+        self.assert_done(self.queue.passed());
+    }
+
+    fn drain(&self) {
+        while let Claim::Grain { .. } = self.work(nobody) {}
+        assert_eq!(self.queue.passed(), self.grains.len() as u64);
+        assert!(self.queue.is_drained(nobody));
+        self.observe();
+    }
+}
+
+#[test]
+fn every_grain_runs_once_and_done_means_done() {
+    model(|| {
+        let lane = Arc::new(Lane::new(2, &[2, 1]));
+        let claimers: Vec<_> = (0..2)
+            .map(|_| {
+                let lane = lane.clone();
+                thread::spawn(move || {
+                    lane.work(nobody);
+                    lane.work(nobody);
+                })
+            })
+            .collect();
+        lane.queue.push_task(0, 2);
+        lane.queue.push_task(1, 1);
+        lane.observe();
+        claimers.into_iter().for_each(|c| c.join().unwrap());
+        lane.drain();
+    });
+}
+
+#[test]
+fn slots_are_used_again_around_the_ring() {
+    model(|| {
+        // Four entries through two slots, of different numbers of grains, so that a stale look at a slot shows.
+        let lane = Arc::new(Lane::new(2, &[1, 2, 1, 1]));
+        let claimer = {
+            let lane = lane.clone();
+            thread::spawn(move || {
+                (0..3).for_each(|_| {
+                    lane.work(nobody);
+                })
+            })
+        };
+        for (seq, grains) in lane.grains.iter().enumerate() {
+            while lane.queue.push_task(seq as u64, *grains).is_none() {
+                // Full: this thread makes room, or the other does while it holds the last grain.
+                if lane.work(nobody) == Claim::Busy {
+                    thread::yield_now();
+                }
+            }
+        }
+        claimer.join().unwrap();
+        lane.drain();
+    });
+}
+
+#[test]
+fn two_claimers_meet_while_slots_are_used_again() {
+    model(|| {
+        let lane = Arc::new(Lane::new(2, &[1, 1, 2]));
+        assert!(lane.queue.push_task(0, 1).is_some() && lane.queue.push_task(1, 1).is_some());
+        assert!(lane.queue.push_task(2, 2).is_none(), "the ring has two slots");
+        let claimers: Vec<_> = (0..2)
+            .map(|_| {
+                let lane = lane.clone();
+                thread::spawn(move || {
+                    (0..2).for_each(|_| {
+                        lane.work(nobody);
+                    })
+                })
+            })
+            .collect();
+        let pushed = lane.queue.push_task(2, 2).is_some();
+        claimers.into_iter().for_each(|c| c.join().unwrap());
+        if !pushed {
+            while let Claim::Grain { .. } = lane.work(nobody) {}
+            assert!(lane.queue.push_task(2, 2).is_some(), "all slots are free");
+        }
+        lane.drain();
+    });
+}
+
+/// What a task wrote in one lane is seen by a task of another lane that waited for it, whoever passed the wait.
+#[test]
+fn a_wait_orders_two_lanes() {
+    model(|| {
+        let (first, second) = (Arc::new(Lane::new(2, &[1])), Arc::new(LaneQueue::new(2)));
+        let read = Arc::new(AtomicUsize::new(0));
+        second.push_wait(Ticket { lane: 0, seq: 0 });
+        second.push_task(7, 1);
+        let follow = {
+            let (first, second, read) = (first.clone(), second.clone(), read.clone());
+            move || match second.claim(|ticket| first.queue.passed() > ticket.seq) {
+                Claim::Grain { seq, payload, grain } => {
+                    assert_eq!((seq, payload, grain), (1, 7, 0));
+                    first.assert_done(1);
+                    read.fetch_add(1, Ordering::Relaxed);
+                    assert!(second.finish(seq));
+                    second.advance(seq);
+                }
+                claim => assert!(matches!(claim, Claim::Blocked | Claim::Busy | Claim::Empty)),
+            }
+        };
+        let followers: Vec<_> = (0..2).map(|_| thread::spawn(follow.clone())).collect();
+        first.queue.push_task(0, 1);
+        first.work(nobody);
+        followers.into_iter().for_each(|f| f.join().unwrap());
+        follow();
+        assert_eq!(read.load(Ordering::Relaxed), 1, "once, in one of the three");
+    });
+}
+
+/// Nobody sleeps through the only ring: a sleeper that does would be a deadlock, which loom reports. The work is made
+/// with no order of its own, so it is the bell that must pass it on.
+fn ring_for(sleepers: usize) {
+    model(move || {
+        let (bell, work) = (Arc::new(Bell::default()), Arc::new(AtomicBool::new(false)));
+        let sleepers: Vec<_> = (0..sleepers)
+            .map(|_| {
+                let (bell, work) = (bell.clone(), work.clone());
+                thread::spawn(move || {
+                    loop {
+                        let heard = bell.listen();
+                        if work.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        bell.sleep(heard);
+                    }
+                })
+            })
+            .collect();
+        work.store(true, Ordering::Relaxed);
+        bell.ring();
+        sleepers.into_iter().for_each(|s| s.join().unwrap());
+    });
+}
+
+#[test]
+fn a_sleeper_hears_the_ring() {
+    ring_for(1);
+}
+
+#[test]
+fn two_sleepers_hear_the_ring() {
+    ring_for(2);
+}
+
+/// A host and a crew of one as the engine puts them together: the crew sleeps when it finds nothing, the host until
+/// the lane is empty. Either would sleep forever if a push or the end of the last grain went unheard.
+#[test]
+fn host_and_crew_wake_each_other() {
+    model(|| {
+        let lane = Arc::new(Lane::new(2, &[1, 1]));
+        let (work, idle) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+        let crew = {
+            let (lane, work, idle) = (lane.clone(), work.clone(), idle.clone());
+            thread::spawn(move || {
+                while lane.queue.passed() < 2 {
+                    let heard = work.listen();
+                    match lane.work(nobody) {
+                        Claim::Grain { .. } => idle.ring(),
+                        _ => work.sleep(heard),
+                    }
+                }
+            })
+        };
+        for seq in 0..2 {
+            lane.queue.push_task(seq, 1);
+            work.ring();
+        }
+        loop {
+            let heard = idle.listen();
+            if lane.queue.is_drained(nobody) {
+                break;
+            }
+            idle.sleep(heard);
+        }
+        lane.observe();
+        crew.join().unwrap();
+    });
+}
