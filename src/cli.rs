@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use quadrille_comm::protocol::Method;
@@ -49,10 +50,10 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
     /// Quadrants of each worker [default: one for each NUMA node]
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "Q", value_parser = at_least_one::<usize>)]
     pub quadrants: Option<usize>,
     /// Threads of each quadrant [default: one for each of its cores]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
     /// Instruction-set tier: portable, avx2, avx512f [default: the highest that this CPU has]
     #[arg(long, value_name = "TIER")]
@@ -60,6 +61,12 @@ pub struct MachineArgs {
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,
+}
+
+/// A count of which 0 has no meaning.
+fn at_least_one<N: FromStr + Default + PartialEq>(text: &str) -> Result<N, String> {
+    let number = text.parse().ok().filter(|n| *n != N::default());
+    number.ok_or_else(|| "expected a whole number, at least 1".to_owned())
 }
 
 fn parse_pair(text: &str) -> Result<(String, String), String> {
@@ -83,7 +90,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
     /// Workers, each with its own weights and samples [default: 1; 2 for the bundled LeNet]
-    #[arg(long, value_name = "W")]
+    #[arg(long, value_name = "W", value_parser = at_least_one::<usize>)]
     pub workers: Option<usize>,
     /// How workers exchange: sync-easgd, sync-sgd
     #[arg(long, default_value = "sync-easgd", value_name = "METHOD")]
@@ -98,7 +105,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Images in a worker's mini-batch, instead of the network's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
     /// Iterations to train, instead of the solver's max_iter
     #[arg(long, alias = "iterations", value_name = "N")]
@@ -127,7 +134,7 @@ pub struct TestArgs {
     #[arg(long, value_name = "FILE")]
     pub weights: PathBuf,
     /// Mini-batches to test [default: the whole test set once]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
     /// Folder with the data set, instead of the source that the network names
     #[arg(long, value_name = "DIR")]
@@ -144,10 +151,10 @@ pub struct TimeArgs {
     #[arg(long, value_name = "FILE")]
     pub model: Option<PathBuf>,
     /// Iterations to measure
-    #[arg(long, default_value_t = 50, value_name = "N")]
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: u64,
     /// Images in a mini-batch, instead of the network's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
     /// Print one JSON object instead of the table
     #[arg(long)]
@@ -161,10 +168,10 @@ pub struct TimeArgs {
 #[derive(Args, Clone, Debug)]
 pub struct TopoArgs {
     /// Quadrants to cut the machine into [default: one for each NUMA node]
-    #[arg(long, value_name = "Q")]
+    #[arg(long, value_name = "Q", value_parser = at_least_one::<usize>)]
     pub quadrants: Option<usize>,
     /// Threads of each quadrant [default: one for each of its cores]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
 }
 

@@ -150,6 +150,27 @@ impl PhaseJob {
     }
 }
 
+/// Training and testing share their weights: makes sure that both phases have the same.
+pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Failure> {
+    let (net, other) = (train.nets(1)?.swap_remove(0), test.nets(1)?.swap_remove(0));
+    if net.params == other.params {
+        return Ok(());
+    }
+    let [a, b] = [train, test].map(|job| job.dataset.shape);
+    if a != b {
+        let size = |[c, h, w]: [usize; 3]| format!("{c}x{h}x{w}");
+        let (test, a, b) = (&test.dataset.name, size(a), size(b));
+        let message = format!(
+            "{test}: images to test are {b}, but those to train are {a}, so the weights cannot be shared"
+        );
+        return Err(Failure::new(Code::Data, message));
+    }
+    let site = Site { file: train.spec.file.clone(), ..Site::default() };
+    let message = "the phases TRAIN and TEST have other parameters, but share their weights";
+    let hint = "give layers with parameters the same names and sizes in both, or no include { phase: ... }";
+    Err(Fault::new("layer", message).hint(hint).at(&site, "network").into())
+}
+
 /// Complains that a command needs data and the network names none.
 pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
     let site = Site { file: spec.file.clone(), ..Site::default() };
@@ -178,9 +199,6 @@ pub struct Crews {
 pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, Failure> {
     let usage = |message: String| Failure::new(Code::Usage, message);
     let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
-    if workers == 0 {
-        return Err(usage("--workers 0: expected at least 1".into()));
-    }
     let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
     let quadrants = args.quadrants.unwrap_or((nodes / workers).max(1));
     if quadrants > batch {

@@ -17,7 +17,7 @@ use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, PhaseJob, crews, load_net, load_solver, no_data};
+use crate::job::{Crews, PhaseJob, check_same_parameters, crews, load_net, load_solver, no_data};
 use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
@@ -159,6 +159,9 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
         0 => None,
         _ => PhaseJob::open(&spec, Phase::Test, &file, data, None)?,
     };
+    if let Some(test) = &test {
+        check_same_parameters(&train, test)?;
+    }
     let smallest = test.as_ref().map_or(train.batch, |t| t.batch.min(train.batch));
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);

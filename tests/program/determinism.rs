@@ -1,0 +1,65 @@
+//! The same seed gives the same weights, bit by bit: run to run and for any number of threads.
+
+use quadrille_cpu::isa::Isa;
+
+use crate::common::{Stage, hash_of};
+
+/// Trains once for each of `flags` and returns the hashes.
+fn hashes(flags: &[&str]) -> Vec<String> {
+    let stage = Stage::new();
+    let run = |(index, flags): (usize, &&str)| hash_of(&stage.train(&format!("out{index}"), flags));
+    flags.iter().enumerate().map(run).collect()
+}
+
+/// Every one of `flags` must give the same weights; returns their hash.
+fn all_equal(flags: &[&str]) -> String {
+    let mut hashes = hashes(flags);
+    for (flags, hash) in flags.iter().zip(&hashes) {
+        assert_eq!(hash, &hashes[0], "{flags:?}");
+    }
+    hashes.swap_remove(0)
+}
+
+#[test]
+fn one_worker_on_any_number_of_threads() {
+    all_equal(&["", "", "--threads 1", "--threads 2", "--threads 3"]);
+}
+
+#[test]
+fn another_seed_is_another_run() {
+    let hashes = hashes(&["--seed 7", "--seed 8", ""]);
+    assert_ne!(hashes[0], hashes[1]);
+    assert_eq!(hashes[0], hashes[2], "without the flag the solver's random_seed counts");
+}
+
+#[test]
+fn two_quadrants_on_any_number_of_threads() {
+    all_equal(&["--quadrants 2", "--quadrants 2", "--quadrants 2 --threads 1", "--quadrants 2 --threads 2"]);
+}
+
+#[test]
+fn four_workers_of_either_method() {
+    let easgd = all_equal(&["--workers 4", "--workers 4 --method sync-easgd --threads 2"]);
+    let sgd = all_equal(&["--workers 4 --method sync-sgd", "--workers 4 --method sync-sgd --threads 2"]);
+    assert_ne!(easgd, sgd);
+}
+
+#[test]
+fn two_workers_of_two_quadrants() {
+    let flags = "--workers 2 --quadrants 2";
+    all_equal(&[flags, flags, &format!("{flags} --threads 2")]);
+    let flags = "--workers 2 --quadrants 2 --method sync-sgd";
+    all_equal(&[flags, flags, &format!("{flags} --threads 2")]);
+}
+
+#[test]
+fn every_instruction_set_tier_on_any_number_of_threads() {
+    for isa in Isa::available() {
+        let flags = format!("--isa {isa}");
+        let hash = all_equal(&[&flags, &format!("{flags} --threads 3")]);
+        println!("{isa}: {hash}");
+    }
+    for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+        println!("skipped: this CPU has no {isa}");
+    }
+}

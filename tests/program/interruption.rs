@@ -1,0 +1,84 @@
+//! A run that is told to stop leaves a snapshot, from which it goes on as if it had not been stopped.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{Outcome, SOLVER, Stage, hash_of};
+
+/// Starts a training that would take for ever, sends `signal` once it runs, and returns how it ended.
+fn interrupt(stage: &Stage, way: &str, signal: &str) -> Outcome {
+    let flags = "--run stopped --max-iter 2000000000 --test-interval 0";
+    let mut running = stage.start(&format!("train --solver solver.prototxt {flags} {way}"));
+    let trains = || {
+        let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).unwrap_or_default();
+        metrics.lines().count() > 3
+    };
+    while !trains() {
+        let ended = running.child.try_wait().expect("the state of a child");
+        assert!(ended.is_none(), "{way}: it ended before it trained:\n{}", running.stdout());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let process = running.child.id().to_string();
+    let sent = Command::new("kill").args(["-s", signal, &process]).status().expect("kill runs");
+    assert!(sent.success());
+    running.finish()
+}
+
+/// The iterations of a run's last snapshot.
+fn stopped_after(stage: &Stage) -> u64 {
+    let done = stage.summary("stopped")["iterations"].as_u64().expect("a number of iterations");
+    let snapshot = stage.path(&format!("stopped/snapshots/iteration_{done}.safetensors"));
+    assert!(snapshot.is_file(), "no {}", snapshot.display());
+    done
+}
+
+fn stops_and_goes_on(way: &str, signal: &str) {
+    let stage = Stage::new();
+    // No policy that a run of billions of iterations would bend, and no lines for them.
+    stage.write(
+        "solver.prototxt",
+        SOLVER.replace("\"inv\"", "\"fixed\"").replace("display: 10", "display: 0"),
+    );
+    let Outcome { code, stdout, stderr } = interrupt(&stage, way, signal);
+    assert_eq!(code, Some(75), "{way} {signal}: {stdout}\n{stderr}");
+    let done = stopped_after(&stage);
+    let snapshot = format!("stopped/snapshots/iteration_{done}.safetensors");
+    let hint = format!("stopped after iteration {done} of 2000000000; go on with --snapshot {snapshot}");
+    assert!(stderr.contains(&hint), "{way} {signal}: {stderr}");
+    assert!(done >= 3, "the signal came after three iterations");
+
+    let total = done + 5;
+    let flags = format!("--max-iter {total} --test-interval 0 {way}");
+    let resumed = hash_of(&stage.train("resumed", &format!("--snapshot {snapshot} {flags}")));
+    let undisturbed = hash_of(&stage.train("undisturbed", &flags));
+    assert_eq!(resumed, undisturbed, "{way} {signal}, stopped after {done}");
+    let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count() as u64, done + 1, "a line for each iteration and the summary");
+}
+
+#[test]
+fn an_interrupt_from_the_keyboard() {
+    stops_and_goes_on("", "INT");
+}
+
+#[test]
+fn the_signals_of_batch_systems() {
+    stops_and_goes_on("", "TERM");
+    stops_and_goes_on("", "USR1");
+}
+
+#[test]
+fn two_workers_stop_after_the_same_iteration() {
+    for signal in ["INT", "TERM", "USR1"] {
+        stops_and_goes_on("--workers 2", signal);
+    }
+    stops_and_goes_on("--workers 2 --method sync-sgd", "TERM");
+    stops_and_goes_on("--workers 4 --threads 1", "USR1");
+}
+
+#[test]
+fn two_quadrants_stop_together() {
+    stops_and_goes_on("--quadrants 2", "TERM");
+    stops_and_goes_on("--workers 2 --quadrants 2", "INT");
+}

@@ -1,0 +1,8 @@
+//! The program as a user has it: what it is given, what it prints, writes and exits with.
+
+mod bad_input;
+mod common;
+mod determinism;
+mod interruption;
+mod layer_times;
+mod training;

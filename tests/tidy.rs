@@ -1,0 +1,230 @@
+//! The house rules as a test (after TigerBeetle's tidy).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MOST_LINES_OF_A_FILE: usize = 600;
+const MOST_LINES_OF_A_FUNCTION: usize = 70;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The files of the repository, relative to its root; without git, what lies in its folders.
+fn files() -> Vec<PathBuf> {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let mut files: Vec<PathBuf> = match listed {
+        Ok(output) if output.status.success() => {
+            let names = String::from_utf8(output.stdout).expect("names in UTF-8");
+            names.split('\0').filter(|n| !n.is_empty()).map(PathBuf::from).collect()
+        }
+        _ => walk(root()).iter().map(|f| f.strip_prefix(root()).expect("below the root").into()).collect(),
+    };
+    files.retain(|file| root().join(file).is_file());
+    files
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").path());
+    let hidden = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+    let built = |p: &PathBuf| p.ends_with("target") || p.ends_with("runs");
+    let wanted = entries.filter(|p| !hidden(p) && !built(p));
+    wanted.flat_map(|p| if p.is_dir() { walk(&p) } else { vec![p] }).collect()
+}
+
+/// Names and texts of the Rust sources.
+fn sources() -> Vec<(String, String)> {
+    let rust = files().into_iter().filter(|f| f.extension().is_some_and(|e| e == "rs"));
+    let sources: Vec<_> = rust
+        .map(|f| (f.display().to_string(), fs::read_to_string(root().join(&f)).expect("a source in UTF-8")))
+        .collect();
+    assert!(sources.len() > 50, "only {} sources found: this test looks at the wrong place", sources.len());
+    sources
+}
+
+fn none(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let long = sources().into_iter().map(|(name, text)| (name, text.lines().count()));
+    let long = long.filter(|(_, lines)| *lines > MOST_LINES_OF_A_FILE);
+    none(
+        long.map(|(name, lines)| format!("{name}: {lines} lines; at most {MOST_LINES_OF_A_FILE}")).collect(),
+    );
+}
+
+/// Starts of functions with their lengths. In formatted code a function ends with the first brace that stands
+/// under its first line.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_start = |line: &str| {
+        let words = line.split_whitespace().take_while(|w| *w != "fn");
+        let qualified = |w: &str| {
+            w.starts_with("pub") || ["crate)", "super)", "const", "unsafe", "extern", "\"C\""].contains(&w)
+        };
+        line.split_whitespace().any(|w| w == "fn") && words.into_iter().all(qualified)
+    };
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate().filter(|(_, line)| is_start(line)) {
+        let indent = line.len() - line.trim_start().len();
+        let of_indent = |l: &&&str| l.len() - l.trim_start().len() == indent && !l.trim().is_empty();
+        // A declaration or a function of one line ends where it starts.
+        if line.ends_with(';') || line.ends_with('}') {
+            continue;
+        }
+        let end = lines[start + 1..].iter().position(|l| of_indent(&l) && l.trim_start().starts_with('}'));
+        found.push((start + 1, end.map_or(1, |end| end + 2)));
+    }
+    found
+}
+
+#[test]
+fn no_function_is_too_long() {
+    let mut complaints = Vec::new();
+    let mut seen = 0;
+    for (name, text) in sources() {
+        let all = functions(&text);
+        seen += all.len();
+        let long = all.into_iter().filter(|(_, lines)| *lines > MOST_LINES_OF_A_FUNCTION);
+        complaints.extend(long.map(|(line, lines)| {
+            format!("{name}:{line}: a function of {lines} lines; at most {MOST_LINES_OF_A_FUNCTION}")
+        }));
+    }
+    assert!(seen > 500, "only {seen} functions found");
+    none(complaints);
+}
+
+#[test]
+fn the_length_of_a_function_is_counted() {
+    let long = format!(
+        "impl A {{\n    pub(crate) fn a(\n        b: u8,\n    ) {{\n{}    }}\n}}\n",
+        "        x;\n".repeat(5)
+    );
+    assert_eq!(functions(&long), [(2, 9)]);
+    assert_eq!(functions("fn a() {}\ntrait T {\n    fn b();\n}\n// a fn\n"), []);
+}
+
+#[test]
+fn nothing_unfinished_dead_or_switched_off() {
+    // Put together here, so that this file does not complain about itself.
+    let banned = ["todo", "unimplemented", "dbg"].map(|m| format!("{m}!("));
+    let switched_off = ["#[ignore", "allow(dead_code"].map(|m| format!("{m}{}", ""));
+    let mut complaints = Vec::new();
+    for (name, text) in sources().into_iter().filter(|(name, _)| name != "tests/tidy.rs") {
+        for (number, line) in text.lines().enumerate() {
+            // Under loom most of a crate is not compiled, so that what is left looks dead.
+            if line.contains("cfg_attr(loom") {
+                continue;
+            }
+            let word = banned.iter().chain(&switched_off).find(|word| line.contains(word.as_str()));
+            complaints.extend(word.map(|word| format!("{name}:{}: {word}", number + 1)));
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn no_module_for_leftovers() {
+    let leftovers = ["util", "utils", "helper", "helpers", "misc", "stuff"];
+    let named = |name: &str| {
+        Path::new(name).components().any(|part| {
+            let part = part.as_os_str().to_string_lossy();
+            leftovers.contains(&part.trim_end_matches(".rs"))
+        })
+    };
+    none(sources().into_iter().map(|(name, _)| name).filter(|name| named(name)).collect());
+}
+
+#[test]
+fn no_code_in_comments() {
+    let looks_like_code = |line: &str| {
+        let Some(comment) = line.trim_start().strip_prefix("// ") else { return false };
+        let ends = comment.ends_with(';') || comment.ends_with(" {") || comment.trim() == "}";
+        let starts = ["let ", "if ", "for ", "use ", "fn ", "pub ", "return ", "} "];
+        ends && (starts.iter().any(|s| comment.starts_with(s)) || comment.contains("();") || comment == "}")
+    };
+    assert!(looks_like_code("    // let a = b;") && !looks_like_code("// for all of them; that is, none"));
+    let mut complaints = Vec::new();
+    for (name, text) in sources() {
+        let lines = text.lines().enumerate().filter(|(_, line)| looks_like_code(line));
+        complaints.extend(lines.map(|(number, line)| format!("{name}:{}: {}", number + 1, line.trim())));
+    }
+    none(complaints);
+}
+
+/// The workspace crates that `manifest` names in `[dependencies]`, also those for one target.
+fn arrows(manifest: &str) -> Vec<String> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        } else if section.ends_with("dependencies")
+            && !section.ends_with("dev-dependencies")
+            && let Some(rest) = line.strip_prefix("quadrille-")
+        {
+            found.push(rest.split(['.', ' ', '=']).next().unwrap_or_default().to_owned());
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn dependencies_point_where_the_design_says() {
+    let allowed: BTreeMap<&str, &[&str]> = [
+        ("core", &[][..]),
+        ("numa", &[]),
+        ("cpu", &["core", "numa"]),
+        ("gpu", &["core"]),
+        ("comm", &["core"]),
+        ("io", &["core"]),
+    ]
+    .into();
+    for (folder, allowed) in allowed {
+        let manifest = fs::read_to_string(root().join(folder).join("Cargo.toml")).expect(folder);
+        for crate_name in arrows(&manifest) {
+            assert!(allowed.contains(&crate_name.as_str()), "{folder} must not depend on {crate_name}");
+        }
+    }
+    // The root sees everything: if nothing is found there, the search is broken.
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let manifest = manifest.split("[package]").nth(1).expect("the root is a package");
+    assert_eq!(arrows(manifest), ["comm", "core", "cpu", "gpu", "io", "numa"]);
+}
+
+#[test]
+fn every_model_is_understood() {
+    let models = files()
+        .into_iter()
+        .filter(|f| f.starts_with("models") && f.extension().is_some_and(|e| e == "prototxt"));
+    let mut count = 0;
+    for model in models {
+        count += 1;
+        let path = root().join(&model);
+        let text = fs::read_to_string(&path).expect("a text file");
+        if text.lines().any(|line| line.starts_with("base_lr")) {
+            let solver = quadrille_io::prototxt::read_solver(&path).unwrap_or_else(|error| panic!("{error}"));
+            let beside = path.parent().expect("a folder").join(&solver.net);
+            assert!(
+                root().join(&solver.net).is_file() || beside.is_file(),
+                "{}: no {}",
+                model.display(),
+                solver.net
+            );
+            continue;
+        }
+        quadrille_io::prototxt::read_net(&path).unwrap_or_else(|error| panic!("{error}"));
+        let time = Command::new(env!("CARGO_BIN_EXE_quadrille"))
+            .args(["time", "--iterations", "1", "--batch", "1", "--json", "--model"])
+            .arg(&path)
+            .output()
+            .expect("the program starts");
+        assert!(time.status.success(), "{}: {}", model.display(), String::from_utf8_lossy(&time.stderr));
+    }
+    assert!(count >= 2, "{count} models");
+}
