@@ -92,7 +92,7 @@ fn files_that_are_missing_or_no_text() {
             "the solver names no such network",
             |s| s.edit("solver.prototxt", "net.prototxt", "nets.prototxt"),
             66,
-            &["nets.prototxt: not found"],
+            &["solver.prototxt:1: net: no file \"nets.prototxt\"", "looked for"],
         ),
         case("an empty solver", |s| s.write("solver.prototxt", ""), 64, &["solver.prototxt:1: ", "net"]),
         case("an empty network", |s| s.write("net.prototxt", ""), 64, &["net.prototxt"]),
@@ -273,7 +273,7 @@ fn file(stage: &Stage, kind: &str, axes: usize) -> std::path::PathBuf {
 fn cut_gzip(stage: &Stage) {
     let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist/train-labels-idx1-ubyte.gz");
     let bytes = fs::read(bundled).expect("the bundled labels");
-    fs::remove_file(file(stage, "labels", 1)).unwrap();
+    fs::remove_file(file(stage, "labels", 1)).expect("the labels");
     stage.write("shapes/train-labels-idx1-ubyte.gz", &bytes[..bytes.len() / 2]);
 }
 

@@ -183,17 +183,19 @@ fn weights_to_start_from_are_used() {
 }
 
 #[test]
-fn the_configuration_in_effect_is_stored_and_makes_the_same_run() {
+fn the_configuration_in_effect_is_stored() {
     let stage = Stage::new();
-    let flags = "--max-iter 15 --seed 3 --test-interval 5";
-    let hash = hash_of(&stage.train("first", flags));
-    let stored = stage.path("first/effective.prototxt");
-    let text = fs::read_to_string(&stored).unwrap();
-    let solver = quadrille_io::prototxt::read_solver(&stored).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    assert_eq!((solver.max_iter, solver.seed, solver.test_interval), (15, Some(3), 5));
-    stage.succeed("train --solver first/effective.prototxt --run second");
-    assert_eq!(hash_of(&stage.summary("second")), hash);
-    assert_eq!(fs::read_to_string(stage.path("second/effective.prototxt")).unwrap(), text);
+    stage.train("first", "--max-iter 15 --seed 3 --test-interval 5");
+    let read = |run: &str| {
+        fs::read_to_string(stage.path(&format!("{run}/effective.json"))).expect("a configuration")
+    };
+    let stored: Value = serde_json::from_str(&read("first")).expect("JSON");
+    assert_eq!([&stored["max_iter"], &stored["seed"], &stored["test_interval"]], [15, 3, 5]);
+    assert_eq!([&stored["batch"], &stored["workers"], &stored["quadrants"]], [20, 1, 1]);
+    stage.train("second", "--max-iter 15 --seed 3 --test-interval 5");
+    assert_eq!(read("second"), read("first"));
+    stage.train("third", "--max-iter 15 --seed 4 --test-interval 5");
+    assert_ne!(read("third"), read("first"));
 }
 
 #[test]
