@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Crews, LANES, Lanes, Work};
 
-#[path = "../tests/common/watchdog.rs"]
+#[path = "../tests/engine/watchdog.rs"]
 mod watchdog;
 use watchdog::must_end;
 

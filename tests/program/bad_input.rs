@@ -202,6 +202,13 @@ fn networks_that_cannot_be() {
             64,
             &["net.prototxt:48: ", "layer \"ip\"", "\"conv\""],
         ),
+    ]);
+}
+
+#[test]
+fn networks_that_cannot_be_trained() {
+    const AT: &str = "net.prototxt";
+    check(&[
         case(
             "no images in a mini-batch",
             |s| s.edit(AT, "batch_size: 20", "batch_size: 0"),
@@ -223,8 +230,8 @@ fn networks_that_cannot_be() {
         case(
             "no loss",
             |s| {
-                let text = fs::read_to_string(s.path(AT)).unwrap();
-                let loss = text.find("layer {\n  name: \"loss\"").unwrap();
+                let text = fs::read_to_string(s.path(AT)).expect("a file of the stage");
+                let loss = text.find("layer {\n  name: \"loss\"").expect("a file of the stage");
                 s.write(AT, &text[..loss]);
             },
             64,
@@ -282,7 +289,7 @@ fn data_that_is_missing_or_damaged() {
     check(&[
         case(
             "no such data set",
-            |s| fs::remove_dir_all(s.path("shapes")).unwrap(),
+            |s| fs::remove_dir_all(s.path("shapes")).expect("a file of the stage"),
             66,
             &["shapes: no such data set; looked for\n    ./shapes", "--data", "QUADRILLE_DATA"],
         ),
@@ -293,31 +300,37 @@ fn data_that_is_missing_or_damaged() {
         ),
         case(
             "only one half of the set",
-            |s| fs::remove_file(file(s, "labels", 1)).unwrap(),
+            |s| fs::remove_file(file(s, "labels", 1)).expect("a file of the stage"),
             66,
             &["shapes/train-labels-idx1-ubyte: not found"],
         ),
         case(
             "images cut off",
             |s| {
-                let bytes = fs::read(file(s, "images", 3)).unwrap();
-                fs::write(file(s, "images", 3), &bytes[..bytes.len() - 1]).unwrap();
+                let bytes = fs::read(file(s, "images", 3)).expect("a file of the stage");
+                fs::write(file(s, "images", 3), &bytes[..bytes.len() - 1]).expect("a file of the stage");
             },
             65,
             &["shapes/train-images-idx3-ubyte: is cut off"],
         ),
         case(
             "a header cut off",
-            |s| fs::write(file(s, "images", 3), [0, 0, 8, 3, 0]).unwrap(),
+            |s| fs::write(file(s, "images", 3), [0, 0, 8, 3, 0]).expect("a file of the stage"),
             65,
             &["shapes/train-images-idx3-ubyte: is cut off"],
         ),
         case("gzip cut off", cut_gzip, 65, &["shapes/train-labels-idx1-ubyte.gz: is cut off"]),
+    ]);
+}
+
+#[test]
+fn data_that_does_not_fit() {
+    check(&[
         case(
             "one label too few",
             |s| {
                 let count = TRAIN_IMAGES - 1;
-                fs::write(file(s, "labels", 1), idx(&[count], &vec![0; count])).unwrap();
+                fs::write(file(s, "labels", 1), idx(&[count], &vec![0; count])).expect("a file of the stage");
             },
             65,
             &["train-labels-idx1-ubyte: 599 labels for 600 images"],
@@ -330,21 +343,24 @@ fn data_that_is_missing_or_damaged() {
         ),
         case(
             "a wrong start",
-            |s| fs::write(file(s, "images", 3), b"PNG image").unwrap(),
+            |s| fs::write(file(s, "images", 3), b"PNG image").expect("a file of the stage"),
             65,
             &["train-images-idx3-ubyte: starts with 50 4e 47 20; expected 00 00 08 03"],
         ),
         case(
             "a header that promises too much",
-            |s| fs::write(file(s, "images", 3), idx(&[u32::MAX as usize, SIDE, SIDE], &[0; 99])).unwrap(),
+            |s| {
+                fs::write(file(s, "images", 3), idx(&[u32::MAX as usize, SIDE, SIDE], &[0; 99]))
+                    .expect("a file of the stage")
+            },
             65,
             &["train-images-idx3-ubyte: the header promises"],
         ),
         case(
             "no images at all",
             |s| {
-                fs::write(file(s, "images", 3), idx(&[0, SIDE, SIDE], &[])).unwrap();
-                fs::write(file(s, "labels", 1), idx(&[0], &[])).unwrap();
+                fs::write(file(s, "images", 3), idx(&[0, SIDE, SIDE], &[])).expect("a file of the stage");
+                fs::write(file(s, "labels", 1), idx(&[0], &[])).expect("a file of the stage");
             },
             65,
             &["no images"],
@@ -451,7 +467,7 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         &[snapshot, "1 workers, not 2", "--workers 1"],
     );
 
-    let good = fs::read(stage.path(snapshot)).unwrap();
+    let good = fs::read(stage.path(snapshot)).expect("a file of the stage");
     for at in [0, 9, good.len() / 2, good.len() - 1] {
         let mut bad = good.clone();
         bad[at] ^= 4;
@@ -463,7 +479,7 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         stage.write(name, bytes);
         refused(format!("{TRAIN} --snapshot {name}"), &[name]);
     }
-    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).unwrap();
+    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).expect("a file of the stage");
     for (name, bytes) in [("cut.caffemodel", &model[..model.len() / 2]), ("text.caffemodel", b"layer { }")] {
         stage.write(name, bytes);
         refused(format!("test --model net.prototxt --weights {name}"), &[name]);

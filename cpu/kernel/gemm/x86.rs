@@ -147,45 +147,57 @@ unsafe fn blocked<S: Simd, const ROWS: usize, const VECTORS: usize>(
             for row in (0..e.rows).step_by(m.block_rows) {
                 let rows = m.block_rows.min(e.rows - row);
                 pack(a, row, rows, depth, deep, ROWS, a_panels);
-                for (j, b_panel) in
-                    b_panels.chunks(deep * tile_columns).take(columns.div_ceil(tile_columns)).enumerate()
-                {
-                    let wide = tile_columns.min(columns - j * tile_columns);
-                    for (i, a_panel) in a_panels.chunks(deep * ROWS).take(rows.div_ceil(ROWS)).enumerate() {
-                        let high = ROWS.min(rows - i * ROWS);
-                        let at = (row + i * ROWS) * c_stride + column + j * tile_columns;
-                        if high == ROWS && wide == tile_columns {
-                            // SAFETY: a whole tile lies inside C, whose extents were checked.
-                            unsafe {
-                                tile::<S, ROWS, VECTORS>(
-                                    deep,
-                                    a_panel,
-                                    b_panel,
-                                    add,
-                                    c[at..].as_mut_ptr(),
-                                    c_stride,
-                                )
-                            }
-                            continue;
-                        }
-                        // SAFETY: `edge` holds a whole tile, as `scratch` has reserved.
-                        unsafe {
-                            tile::<S, ROWS, VECTORS>(
-                                deep,
-                                a_panel,
-                                b_panel,
-                                false,
-                                edge[..ROWS * tile_columns].as_mut_ptr(),
-                                tile_columns,
-                            )
-                        }
-                        for r in 0..high {
-                            let from = &edge[r * tile_columns..r * tile_columns + wide];
-                            let to = &mut c[at + r * c_stride..at + r * c_stride + wide];
-                            for (to, from) in to.iter_mut().zip(from) {
-                                *to = if add { *to + from } else { *from };
-                            }
-                        }
+                let block = Block { rows, columns, depth: deep, a_panels, b_panels, add };
+                let at = row * c_stride + column;
+                // SAFETY: the CPU has the instruction set; the block lies inside C, whose extents were checked.
+                unsafe { block.multiply::<S, ROWS, VECTORS>(&mut c[at..], c_stride, edge) }
+            }
+        }
+    }
+}
+
+/// Packed blocks of A and B whose product goes to a block of C.
+struct Block<'a> {
+    rows: usize,
+    columns: usize,
+    depth: usize,
+    a_panels: &'a [f32],
+    b_panels: &'a [f32],
+    /// Whether the product is added to what is in C.
+    add: bool,
+}
+
+impl Block<'_> {
+    /// The loops over tiles. Tiles that stick out of C are made in `edge`, and what is inside is copied.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set of `S`; `c` holds the block's rows, `stride` apart; `edge` holds a tile.
+    #[inline(always)]
+    unsafe fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
+        &self,
+        c: &mut [f32],
+        stride: usize,
+        edge: &mut [f32],
+    ) {
+        let (width, deep) = (VECTORS * S::LANES, self.depth);
+        let b_panels = self.b_panels.chunks(deep * width).take(self.columns.div_ceil(width));
+        for (j, b) in b_panels.enumerate() {
+            let wide = width.min(self.columns - j * width);
+            let a_panels = self.a_panels.chunks(deep * ROWS).take(self.rows.div_ceil(ROWS));
+            for (i, a) in a_panels.enumerate() {
+                let high = ROWS.min(self.rows - i * ROWS);
+                let to = &mut c[i * ROWS * stride + j * width..];
+                if high == ROWS && wide == width {
+                    // SAFETY: a whole tile lies inside C.
+                    unsafe { tile::<S, ROWS, VECTORS>(deep, a, b, self.add, to.as_mut_ptr(), stride) }
+                    continue;
+                }
+                let edge = &mut edge[..ROWS * width];
+                // SAFETY: `edge` holds a whole tile.
+                unsafe { tile::<S, ROWS, VECTORS>(deep, a, b, false, edge.as_mut_ptr(), width) }
+                for (r, from) in edge.chunks(width).take(high).enumerate() {
+                    for (to, from) in to[r * stride..r * stride + wide].iter_mut().zip(from) {
+                        *to = if self.add { *to + from } else { *from };
                     }
                 }
             }

@@ -4,8 +4,6 @@
 
 mod bench;
 mod case;
-#[path = "../common/mod.rs"]
-mod common;
 mod layers;
 mod rounded;
 mod rules;

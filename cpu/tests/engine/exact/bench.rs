@@ -7,8 +7,8 @@ use quadrille_core::reference::Arrays;
 use quadrille_core::task::{Task, Tile};
 use quadrille_cpu::{CpuDevice, EngineOptions};
 
-use crate::case::{Case, SUBS};
 use crate::common::{options, tiers, worker};
+use crate::exact::case::{Case, SUBS};
 
 /// Compares all sub-tasks of `cases` with the oracle, with tolerance 0.
 pub fn exact(test: &str, cases: &[Case]) {

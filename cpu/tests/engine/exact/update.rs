@@ -8,11 +8,11 @@ use quadrille_core::solver::{Decay, Elastic, SgdRule, Step, update};
 use quadrille_core::task::{Task, Tile};
 use quadrille_cpu::EngineOptions;
 
-use crate::case::Case;
 use crate::common::{
     convolution, fractions, inner_product, input, integers, loss, nets, network, options, plan, small_lenet,
     tiers, worker,
 };
+use crate::exact::case::Case;
 
 /// A layer with more parameters than a grain updates, each parameter with factors of its own.
 fn net() -> Net {

@@ -1,8 +1,6 @@
 //! Training gives the same bits in every run and for any number of threads, and all quadrants hold the same weights.
 
-mod common;
-
-use common::{fractions, labels, nets, options, plan, small_lenet, tiers, worker};
+use crate::common::{fractions, labels, nets, options, plan, small_lenet, tiers, worker};
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::net::{BlobId, Net};
 use quadrille_core::plan::Stage;

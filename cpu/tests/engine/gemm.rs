@@ -1,9 +1,7 @@
 //! Matrix products of every tier on integers, against three loops: exact, for every extent at the edges of tiles and
 //! blocks, for factors that lie transposed or with gaps, and with the same bits however C is cut.
 
-mod common;
-
-use common::{fractions, integers, tiers};
+use crate::common::{fractions, integers, tiers};
 use quadrille_cpu::isa::Isa;
 use quadrille_cpu::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
 use quadrille_cpu::machine::Machine;

@@ -4,9 +4,9 @@ use quadrille_core::layer::{
     Accuracy, Convolution, InnerProduct, Layer, Operand, PoolMethod, Pooling, Relu, Softmax, Split,
 };
 
-use crate::bench::exact;
-use crate::case::Case;
 use crate::common::{convolution, inner_product, labels, options, tiers};
+use crate::exact::bench::exact;
+use crate::exact::case::Case;
 
 /// Mini-batches: one image, fewer than threads, odd, and enough for several grains.
 const BATCHES: [usize; 4] = [1, 2, 5, 64];
@@ -200,7 +200,7 @@ fn gradients_of_a_softmax() {
                 let mut arrays = case.integers();
                 let count = case.bottoms[0].count();
                 arrays.insert(Operand::Top(0), crate::common::integers(7, count, 4));
-                let found = crate::bench::run(&case, &options(isa), threads, &arrays);
+                let found = crate::exact::bench::run(&case, &options(isa), threads, &arrays);
                 let mut expected = arrays.clone();
                 case.backward(&mut expected);
                 let grad = Operand::BottomGrad(0);
@@ -223,7 +223,7 @@ fn accuracies() {
                     let case = Case::new(Layer::Accuracy(layer), &[dims, &[count]]);
                     let mut arrays = case.integers();
                     arrays.insert(Operand::Bottom(1), labels(3, count, classes));
-                    let found = crate::bench::run(&case, &options(isa), threads, &arrays);
+                    let found = crate::exact::bench::run(&case, &options(isa), threads, &arrays);
                     case.reference(&mut arrays);
                     let top = Operand::Top(0);
                     assert_eq!(

@@ -1,10 +1,7 @@
 //! What the engine refuses and how it says so, and that it never hangs.
 
-mod common;
-#[path = "common/watchdog.rs"]
-mod watchdog;
-
-use common::{crews, fractions, labels, nets, network, options, plan, small_lenet, worker};
+use crate::common::{crews, fractions, labels, nets, network, options, plan, small_lenet, worker};
+use crate::watchdog::must_end;
 use quadrille_core::device::{Device, DeviceError, Event, Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net, NetState, Phase, StorageId};
@@ -13,7 +10,6 @@ use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::task::{Copy, DeviceId, LaneId, Task, Tile};
 use quadrille_cpu::isa::Isa;
 use quadrille_cpu::{CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
-use watchdog::must_end;
 
 fn lenet(batch: usize, quadrants: usize, stage: Stage) -> (Vec<Net>, Plan) {
     let nets = nets(small_lenet, batch, quadrants);
@@ -170,7 +166,7 @@ fn programs_share_their_weights() {
     let test: Vec<Net> = (0..2)
         .map(|_| Net::build(&small_lenet(5), &NetState::new(Phase::Test), 1.0).expect("a net"))
         .collect();
-    let forward = common::plan(&test, Stage::Forward);
+    let forward = crate::common::plan(&test, Stage::Forward);
     let programs = [Program { nets: &nets, plans: &[&plan] }, Program { nets: &test, plans: &[&forward] }];
     let worker = CpuWorker::new(&crews(2, 2), &programs, &fastest()).expect("a worker");
     let weights = fractions(1, nets[0].params.len());
@@ -191,7 +187,7 @@ fn programs_share_their_weights() {
     layers.iter_mut().filter(|l| l.name == "pool2").for_each(|l| l.bottoms = vec!["pool1".into()]);
     let other = [Net::build(&network(layers, false), &NetState::new(Phase::Test), 1.0).expect("a net")];
     let one = lenet(6, 1, Stage::Iteration);
-    let forward = common::plan(&other, Stage::Forward);
+    let forward = crate::common::plan(&other, Stage::Forward);
     let programs = [Program { nets: &one.0, plans: &[&one.1] }, Program { nets: &other, plans: &[&forward] }];
     let refused = CpuWorker::new(&crews(1, 1), &programs, &fastest()).err();
     assert!(matches!(refused, Some(EngineError::Plan(_))));

@@ -1,8 +1,5 @@
 //! What several test files need: tiers, workers, layers, networks and integers.
 
-// Each test file is a crate of its own and uses a part of this.
-#![allow(dead_code)]
-
 use quadrille_core::layer::{
     Accuracy, Convolution, Filler, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu, SoftmaxWithLoss,
     VarianceNorm,

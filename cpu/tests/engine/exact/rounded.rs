@@ -4,9 +4,9 @@
 use quadrille_core::layer::{ClassView, Layer, Normalization, Operand, Softmax, SoftmaxWithLoss};
 use quadrille_core::reference::Arrays;
 
-use crate::bench::run;
-use crate::case::Case;
 use crate::common::{fractions, labels, options, tiers};
+use crate::exact::bench::run;
+use crate::exact::case::Case;
 
 const EPSILON: f64 = f32::EPSILON as f64;
 

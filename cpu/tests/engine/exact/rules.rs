@@ -6,9 +6,9 @@ use quadrille_core::layer::{
 };
 use quadrille_core::reference::Arrays;
 
-use crate::bench::{run, written};
-use crate::case::Case;
 use crate::common::{integers, options, tiers};
+use crate::exact::bench::{run, written};
+use crate::exact::case::Case;
 
 /// Compares with the oracle: the same values, and NaN at the same places.
 fn same(case: &Case, arrays: &Arrays<f32>) {
