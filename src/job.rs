@@ -28,10 +28,13 @@ pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
 
 /// Reads the network of `model`, or else the one that a solver names, or else the bundled one. A solver's path is
 /// tried from the current folder, as Caffe does, and then from the solver's own folder.
-pub fn load_net(model: Option<&Path>, solver: Option<(&Path, &str)>) -> Result<(NetSpec, PathBuf), Failure> {
+pub fn load_net(
+    model: Option<&Path>,
+    solver: Option<(&Path, &SolverSpec)>,
+) -> Result<(NetSpec, PathBuf), Failure> {
     let path = match (model, solver) {
         (Some(model), _) => model.to_owned(),
-        (None, Some((solver, net))) => find_net(solver, net)?,
+        (None, Some((path, solver))) => find_net(path, solver)?,
         (None, None) => {
             return Ok((parse_net(bundled::NET, bundled::NET_NAME)?, bundled::NET_NAME.into()));
         }
@@ -41,8 +44,9 @@ pub fn load_net(model: Option<&Path>, solver: Option<(&Path, &str)>) -> Result<(
 
 /// The network that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder
 /// above it, since Caffe's own solvers are written for the root of Caffe's sources.
-fn find_net(solver: &Path, net: &str) -> Result<PathBuf, Failure> {
-    let folders = solver.parent().map(Path::ancestors).into_iter().flatten();
+fn find_net(path: &Path, solver: &SolverSpec) -> Result<PathBuf, Failure> {
+    let net = solver.net.as_str();
+    let folders = path.parent().map(Path::ancestors).into_iter().flatten();
     let places: Vec<PathBuf> =
         std::iter::once(PathBuf::from(net)).chain(folders.map(|folder| folder.join(net))).collect();
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
@@ -50,7 +54,12 @@ fn find_net(solver: &Path, net: &str) -> Result<PathBuf, Failure> {
         tried.dedup();
         Failure::new(
             Code::Missing,
-            format!("{}: net: no file {net:?}; looked for {}", solver.display(), tried.join(", ")),
+            format!(
+                "{}:{}: net: no file {net:?}; looked for {}",
+                path.display(),
+                solver.site.line_of("net"),
+                tried.join(", ")
+            ),
         )
     })
 }

@@ -150,7 +150,7 @@ struct Prepared {
 fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args)?;
-    let named = args.solver.as_deref().map(|path| (path, settings.solver.net.as_str()));
+    let named = args.solver.as_deref().map(|path| (path, &settings.solver));
     let (spec, file) = load_net(args.model.as_deref(), named)?;
     let data = args.data.as_deref();
     let train = PhaseJob::open(&spec, Phase::Train, &file, data, args.batch)?;
