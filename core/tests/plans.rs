@@ -91,79 +91,76 @@ fn find(plan: &Plan, sub: SubTask) -> usize {
 
 type Break = (&'static str, fn(&mut Plan, &NetSpec), fn(&Violation) -> bool);
 
+const BREAKS: &[Break] = &[
+    ("a device too many", |p, _| p.devices = 3, |v| *v == Violation::Devices),
+    ("unknown device", |p, _| p.nodes[4].device = DeviceId(7), |v| *v == Violation::Unknown(TaskId(4))),
+    ("unknown lane", |p, _| p.nodes[4].lane = LaneId(4), |v| *v == Violation::Unknown(TaskId(4))),
+    (
+        "waits for itself",
+        |p, _| p.nodes[4].waits.push(TaskId(4)),
+        |v| *v == Violation::WaitsForLater(TaskId(4)),
+    ),
+    (
+        "waits for later",
+        |p, _| p.nodes[4].waits.push(TaskId(9)),
+        |v| *v == Violation::WaitsForLater(TaskId(4)),
+    ),
+    ("twice", |p, _| p.nodes.push(p.nodes[3].clone()), |v| matches!(v, Violation::Unexpected(_))),
+    ("another stage's task", |p, _| p.stage = Stage::Gradients, |v| matches!(v, Violation::Unexpected(_))),
+    (
+        "tile of the neighbour",
+        |p, _| p.nodes[0].task.tile = p.nodes[1].task.tile,
+        |v| matches!(v, Violation::Tiles(_)),
+    ),
+    ("tile too small", |p, _| p.nodes[0].task.tile.images -= 1, |v| matches!(v, Violation::Tiles(_))),
+    ("hidden write", |p, _| p.nodes[2].writes.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
+    ("hidden read", |p, _| p.nodes[2].reads.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
+    (
+        "short copy",
+        |p, _| {
+            let copy = find(p, SubTask::Accumulate);
+            if let Some(copy) = &mut p.nodes[copy].copy {
+                copy.range.end -= 1;
+            }
+        },
+        |v| matches!(v, Violation::WrongCopy(_)),
+    ),
+    (
+        "added twice",
+        |p, _| {
+            let at = find(p, SubTask::Broadcast);
+            let first = find(p, SubTask::Accumulate);
+            let mut again = p.nodes[first].clone();
+            again.waits = vec![TaskId(at - 1)];
+            for node in &mut p.nodes[at..] {
+                node.waits.iter_mut().for_each(|w| w.0 += usize::from(w.0 >= at));
+            }
+            p.nodes.insert(at, again);
+            for node in &mut p.nodes[at + 1..] {
+                node.waits.iter_mut().filter(|w| w.0 == first).for_each(|w| w.0 = at);
+            }
+        },
+        |v| matches!(v, Violation::WrongSum(..)),
+    ),
+    (
+        "broadcast that adds",
+        |p, _| {
+            let at = find(p, SubTask::Broadcast);
+            if let Some(copy) = &mut p.nodes[at].copy {
+                copy.add = true;
+            }
+            let own = p.nodes[at].writes.clone();
+            p.nodes[at].reads.extend(own);
+        },
+        |v| matches!(v, Violation::WrongSum(..)),
+    ),
+];
+
 #[test]
 fn plans_broken_on_purpose_are_rejected_for_the_right_reason() {
-    let breaks: [Break; 14] = [
-        ("a device too many", |p, _| p.devices = 3, |v| *v == Violation::Devices),
-        ("unknown device", |p, _| p.nodes[4].device = DeviceId(7), |v| *v == Violation::Unknown(TaskId(4))),
-        ("unknown lane", |p, _| p.nodes[4].lane = LaneId(4), |v| *v == Violation::Unknown(TaskId(4))),
-        (
-            "waits for itself",
-            |p, _| p.nodes[4].waits.push(TaskId(4)),
-            |v| *v == Violation::WaitsForLater(TaskId(4)),
-        ),
-        (
-            "waits for later",
-            |p, _| p.nodes[4].waits.push(TaskId(9)),
-            |v| *v == Violation::WaitsForLater(TaskId(4)),
-        ),
-        ("twice", |p, _| p.nodes.push(p.nodes[3].clone()), |v| matches!(v, Violation::Unexpected(_))),
-        (
-            "another stage's task",
-            |p, _| p.stage = Stage::Gradients,
-            |v| matches!(v, Violation::Unexpected(_)),
-        ),
-        (
-            "tile of the neighbour",
-            |p, _| p.nodes[0].task.tile = p.nodes[1].task.tile,
-            |v| matches!(v, Violation::Tiles(_)),
-        ),
-        ("tile too small", |p, _| p.nodes[0].task.tile.images -= 1, |v| matches!(v, Violation::Tiles(_))),
-        ("hidden write", |p, _| p.nodes[2].writes.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
-        ("hidden read", |p, _| p.nodes[2].reads.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
-        (
-            "short copy",
-            |p, _| {
-                let copy = find(p, SubTask::Accumulate);
-                if let Some(copy) = &mut p.nodes[copy].copy {
-                    copy.range.end -= 1;
-                }
-            },
-            |v| matches!(v, Violation::WrongCopy(_)),
-        ),
-        (
-            "added twice",
-            |p, _| {
-                let at = find(p, SubTask::Broadcast);
-                let first = find(p, SubTask::Accumulate);
-                let mut again = p.nodes[first].clone();
-                again.waits = vec![TaskId(at - 1)];
-                for node in &mut p.nodes[at..] {
-                    node.waits.iter_mut().for_each(|w| w.0 += usize::from(w.0 >= at));
-                }
-                p.nodes.insert(at, again);
-                for node in &mut p.nodes[at + 1..] {
-                    node.waits.iter_mut().filter(|w| w.0 == first).for_each(|w| w.0 = at);
-                }
-            },
-            |v| matches!(v, Violation::WrongSum(..)),
-        ),
-        (
-            "broadcast that adds",
-            |p, _| {
-                let at = find(p, SubTask::Broadcast);
-                if let Some(copy) = &mut p.nodes[at].copy {
-                    copy.add = true;
-                }
-                let own = p.nodes[at].writes.clone();
-                p.nodes[at].reads.extend(own);
-            },
-            |v| matches!(v, Violation::WrongSum(..)),
-        ),
-    ];
     let spec = lenet(8);
     let nets = nets(&spec, Phase::Train, 2);
-    for (what, break_it, expected) in breaks {
+    for (what, break_it, expected) in BREAKS {
         let mut broken = plan(&nets, Stage::Iteration);
         break_it(&mut broken, &spec);
         let violation = check(&broken, &nets).expect_err(what);
