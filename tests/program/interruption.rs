@@ -44,8 +44,8 @@ fn stops_and_goes_on(way: &str, signal: &str) {
     assert_eq!(code, Some(75), "{way} {signal}: {stdout}\n{stderr}");
     let done = stopped_after(&stage);
     let snapshot = format!("stopped/snapshots/iteration_{done}.safetensors");
-    let hint = format!("stopped after iteration {done} of 2000000000; go on with --snapshot {snapshot}");
-    assert!(stderr.contains(&hint), "{way} {signal}: {stderr}");
+    let said = format!("stopped after iteration {done} of 2000000000; to go on add --workers ");
+    assert!(stderr.contains(&said) && stderr.contains(&snapshot), "{way} {signal}: {stderr}");
     assert!(done >= 3, "the signal came after three iterations");
 
     let total = done + 5;

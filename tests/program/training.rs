@@ -182,18 +182,41 @@ fn weights_to_start_from_are_used() {
     }
 }
 
+/// Writes a solver with what a stored configuration says, and returns the flags that say the rest.
+fn from_configuration(stage: &Stage, stored: &Value) -> String {
+    let mut solver = String::new();
+    for name in ["net", "base_lr", "momentum", "weight_decay", "max_iter", "test_iter", "test_interval"] {
+        solver += &format!("{name}: {}\n", stored[name]);
+    }
+    assert_eq!(stored["lr_policy"], "Fixed");
+    solver += &format!("lr_policy: \"fixed\"\nregularization_type: {}\n", stored["regularization"]);
+    stage.write("solver.prototxt", solver);
+    let flag = |name: &str| format!(" --{name} {}", stored[name].to_string().trim_matches('"'));
+    let flags: String =
+        ["workers", "seed", "batch", "quadrants", "threads", "isa", "method"].map(flag).concat();
+    flags + &flag("rho")
+}
+
 #[test]
 fn the_configuration_in_effect_is_stored_and_makes_the_same_run() {
     let stage = Stage::new();
-    let flags = "--max-iter 15 --seed 3 --test-interval 5";
+    stage.edit("solver.prototxt", "\"inv\"", "\"fixed\"");
+    stage.edit("solver.prototxt", "display", "regularization_type: \"L1\"\ndisplay");
+    let flags = "--max-iter 15 --seed 3 --test-interval 5 --batch 10 --workers 2 --rho 3 --threads 1";
     let hash = hash_of(&stage.train("first", flags));
-    let stored = stage.path("first/effective.prototxt");
-    let text = fs::read_to_string(&stored).unwrap();
-    let solver = quadrille_io::prototxt::read_solver(&stored).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    assert_eq!((solver.max_iter, solver.seed, solver.test_interval), (15, Some(3), 5));
-    stage.succeed("train --solver first/effective.prototxt --run second");
-    assert_eq!(hash_of(&stage.summary("second")), hash);
-    assert_eq!(fs::read_to_string(stage.path("second/effective.prototxt")).unwrap(), text);
+    let stored = |run: &str| -> Value {
+        let text = fs::read_to_string(stage.path(run).join("effective.json")).expect("a configuration");
+        serde_json::from_str(&text).expect(&text)
+    };
+    let first = stored("first");
+    for (name, value) in [("max_iter", 15), ("seed", 3), ("test_interval", 5), ("batch", 10), ("workers", 2)]
+    {
+        assert_eq!(first[name], value, "{name} in {first}");
+    }
+    assert_eq!((&first["data"]["name"], &first["network"]["name"]), (&"shapes".into(), &"Small".into()));
+    let flags = from_configuration(&stage, &first);
+    assert_eq!(hash_of(&stage.train("second", &flags)), hash, "{flags}");
+    assert_eq!(stored("second"), first);
 }
 
 #[test]
