@@ -225,8 +225,8 @@ const NETWORKS: &[Case] = &[
     case(
         "no loss",
         |s| {
-            let text = fs::read_to_string(s.path(NET_FILE)).unwrap();
-            let loss = text.find("layer {\n  name: \"loss\"").unwrap();
+            let text = fs::read_to_string(s.path(NET_FILE)).expect("the stage's files");
+            let loss = text.find("layer {\n  name: \"loss\"").expect("the stage's files");
             s.write(NET_FILE, &text[..loss]);
         },
         64,
@@ -279,14 +279,14 @@ fn file(stage: &Stage, kind: &str, axes: usize) -> std::path::PathBuf {
 fn cut_gzip(stage: &Stage) {
     let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist/train-labels-idx1-ubyte.gz");
     let bytes = fs::read(bundled).expect("the bundled labels");
-    fs::remove_file(file(stage, "labels", 1)).unwrap();
+    fs::remove_file(file(stage, "labels", 1)).expect("the stage's files");
     stage.write("shapes/train-labels-idx1-ubyte.gz", &bytes[..bytes.len() / 2]);
 }
 
 const DATA: &[Case] = &[
     case(
         "no such data set",
-        |s| fs::remove_dir_all(s.path("shapes")).unwrap(),
+        |s| fs::remove_dir_all(s.path("shapes")).expect("the stage's files"),
         66,
         &["shapes: no such data set; looked for\n    ./shapes", "--data", "QUADRILLE_DATA"],
     ),
@@ -297,22 +297,22 @@ const DATA: &[Case] = &[
     ),
     case(
         "only one half of the set",
-        |s| fs::remove_file(file(s, "labels", 1)).unwrap(),
+        |s| fs::remove_file(file(s, "labels", 1)).expect("the stage's files"),
         66,
         &["shapes/train-labels-idx1-ubyte: not found"],
     ),
     case(
         "images cut off",
         |s| {
-            let bytes = fs::read(file(s, "images", 3)).unwrap();
-            fs::write(file(s, "images", 3), &bytes[..bytes.len() - 1]).unwrap();
+            let bytes = fs::read(file(s, "images", 3)).expect("the stage's files");
+            fs::write(file(s, "images", 3), &bytes[..bytes.len() - 1]).expect("the stage's files");
         },
         65,
         &["shapes/train-images-idx3-ubyte: is cut off"],
     ),
     case(
         "a header cut off",
-        |s| fs::write(file(s, "images", 3), [0, 0, 8, 3, 0]).unwrap(),
+        |s| fs::write(file(s, "images", 3), [0, 0, 8, 3, 0]).expect("the stage's files"),
         65,
         &["shapes/train-images-idx3-ubyte: is cut off"],
     ),
@@ -321,7 +321,7 @@ const DATA: &[Case] = &[
         "one label too few",
         |s| {
             let count = TRAIN_IMAGES - 1;
-            fs::write(file(s, "labels", 1), idx(&[count], &vec![0; count])).unwrap();
+            fs::write(file(s, "labels", 1), idx(&[count], &vec![0; count])).expect("the stage's files");
         },
         65,
         &["train-labels-idx1-ubyte: 599 labels for 600 images"],
@@ -334,21 +334,24 @@ const DATA: &[Case] = &[
     ),
     case(
         "a wrong start",
-        |s| fs::write(file(s, "images", 3), b"PNG image").unwrap(),
+        |s| fs::write(file(s, "images", 3), b"PNG image").expect("the stage's files"),
         65,
         &["train-images-idx3-ubyte: starts with 50 4e 47 20; expected 00 00 08 03"],
     ),
     case(
         "a header that promises too much",
-        |s| fs::write(file(s, "images", 3), idx(&[u32::MAX as usize, SIDE, SIDE], &[0; 99])).unwrap(),
+        |s| {
+            fs::write(file(s, "images", 3), idx(&[u32::MAX as usize, SIDE, SIDE], &[0; 99]))
+                .expect("the stage's files")
+        },
         65,
         &["train-images-idx3-ubyte: the header promises"],
     ),
     case(
         "no images at all",
         |s| {
-            fs::write(file(s, "images", 3), idx(&[0, SIDE, SIDE], &[])).unwrap();
-            fs::write(file(s, "labels", 1), idx(&[0], &[])).unwrap();
+            fs::write(file(s, "images", 3), idx(&[0, SIDE, SIDE], &[])).expect("the stage's files");
+            fs::write(file(s, "labels", 1), idx(&[0], &[])).expect("the stage's files");
         },
         65,
         &["no images"],
@@ -457,7 +460,7 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         &[snapshot, "1 workers, not 2", "--workers 1"],
     );
 
-    let good = fs::read(stage.path(snapshot)).unwrap();
+    let good = fs::read(stage.path(snapshot)).expect("the stage's files");
     for at in [0, 9, good.len() / 2, good.len() - 1] {
         let mut bad = good.clone();
         bad[at] ^= 4;
@@ -469,7 +472,7 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         stage.write(name, bytes);
         refused(format!("{TRAIN} --snapshot {name}"), &[name]);
     }
-    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).unwrap();
+    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).expect("the stage's files");
     for (name, bytes) in [("cut.caffemodel", &model[..model.len() / 2]), ("text.caffemodel", b"layer { }")] {
         stage.write(name, bytes);
         refused(format!("test --model net.prototxt --weights {name}"), &[name]);

@@ -53,7 +53,7 @@ fn stops_and_goes_on(way: &str, signal: &str) {
     let resumed = hash_of(&stage.train("resumed", &format!("--snapshot {snapshot} {flags}")));
     let undisturbed = hash_of(&stage.train("undisturbed", &flags));
     assert_eq!(resumed, undisturbed, "{way} {signal}, stopped after {done}");
-    let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).unwrap();
+    let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).expect("metrics.jsonl");
     assert_eq!(metrics.lines().count() as u64, done + 1, "a line for each iteration and the summary");
 }
 
