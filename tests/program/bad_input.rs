@@ -17,6 +17,8 @@ struct Case {
     says: &'static [&'static str],
 }
 
+const NET_FILE: &str = "net.prototxt";
+const SOLVER_FILE: &str = "solver.prototxt";
 const TRAIN: &str = "train --solver solver.prototxt --run out";
 
 /// A case of plain `train`.
@@ -49,8 +51,8 @@ fn faults(case: &Case, stage: &Stage, outcome: &Outcome) -> Vec<String> {
     if errors.iter().any(|e| stdout.contains(e.trim_start_matches("quadrille: "))) {
         faults.push("the error is also on standard output".to_owned());
     }
-    if case.code != 77 && stage.path("out/effective.prototxt").exists() {
-        faults.push("a run that never started left its configuration".to_owned());
+    if case.code != 77 && stage.path("out").exists() {
+        faults.push("a run that never started left a folder".to_owned());
     }
     if !faults.is_empty() {
         let what = format!("{}: quadrille {}", case.what, case.arguments);
@@ -68,6 +70,47 @@ fn check(cases: &[Case]) {
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
+
+const NO_FILES: &[Case] = &[
+    flags("train --solver none.prototxt --run out", 66, &["none.prototxt: not found"]),
+    flags("train --solver . --run out", 66, &[".: ", "directory"]),
+    flags("train --model . --run out", 66, &[".: ", "directory"]),
+    flags("test --weights none.caffemodel --model net.prototxt", 66, &["none.caffemodel: not found"]),
+    flags("test --weights none.safetensors --model net.prototxt", 66, &["none.safetensors: not found"]),
+    flags("time --model none.prototxt", 66, &["none.prototxt: not found"]),
+    flags(
+        "train --solver solver.prototxt --run out --weights none.caffemodel",
+        66,
+        &["none.caffemodel: not found"],
+    ),
+    flags(
+        "train --solver solver.prototxt --run out --snapshot none.safetensors",
+        66,
+        &["none.safetensors: not found"],
+    ),
+    case(
+        "the solver names no such network",
+        |s| s.edit("solver.prototxt", "net.prototxt", "nets.prototxt"),
+        66,
+        &["solver.prototxt:1: net: no file \"nets.prototxt\"; looked for nets.prototxt"],
+    ),
+    case("an empty solver", |s| s.write("solver.prototxt", ""), 64, &["solver.prototxt:1: ", "net"]),
+    case("an empty network", |s| s.write("net.prototxt", ""), 64, &["net.prototxt"]),
+    case(
+        "a binary file",
+        |s| s.write("net.prototxt", [0, 159, 146, 150, 7, 10, 255]),
+        64,
+        &["net.prototxt:1: ", "text file"],
+    ),
+    case("deep nesting", |s| s.write("net.prototxt", "layer {".repeat(100_000)), 64, &["net.prototxt:1: "]),
+    Case {
+        what: "solver and network exchanged",
+        breaks: |_| {},
+        arguments: "train --solver net.prototxt --run out",
+        code: 64,
+        says: &["net.prototxt:", "this is a network file, not a solver file"],
+    },
+];
 
 #[test]
 fn files_that_are_missing_or_no_text() {
@@ -118,43 +161,140 @@ fn files_that_are_missing_or_no_text() {
     ]);
 }
 
+const SOLVERS: &[Case] = &[
+    case(
+        "no net",
+        |s| s.edit(SOLVER_FILE, "net: \"net.prototxt\"\n", ""),
+        64,
+        &["solver.prototxt:1: ", "net: missing", "name the network file"],
+    ),
+    case(
+        "an unknown policy",
+        |s| s.edit(SOLVER_FILE, "\"inv\"", "\"invv\""),
+        64,
+        &["solver.prototxt:3: ", "lr_policy", "did you mean \"inv\"?"],
+    ),
+    case(
+        "an unknown field",
+        |s| s.edit(SOLVER_FILE, "momentum", "momentun"),
+        64,
+        &["solver.prototxt:6: ", "momentun", "did you mean \"momentum\"?"],
+    ),
+    case(
+        "a number that is none",
+        |s| s.edit(SOLVER_FILE, "0.05", "fast"),
+        64,
+        &["solver.prototxt:2: ", "base_lr"],
+    ),
+    case(
+        "no iterations",
+        |s| s.edit(SOLVER_FILE, "max_iter: 20\n", ""),
+        64,
+        &["solver.prototxt:1: ", "max_iter"],
+    ),
+    case(
+        "another solver",
+        |s| s.edit(SOLVER_FILE, "display", "type: \"Adam\"\ndisplay"),
+        64,
+        &["solver.prototxt:9: ", "\"Adam\" is not supported yet"],
+    ),
+];
+
 #[test]
 fn solvers_that_cannot_be() {
-    const AT: &str = "solver.prototxt";
-    check(&[
-        case(
-            "no net",
-            |s| s.edit(AT, "net: \"net.prototxt\"\n", ""),
-            64,
-            &["solver.prototxt:1: ", "net: missing", "name the network file"],
-        ),
-        case(
-            "an unknown policy",
-            |s| s.edit(AT, "\"inv\"", "\"invv\""),
-            64,
-            &["solver.prototxt:3: ", "lr_policy", "did you mean \"inv\"?"],
-        ),
-        case(
-            "an unknown field",
-            |s| s.edit(AT, "momentum", "momentun"),
-            64,
-            &["solver.prototxt:6: ", "momentun", "did you mean \"momentum\"?"],
-        ),
-        case(
-            "a number that is none",
-            |s| s.edit(AT, "0.05", "fast"),
-            64,
-            &["solver.prototxt:2: ", "base_lr"],
-        ),
-        case("no iterations", |s| s.edit(AT, "max_iter: 20\n", ""), 64, &["solver.prototxt:1: ", "max_iter"]),
-        case(
-            "another solver",
-            |s| s.edit(AT, "display", "type: \"Adam\"\ndisplay"),
-            64,
-            &["solver.prototxt:9: ", "\"Adam\" is not supported yet"],
-        ),
-    ]);
+    check(SOLVERS);
 }
+
+const NETWORKS: &[Case] = &[
+    case(
+        "an unknown field",
+        |s| s.edit(NET_FILE, "kernel_size: 5", "kernal_size: 5"),
+        64,
+        &["net.prototxt:27: ", "layer \"conv\"", "kernal_size", "did you mean \"kernel_size\"?"],
+    ),
+    case(
+        "a misspelt type",
+        |s| s.edit(NET_FILE, "\"Convolution\"", "\"Convolutoin\""),
+        64,
+        &["net.prototxt:22: ", "Convolutoin", "did you mean \"Convolution\"?"],
+    ),
+    case(
+        "a type that is not built",
+        |s| s.edit(NET_FILE, "\"ReLU\"", "\"LSTM\""),
+        64,
+        &["net.prototxt:40: ", "\"LSTM\"", "not supported"],
+    ),
+    case(
+        "a kernel larger than its input",
+        |s| s.edit(NET_FILE, "kernel_size: 5", "kernel_size: 13"),
+        64,
+        &["net.prototxt:27: ", "layer \"conv\"", "kernel_size", "13", "12"],
+    ),
+    case(
+        "a bottom that nobody makes",
+        |s| s.edit(NET_FILE, "bottom: \"conv\"", "bottom: \"convv\""),
+        64,
+        &["net.prototxt:34: ", "layer \"pool\"", "convv", "did you mean \"conv\"?"],
+    ),
+    case(
+        "in place on a layer that cannot",
+        |s| s.edit(NET_FILE, "top: \"conv\"", "top: \"data\""),
+        64,
+        &["net.prototxt:24: ", "layer \"conv\"", "in place"],
+    ),
+    case(
+        "a top defined twice",
+        |s| s.edit(NET_FILE, "top: \"ip\"", "top: \"conv\""),
+        64,
+        &["net.prototxt:48: ", "layer \"ip\"", "\"conv\""],
+    ),
+    case(
+        "no images in a mini-batch",
+        |s| s.edit(NET_FILE, "batch_size: 20", "batch_size: 0"),
+        64,
+        &["net.prototxt:9: ", "batch_size", "0; expected at least 1"],
+    ),
+    case(
+        "no outputs",
+        |s| s.edit(NET_FILE, "num_output: 6", "num_output: 0"),
+        64,
+        &["net.prototxt:26: ", "num_output"],
+    ),
+    case(
+        "more outputs than memory",
+        |s| s.edit(NET_FILE, "num_output: 6", "num_output: 4000000000"),
+        64,
+        &["net.prototxt:26: ", "num_output"],
+    ),
+    case(
+        "no loss",
+        |s| {
+            let text = fs::read_to_string(s.path(NET_FILE)).expect("the stage's files");
+            let loss = text.find("layer {\n  name: \"loss\"").expect("the stage's files");
+            s.write(NET_FILE, &text[..loss]);
+        },
+        64,
+        &["net.prototxt", "loss"],
+    ),
+    case(
+        "weights that only one phase has",
+        |s| s.edit(NET_FILE, "name: \"ip\"", "name: \"ip\" include { phase: TRAIN }"),
+        64,
+        &["net.prototxt"],
+    ),
+    case(
+        "other weights in the other phase",
+        |s| s.write(NET_FILE, NET.replace("layer {\n  name: \"ip\"", TWO_OUTPUTS)),
+        64,
+        &["net.prototxt", "parameters", "TRAIN", "TEST"],
+    ),
+    case(
+        "no data in training",
+        |s| s.edit(NET_FILE, "phase: TRAIN", "phase: TEST"),
+        64,
+        &["net.prototxt", "TRAIN"],
+    ),
+];
 
 #[test]
 fn networks_that_cannot_be() {
@@ -284,6 +424,90 @@ fn cut_gzip(stage: &Stage) {
     stage.write("shapes/train-labels-idx1-ubyte.gz", &bytes[..bytes.len() / 2]);
 }
 
+const DATA: &[Case] = &[
+    case(
+        "no such data set",
+        |s| fs::remove_dir_all(s.path("shapes")).expect("the stage's files"),
+        66,
+        &["shapes: no such data set; looked for\n    ./shapes", "--data", "QUADRILLE_DATA"],
+    ),
+    flags(
+        "train --solver solver.prototxt --run out --data nowhere",
+        66,
+        &["shapes: no such data set; looked for\n    nowhere/shapes\n    nowhere"],
+    ),
+    case(
+        "only one half of the set",
+        |s| fs::remove_file(file(s, "labels", 1)).expect("the stage's files"),
+        66,
+        &["shapes/train-labels-idx1-ubyte: not found"],
+    ),
+    case(
+        "images cut off",
+        |s| {
+            let bytes = fs::read(file(s, "images", 3)).expect("the stage's files");
+            fs::write(file(s, "images", 3), &bytes[..bytes.len() - 1]).expect("the stage's files");
+        },
+        65,
+        &["shapes/train-images-idx3-ubyte: is cut off"],
+    ),
+    case(
+        "a header cut off",
+        |s| fs::write(file(s, "images", 3), [0, 0, 8, 3, 0]).expect("the stage's files"),
+        65,
+        &["shapes/train-images-idx3-ubyte: is cut off"],
+    ),
+    case("gzip cut off", cut_gzip, 65, &["shapes/train-labels-idx1-ubyte.gz: is cut off"]),
+    case(
+        "one label too few",
+        |s| {
+            let count = TRAIN_IMAGES - 1;
+            fs::write(file(s, "labels", 1), idx(&[count], &vec![0; count])).expect("the stage's files");
+        },
+        65,
+        &["train-labels-idx1-ubyte: 599 labels for 600 images"],
+    ),
+    case(
+        "more classes than scores",
+        |s| write_idx(&s.path("shapes"), "train", TRAIN_IMAGES, CLASSES + 1),
+        65,
+        &["labels of \"shapes\" go up to 10", "layer \"loss\" (net.prototxt:", "10 classes"],
+    ),
+    case(
+        "a wrong start",
+        |s| fs::write(file(s, "images", 3), b"PNG image").expect("the stage's files"),
+        65,
+        &["train-images-idx3-ubyte: starts with 50 4e 47 20; expected 00 00 08 03"],
+    ),
+    case(
+        "a header that promises too much",
+        |s| {
+            fs::write(file(s, "images", 3), idx(&[u32::MAX as usize, SIDE, SIDE], &[0; 99]))
+                .expect("the stage's files")
+        },
+        65,
+        &["train-images-idx3-ubyte: the header promises"],
+    ),
+    case(
+        "no images at all",
+        |s| {
+            fs::write(file(s, "images", 3), idx(&[0, SIDE, SIDE], &[])).expect("the stage's files");
+            fs::write(file(s, "labels", 1), idx(&[0], &[])).expect("the stage's files");
+        },
+        65,
+        &["no images"],
+    ),
+    case(
+        "test images of another size",
+        |s| {
+            let name = "shapes/t10k-images-idx3-ubyte";
+            s.write(name, idx(&[200, SIDE, SIDE + 2], &vec![0; 200 * SIDE * (SIDE + 2)]));
+        },
+        65,
+        &["shapes: ", "1x12x14", "1x12x12"],
+    ),
+];
+
 #[test]
 fn data_that_is_missing_or_damaged() {
     check(&[
@@ -377,45 +601,43 @@ fn data_that_does_not_fit() {
     ]);
 }
 
+const FLAGS: &[Case] = &[
+    flags("train --sovler solver.prototxt", 2, &["--sovler", "--solver"]),
+    flags("trian", 2, &["trian", "train"]),
+    flags("train --workers many", 2, &["many", "--workers"]),
+    flags("train --solver solver.prototxt --run out --batch 0", 2, &["--batch", "at least 1"]),
+    flags("time --model net.prototxt --batch 0", 2, &["--batch", "at least 1"]),
+    flags("train --solver solver.prototxt --run out --quadrants 10000", 2, &["--quadrants 10000"]),
+    flags("train --solver solver.prototxt --run out --quadrants 0", 2, &["--quadrants", "at least 1"]),
+    flags("train --solver solver.prototxt --run out --workers 0", 2, &["--workers", "at least 1"]),
+    flags(
+        "train --solver solver.prototxt --run out --workers 10000",
+        2,
+        &["10000 worker(s)", "this machine has"],
+    ),
+    flags("train --solver solver.prototxt --run out --threads 0", 2, &["--threads", "at least 1"]),
+    flags("train --solver solver.prototxt --run out --threads 100000", 2, &["threads", "100000"]),
+    flags("train --solver solver.prototxt --run out --method magic", 2, &["magic", "sync-easgd", "sync-sgd"]),
+    flags("train --solver solver.prototxt --run out --isa sse9", 2, &["sse9", "portable", "avx2"]),
+    flags("train --solver solver.prototxt --run out --kernel conv", 2, &["conv", "LAYER=IMPLEMENTATION"]),
+    flags("train --solver solver.prototxt --run out --kernel nolayer=x", 2, &["nolayer"]),
+    flags("train --solver solver.prototxt --run out --kernel conv=nokernel", 2, &["nokernel", "reference"]),
+    flags("time --model net.prototxt --kernel nolayer=reference", 2, &["nolayer"]),
+    flags("train --solver solver.prototxt --run out --workers 2 --rho 1000", 2, &["--rho 1000", "<="]),
+    flags("train --solver solver.prototxt --run out --workers 2 --rho nan", 2, &["--rho NaN"]),
+    flags("train --solver solver.prototxt --run out --peer-timeout=-1", 2, &["--peer-timeout"]),
+    flags(
+        "train --solver solver.prototxt --run out --weights a --snapshot b",
+        2,
+        &["--weights", "--snapshot"],
+    ),
+    flags("topo --quadrants 100000", 2, &["100000"]),
+    flags("time --model net.prototxt --iterations 0", 2, &["--iterations", "at least 1"]),
+];
+
 #[test]
 fn flags_that_make_no_sense() {
-    check(&[
-        flags("train --sovler solver.prototxt", 2, &["--sovler", "--solver"]),
-        flags("trian", 2, &["trian", "train"]),
-        flags("train --workers many", 2, &["many", "--workers"]),
-        flags("train --solver solver.prototxt --run out --batch 0", 2, &["--batch", "at least 1"]),
-        flags("time --model net.prototxt --batch 0", 2, &["--batch", "at least 1"]),
-        flags("train --solver solver.prototxt --run out --quadrants 10000", 2, &["--quadrants 10000"]),
-        flags("train --solver solver.prototxt --run out --quadrants 0", 2, &["--quadrants", "at least 1"]),
-        flags("train --solver solver.prototxt --run out --workers 0", 2, &["--workers", "at least 1"]),
-        flags("train --solver solver.prototxt --run out --workers 10000", 2, &["--workers 10000"]),
-        flags("train --solver solver.prototxt --run out --threads 0", 2, &["--threads", "at least 1"]),
-        flags("train --solver solver.prototxt --run out --threads 100000", 2, &["threads", "100000"]),
-        flags(
-            "train --solver solver.prototxt --run out --method magic",
-            2,
-            &["magic", "sync-easgd", "sync-sgd"],
-        ),
-        flags("train --solver solver.prototxt --run out --isa sse9", 2, &["sse9", "portable", "avx2"]),
-        flags("train --solver solver.prototxt --run out --kernel conv", 2, &["conv", "LAYER=IMPLEMENTATION"]),
-        flags("train --solver solver.prototxt --run out --kernel nolayer=x", 2, &["nolayer"]),
-        flags(
-            "train --solver solver.prototxt --run out --kernel conv=nokernel",
-            2,
-            &["nokernel", "reference"],
-        ),
-        flags("time --model net.prototxt --kernel nolayer=reference", 2, &["nolayer"]),
-        flags("train --solver solver.prototxt --run out --workers 2 --rho 1000", 2, &["--rho 1000", "<="]),
-        flags("train --solver solver.prototxt --run out --workers 2 --rho nan", 2, &["--rho NaN"]),
-        flags("train --solver solver.prototxt --run out --peer-timeout=-1", 2, &["--peer-timeout"]),
-        flags(
-            "train --solver solver.prototxt --run out --weights a --snapshot b",
-            2,
-            &["--weights", "--snapshot"],
-        ),
-        flags("topo --quadrants 100000", 2, &["100000"]),
-        flags("time --model net.prototxt --iterations 0", 2, &["--iterations", "at least 1"]),
-    ]);
+    check(FLAGS);
 }
 
 #[test]
@@ -484,6 +706,19 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         stage.write(name, bytes);
         refused(format!("test --model net.prototxt --weights {name}"), &[name]);
     }
+
+    let whole = format!("{TRAIN} --snapshot {snapshot}");
+    refused(format!("{whole} --seed 8"), &[snapshot, "its seed is 7, that of this run is 8"]);
+    refused(format!("{whole} --batch 10"), &[snapshot, "its batch is 20, that of this run is 10"]);
+    write_idx(&stage.path("others/shapes"), "train", TRAIN_IMAGES + 1, CLASSES);
+    refused(format!("{whole} --data others --test-interval 0"), &[snapshot, "its data is "]);
+    stage.train("pair", "--max-iter 2 --workers 2");
+    let pair = "pair/snapshots/iteration_2.safetensors";
+    refused(
+        format!("{TRAIN} --workers 2 --method sync-sgd --snapshot {pair}"),
+        &[pair, "its method is sync-easgd3, that of this run is sync-sgd"],
+    );
+    assert!(!stage.path("out").exists(), "a refused run left a folder");
 
     stage.edit("net.prototxt", "num_output: 6", "num_output: 7");
     refused(format!("{TRAIN} --snapshot {snapshot}"), &[snapshot, "weights/conv/0", "shape"]);

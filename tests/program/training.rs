@@ -182,6 +182,21 @@ fn weights_to_start_from_are_used() {
     }
 }
 
+/// Writes a solver with what a stored configuration says, and returns the flags that say the rest.
+fn from_configuration(stage: &Stage, stored: &Value) -> String {
+    let mut solver = String::new();
+    for name in ["net", "base_lr", "momentum", "weight_decay", "max_iter", "test_iter", "test_interval"] {
+        solver += &format!("{name}: {}\n", stored[name]);
+    }
+    assert_eq!(stored["lr_policy"], "Fixed");
+    solver += &format!("lr_policy: \"fixed\"\nregularization_type: {}\n", stored["regularization"]);
+    stage.write("solver.prototxt", solver);
+    let flag = |name: &str| format!(" --{name} {}", stored[name].to_string().trim_matches('"'));
+    let flags: String =
+        ["workers", "seed", "batch", "quadrants", "threads", "isa", "method"].map(flag).concat();
+    flags + &flag("rho")
+}
+
 #[test]
 fn the_configuration_in_effect_is_stored() {
     let stage = Stage::new();
