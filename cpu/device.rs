@@ -16,7 +16,7 @@ use crate::crew::{Crews, LANES, Lanes, MAX_GRAINS, Ticket, Work};
 use crate::isa::Isa;
 use crate::layer::{Choice, Grain, LayerKernel, Update, bind};
 use crate::machine::Machine;
-use crate::memory::{Memory, MemoryMap, PackedMemory};
+use crate::memory::{Memory, MemoryMap, OutOfMemory, PackedMemory};
 
 /// The crew of one quadrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub enum EngineError {
     Kernel(String),
     /// The system refused threads.
     Threads(String),
+    /// The system refused memory: so many bytes in one piece.
+    Memory(usize),
 }
 
 impl fmt::Display for EngineError {
@@ -68,11 +70,21 @@ impl fmt::Display for EngineError {
             Self::Plan(reason) => write!(f, "invalid plan: {reason}"),
             Self::Kernel(reason) => f.write_str(reason),
             Self::Threads(reason) => write!(f, "cannot start the threads of a quadrant: {reason}"),
+            Self::Memory(bytes) => {
+                let mib = bytes.div_ceil(1 << 20);
+                write!(f, "the system does not give {mib} MiB of memory; a smaller mini-batch needs less")
+            }
         }
     }
 }
 
 impl std::error::Error for EngineError {}
+
+impl From<OutOfMemory> for EngineError {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error.bytes)
+    }
+}
 
 /// One layer on one device.
 struct BoundLayer {
@@ -229,7 +241,7 @@ impl CpuWorker {
     ///
     /// # Errors
     /// If a plan is not valid, the nets are not one for each crew with the same parameters, the CPU lacks the tier, a
-    /// forced implementation does not fit, or threads are refused.
+    /// forced implementation does not fit, or memory or threads are refused.
     pub fn new(
         crews: &[CrewSpec],
         programs: &[Program<'_>],
@@ -238,9 +250,9 @@ impl CpuWorker {
         let packed: Vec<Arc<PackedMemory>> = (0..crews.len())
             .map(|_| {
                 let len = programs.first().and_then(|p| p.nets.first()).map_or(0, |n| n.params.len());
-                Arc::new(PackedMemory::new(len, true, options.elastic))
+                PackedMemory::new(len, true, options.elastic).map(Arc::new)
             })
-            .collect();
+            .collect::<Result<_, _>>()?;
         check_options(crews, programs, options)?;
         let mut choices = Vec::new();
         let mut scratch = 0;
@@ -361,7 +373,7 @@ fn bind_net(
             BoundLayer { kernel, update, loads }
         })
         .collect();
-    Ok((BoundNet { layers, memory: Memory::new(packed, map) }, choices, scratch))
+    Ok((BoundNet { layers, memory: Memory::new(packed, map)? }, choices, scratch))
 }
 
 /// One quadrant, running one program.

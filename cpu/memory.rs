@@ -9,7 +9,7 @@
 //!    or writes. Every kernel states its cut.
 //! 3. *Against the host*: the host touches a region only between steps, or when no task of the running plan does.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
@@ -55,6 +55,13 @@ impl Span {
     }
 }
 
+/// The system did not give memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfMemory {
+    /// What was asked for.
+    pub bytes: usize,
+}
+
 /// Zeroed, aligned memory of fixed length.
 #[derive(Debug)]
 struct Arena {
@@ -68,12 +75,12 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    fn new(len: usize) -> Self {
+    fn new(len: usize) -> Result<Self, OutOfMemory> {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(memory.cast::<f32>()).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, len }
+        let start = NonNull::new(memory.cast::<f32>()).ok_or(OutOfMemory { bytes: layout.size() })?;
+        Ok(Self { start, len })
     }
 
     fn layout(len: usize) -> Layout {
@@ -103,15 +110,15 @@ pub(crate) struct PackedMemory {
 
 impl PackedMemory {
     /// Buffers of `len` elements; gradients and histories only for a device that trains, a centre only for EASGD.
-    pub fn new(len: usize, trains: bool, elastic: bool) -> Self {
+    pub fn new(len: usize, trains: bool, elastic: bool) -> Result<Self, OutOfMemory> {
         let only = |needed| Arena::new(if needed { len } else { 0 });
-        Self {
-            weights: Arena::new(len),
-            gradients: only(trains),
-            histories: only(trains),
-            centre: only(elastic),
+        Ok(Self {
+            weights: Arena::new(len)?,
+            gradients: only(trains)?,
+            histories: only(trains)?,
+            centre: only(elastic)?,
             len,
-        }
+        })
     }
 }
 
@@ -201,8 +208,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub fn new(packed: Arc<PackedMemory>, map: MemoryMap) -> Self {
-        Self { net: Arena::new(map.len), packed, map }
+    pub fn new(packed: Arc<PackedMemory>, map: MemoryMap) -> Result<Self, OutOfMemory> {
+        Ok(Self { net: Arena::new(map.len)?, packed, map })
     }
 
     /// The span of a region; `None` if the device has no such region.

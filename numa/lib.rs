@@ -1,4 +1,4 @@
-//! Quadrille: numa. What the machine looks like, which CPUs this process may use, and how they are cut
+//! What the machine looks like, which CPUs this process may use, and how they are cut
 //! into quadrants.
 //!
 //! Three steps, each plain data: [`topology::detect`] reads the machine, [`quadrant::quadrants`] decides the

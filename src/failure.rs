@@ -95,7 +95,7 @@ impl From<EngineError> for Failure {
         let code = match error {
             EngineError::Plan(_) => Code::Bug,
             EngineError::Kernel(_) => Code::Usage,
-            EngineError::Threads(_) => Code::Environment,
+            EngineError::Threads(_) | EngineError::Memory(_) => Code::Environment,
         };
         Self::new(code, error.to_string())
     }

@@ -1,7 +1,7 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
 use quadrille_comm::protocol::Method;
-use quadrille_core::solver::{Policy, SolverSpec, easgd};
+use quadrille_core::solver::{Decay, Policy, SolverSpec, easgd};
 use serde_json::{Value, json};
 
 use crate::cli::TrainArgs;
@@ -82,10 +82,16 @@ impl Settings {
         json!({
             "net": solver.net,
             "base_lr": solver.base_lr,
-            "lr_policy": format!("{:?}", solver.policy),
+            "lr_policy": policy_to_json(&solver.policy),
             "momentum": solver.rule.momentum,
             "weight_decay": solver.rule.weight_decay,
-            "regularization": format!("{:?}", solver.rule.decay),
+            "regularization_type": match solver.rule.decay {
+                Decay::L2 => "L2",
+                Decay::L1 => "L1",
+            },
+            "display": solver.display,
+            "test_initialization": solver.test_initialization,
+            "snapshot_after_train": solver.snapshot_after_train,
             "max_iter": solver.max_iter,
             "test_iter": solver.test_iter,
             "test_interval": solver.test_interval,
@@ -95,6 +101,21 @@ impl Settings {
             "rho": self.rho,
             "seed": self.seed,
         })
+    }
+}
+
+/// A policy by the names of the solver file's fields.
+fn policy_to_json(policy: &Policy) -> Value {
+    match policy {
+        Policy::Fixed => json!({"type": "fixed"}),
+        Policy::Step { gamma, step } => json!({"type": "step", "gamma": gamma, "stepsize": step}),
+        Policy::Exp { gamma } => json!({"type": "exp", "gamma": gamma}),
+        Policy::Inv { gamma, power } => json!({"type": "inv", "gamma": gamma, "power": power}),
+        Policy::MultiStep { gamma, steps } => {
+            json!({"type": "multistep", "gamma": gamma, "stepvalue": steps})
+        }
+        Policy::Poly { power, max } => json!({"type": "poly", "power": power, "max_iter": max}),
+        Policy::Sigmoid { gamma, step } => json!({"type": "sigmoid", "gamma": gamma, "stepsize": step}),
     }
 }
 

@@ -166,17 +166,18 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
     let mut lines = Vec::new();
-    let identity = identity(&settings, &train);
+    let identity = identity(&settings, &train, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
     Ok(Prepared { settings, train, test, machine, net, state, identity, lines })
 }
 
-/// What decides which samples a run sees in which order, and what its state means.
-fn identity(settings: &Settings, train: &PhaseJob) -> BTreeMap<String, String> {
+/// What decides which samples a run sees, what its state means, and in which order its sums are formed.
+fn identity(settings: &Settings, train: &PhaseJob, machine: &Crews) -> BTreeMap<String, String> {
     [
         ("method", settings.method_name().to_owned()),
         ("seed", settings.seed.to_string()),
         ("batch", train.batch.to_string()),
+        ("quadrants", machine.workers[0].len().to_string()),
         ("data", train.dataset.hash.clone()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
@@ -426,9 +427,8 @@ fn conclude(
         100.0 * first.clock.communication_share()
     );
     if first.iterations < p.settings.solver.max_iter {
-        let workers = p.settings.workers;
         let how = snapshot.map_or(String::new(), |s| {
-            format!("; to go on add --workers {workers} --snapshot {}", s.display())
+            format!("; to go on, give the same command with --snapshot {}", s.display())
         });
         let message =
             format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);

@@ -114,51 +114,7 @@ const NO_FILES: &[Case] = &[
 
 #[test]
 fn files_that_are_missing_or_no_text() {
-    check(&[
-        flags("train --solver none.prototxt --run out", 66, &["none.prototxt: not found"]),
-        flags("train --solver . --run out", 66, &[".: ", "directory"]),
-        flags("train --model . --run out", 66, &[".: ", "directory"]),
-        flags("test --weights none.caffemodel --model net.prototxt", 66, &["none.caffemodel: not found"]),
-        flags("test --weights none.safetensors --model net.prototxt", 66, &["none.safetensors: not found"]),
-        flags("time --model none.prototxt", 66, &["none.prototxt: not found"]),
-        flags(
-            "train --solver solver.prototxt --run out --weights none.caffemodel",
-            66,
-            &["none.caffemodel: not found"],
-        ),
-        flags(
-            "train --solver solver.prototxt --run out --snapshot none.safetensors",
-            66,
-            &["none.safetensors: not found"],
-        ),
-        case(
-            "the solver names no such network",
-            |s| s.edit("solver.prototxt", "net.prototxt", "nets.prototxt"),
-            66,
-            &["solver.prototxt:1: net: no file \"nets.prototxt\"", "looked for"],
-        ),
-        case("an empty solver", |s| s.write("solver.prototxt", ""), 64, &["solver.prototxt:1: ", "net"]),
-        case("an empty network", |s| s.write("net.prototxt", ""), 64, &["net.prototxt"]),
-        case(
-            "a binary file",
-            |s| s.write("net.prototxt", [0, 159, 146, 150, 7, 10, 255]),
-            64,
-            &["net.prototxt:1: ", "text file"],
-        ),
-        case(
-            "deep nesting",
-            |s| s.write("net.prototxt", "layer {".repeat(100_000)),
-            64,
-            &["net.prototxt:1: "],
-        ),
-        Case {
-            what: "solver and network exchanged",
-            breaks: |_| {},
-            arguments: "train --solver net.prototxt --run out",
-            code: 64,
-            says: &["net.prototxt:", "this is a network file, not a solver file"],
-        },
-    ]);
+    check(NO_FILES);
 }
 
 const SOLVERS: &[Case] = &[
@@ -298,104 +254,7 @@ const NETWORKS: &[Case] = &[
 
 #[test]
 fn networks_that_cannot_be() {
-    const AT: &str = "net.prototxt";
-    check(&[
-        case(
-            "an unknown field",
-            |s| s.edit(AT, "kernel_size: 5", "kernal_size: 5"),
-            64,
-            &["net.prototxt:27: ", "layer \"conv\"", "kernal_size", "did you mean \"kernel_size\"?"],
-        ),
-        case(
-            "a misspelt type",
-            |s| s.edit(AT, "\"Convolution\"", "\"Convolutoin\""),
-            64,
-            &["net.prototxt:22: ", "Convolutoin", "did you mean \"Convolution\"?"],
-        ),
-        case(
-            "a type that is not built",
-            |s| s.edit(AT, "\"ReLU\"", "\"LSTM\""),
-            64,
-            &["net.prototxt:40: ", "\"LSTM\"", "not supported"],
-        ),
-        case(
-            "a kernel larger than its input",
-            |s| s.edit(AT, "kernel_size: 5", "kernel_size: 13"),
-            64,
-            &["net.prototxt:27: ", "layer \"conv\"", "kernel_size", "13", "12"],
-        ),
-        case(
-            "a bottom that nobody makes",
-            |s| s.edit(AT, "bottom: \"conv\"", "bottom: \"convv\""),
-            64,
-            &["net.prototxt:34: ", "layer \"pool\"", "convv", "did you mean \"conv\"?"],
-        ),
-        case(
-            "in place on a layer that cannot",
-            |s| s.edit(AT, "top: \"conv\"", "top: \"data\""),
-            64,
-            &["net.prototxt:24: ", "layer \"conv\"", "in place"],
-        ),
-        case(
-            "a top defined twice",
-            |s| s.edit(AT, "top: \"ip\"", "top: \"conv\""),
-            64,
-            &["net.prototxt:48: ", "layer \"ip\"", "\"conv\""],
-        ),
-    ]);
-}
-
-#[test]
-fn networks_that_cannot_be_trained() {
-    const AT: &str = "net.prototxt";
-    check(&[
-        case(
-            "no images in a mini-batch",
-            |s| s.edit(AT, "batch_size: 20", "batch_size: 0"),
-            64,
-            &["net.prototxt:9: ", "batch_size", "0; expected at least 1"],
-        ),
-        case(
-            "no outputs",
-            |s| s.edit(AT, "num_output: 6", "num_output: 0"),
-            64,
-            &["net.prototxt:26: ", "num_output"],
-        ),
-        case(
-            "more outputs than memory",
-            |s| s.edit(AT, "num_output: 6", "num_output: 4000000000"),
-            64,
-            &["net.prototxt:26: ", "num_output"],
-        ),
-        case(
-            "no loss",
-            |s| {
-                let text = fs::read_to_string(s.path(AT)).expect("a file of the stage");
-                let loss = text.find("layer {\n  name: \"loss\"").expect("a file of the stage");
-                s.write(AT, &text[..loss]);
-            },
-            64,
-            &["net.prototxt", "loss"],
-        ),
-        case(
-            "weights that only one phase has",
-            |s| s.edit(AT, "name: \"ip\"", "name: \"ip\" include { phase: TRAIN }"),
-            64,
-            &["net.prototxt"],
-        ),
-        case(
-            "other weights in the other phase",
-            |s| s.write(AT, NET.replace("layer {\n  name: \"ip\"", TWO_OUTPUTS)),
-            64,
-            &["net.prototxt", "parameters", "TRAIN", "TEST"],
-        ),
-        case(
-            "no data in training",
-            |s| s.edit(AT, "phase: TRAIN", "phase: TEST"),
-            64,
-            &["net.prototxt", "TRAIN"],
-        ),
-    ]);
+    check(NETWORKS);
 }
 
 /// Puts another layer that makes the scores into the test phase.
@@ -420,7 +279,7 @@ fn file(stage: &Stage, kind: &str, axes: usize) -> std::path::PathBuf {
 fn cut_gzip(stage: &Stage) {
     let bundled = concat!(env!("CARGO_MANIFEST_DIR"), "/data/mnist/train-labels-idx1-ubyte.gz");
     let bytes = fs::read(bundled).expect("the bundled labels");
-    fs::remove_file(file(stage, "labels", 1)).expect("the labels");
+    fs::remove_file(file(stage, "labels", 1)).expect("the stage's files");
     stage.write("shapes/train-labels-idx1-ubyte.gz", &bytes[..bytes.len() / 2]);
 }
 
@@ -510,95 +369,7 @@ const DATA: &[Case] = &[
 
 #[test]
 fn data_that_is_missing_or_damaged() {
-    check(&[
-        case(
-            "no such data set",
-            |s| fs::remove_dir_all(s.path("shapes")).expect("a file of the stage"),
-            66,
-            &["shapes: no such data set; looked for\n    ./shapes", "--data", "QUADRILLE_DATA"],
-        ),
-        flags(
-            "train --solver solver.prototxt --run out --data nowhere",
-            66,
-            &["shapes: no such data set; looked for\n    nowhere/shapes\n    nowhere"],
-        ),
-        case(
-            "only one half of the set",
-            |s| fs::remove_file(file(s, "labels", 1)).expect("a file of the stage"),
-            66,
-            &["shapes/train-labels-idx1-ubyte: not found"],
-        ),
-        case(
-            "images cut off",
-            |s| {
-                let bytes = fs::read(file(s, "images", 3)).expect("a file of the stage");
-                fs::write(file(s, "images", 3), &bytes[..bytes.len() - 1]).expect("a file of the stage");
-            },
-            65,
-            &["shapes/train-images-idx3-ubyte: is cut off"],
-        ),
-        case(
-            "a header cut off",
-            |s| fs::write(file(s, "images", 3), [0, 0, 8, 3, 0]).expect("a file of the stage"),
-            65,
-            &["shapes/train-images-idx3-ubyte: is cut off"],
-        ),
-        case("gzip cut off", cut_gzip, 65, &["shapes/train-labels-idx1-ubyte.gz: is cut off"]),
-    ]);
-}
-
-#[test]
-fn data_that_does_not_fit() {
-    check(&[
-        case(
-            "one label too few",
-            |s| {
-                let count = TRAIN_IMAGES - 1;
-                fs::write(file(s, "labels", 1), idx(&[count], &vec![0; count])).expect("a file of the stage");
-            },
-            65,
-            &["train-labels-idx1-ubyte: 599 labels for 600 images"],
-        ),
-        case(
-            "more classes than scores",
-            |s| write_idx(&s.path("shapes"), "train", TRAIN_IMAGES, CLASSES + 1),
-            65,
-            &["labels of \"shapes\" go up to 10", "layer \"loss\" (net.prototxt:", "10 classes"],
-        ),
-        case(
-            "a wrong start",
-            |s| fs::write(file(s, "images", 3), b"PNG image").expect("a file of the stage"),
-            65,
-            &["train-images-idx3-ubyte: starts with 50 4e 47 20; expected 00 00 08 03"],
-        ),
-        case(
-            "a header that promises too much",
-            |s| {
-                fs::write(file(s, "images", 3), idx(&[u32::MAX as usize, SIDE, SIDE], &[0; 99]))
-                    .expect("a file of the stage")
-            },
-            65,
-            &["train-images-idx3-ubyte: the header promises"],
-        ),
-        case(
-            "no images at all",
-            |s| {
-                fs::write(file(s, "images", 3), idx(&[0, SIDE, SIDE], &[])).expect("a file of the stage");
-                fs::write(file(s, "labels", 1), idx(&[0], &[])).expect("a file of the stage");
-            },
-            65,
-            &["no images"],
-        ),
-        case(
-            "test images of another size",
-            |s| {
-                let name = "shapes/t10k-images-idx3-ubyte";
-                s.write(name, idx(&[200, SIDE, SIDE + 2], &vec![0; 200 * SIDE * (SIDE + 2)]));
-            },
-            65,
-            &["shapes: ", "1x12x14", "1x12x12"],
-        ),
-    ]);
+    check(DATA);
 }
 
 const FLAGS: &[Case] = &[
@@ -613,7 +384,7 @@ const FLAGS: &[Case] = &[
     flags(
         "train --solver solver.prototxt --run out --workers 10000",
         2,
-        &["10000 worker(s)", "this machine has"],
+        &["--workers 10000", "this machine has"],
     ),
     flags("train --solver solver.prototxt --run out --threads 0", 2, &["--threads", "at least 1"]),
     flags("train --solver solver.prototxt --run out --threads 100000", 2, &["threads", "100000"]),
@@ -689,7 +460,7 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         &[snapshot, "1 workers, not 2", "--workers 1"],
     );
 
-    let good = fs::read(stage.path(snapshot)).expect("a file of the stage");
+    let good = fs::read(stage.path(snapshot)).expect("the stage's files");
     for at in [0, 9, good.len() / 2, good.len() - 1] {
         let mut bad = good.clone();
         bad[at] ^= 4;
@@ -701,7 +472,7 @@ fn snapshots_that_are_damaged_or_do_not_fit() {
         stage.write(name, bytes);
         refused(format!("{TRAIN} --snapshot {name}"), &[name]);
     }
-    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).expect("a file of the stage");
+    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).expect("the stage's files");
     for (name, bytes) in [("cut.caffemodel", &model[..model.len() / 2]), ("text.caffemodel", b"layer { }")] {
         stage.write(name, bytes);
         refused(format!("test --model net.prototxt --weights {name}"), &[name]);
@@ -742,4 +513,21 @@ fn values_that_are_not_finite() {
         assert_eq!(faults(&case, &stage, &outcome), [""; 0]);
         assert!(!stage.path("out/snapshots/iteration_20.safetensors").exists());
     }
+}
+
+/// Under a limit of the address space, as a batch system sets it.
+#[test]
+fn memory_that_is_not_there() {
+    let stage = Stage::new();
+    let program = env!("CARGO_BIN_EXE_quadrille");
+    // The network's kernels take more than a GiB for this batch, the rest of the program far less.
+    let command = format!("ulimit -v 600000; exec {program} time --model net.prototxt --batch 200000");
+    let output = std::process::Command::new("sh")
+        .args(["-c", &command])
+        .current_dir(stage.path("."))
+        .output()
+        .expect("a shell");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(71), "{stderr}");
+    assert!(stderr.contains("MiB of memory") && !stderr.contains("panicked"), "{stderr}");
 }

@@ -185,11 +185,13 @@ fn weights_to_start_from_are_used() {
 /// Writes a solver with what a stored configuration says, and returns the flags that say the rest.
 fn from_configuration(stage: &Stage, stored: &Value) -> String {
     let mut solver = String::new();
-    for name in ["net", "base_lr", "momentum", "weight_decay", "max_iter", "test_iter", "test_interval"] {
+    for name in
+        ["net", "base_lr", "momentum", "weight_decay", "max_iter", "display", "test_iter", "test_interval"]
+    {
         solver += &format!("{name}: {}\n", stored[name]);
     }
-    assert_eq!(stored["lr_policy"], "Fixed");
-    solver += &format!("lr_policy: \"fixed\"\nregularization_type: {}\n", stored["regularization"]);
+    assert_eq!(stored["lr_policy"]["type"], "fixed");
+    solver += &format!("lr_policy: \"fixed\"\nregularization_type: {}\n", stored["regularization_type"]);
     stage.write("solver.prototxt", solver);
     let flag = |name: &str| format!(" --{name} {}", stored[name].to_string().trim_matches('"'));
     let flags: String =
@@ -198,19 +200,25 @@ fn from_configuration(stage: &Stage, stored: &Value) -> String {
 }
 
 #[test]
-fn the_configuration_in_effect_is_stored() {
+fn the_configuration_in_effect_is_stored_and_makes_the_same_run() {
     let stage = Stage::new();
-    stage.train("first", "--max-iter 15 --seed 3 --test-interval 5");
-    let read = |run: &str| {
-        fs::read_to_string(stage.path(&format!("{run}/effective.json"))).expect("a configuration")
+    stage.edit("solver.prototxt", "\"inv\"", "\"fixed\"");
+    stage.edit("solver.prototxt", "display", "regularization_type: \"L1\"\ndisplay");
+    let flags = "--max-iter 15 --seed 3 --test-interval 5 --batch 10 --workers 2 --rho 3 --threads 1";
+    let hash = hash_of(&stage.train("first", flags));
+    let stored = |run: &str| -> Value {
+        let text = fs::read_to_string(stage.path(run).join("effective.json")).expect("a configuration");
+        serde_json::from_str(&text).expect(&text)
     };
-    let stored: Value = serde_json::from_str(&read("first")).expect("JSON");
-    assert_eq!([&stored["max_iter"], &stored["seed"], &stored["test_interval"]], [15, 3, 5]);
-    assert_eq!([&stored["batch"], &stored["workers"], &stored["quadrants"]], [20, 1, 1]);
-    stage.train("second", "--max-iter 15 --seed 3 --test-interval 5");
-    assert_eq!(read("second"), read("first"));
-    stage.train("third", "--max-iter 15 --seed 4 --test-interval 5");
-    assert_ne!(read("third"), read("first"));
+    let first = stored("first");
+    for (name, value) in [("max_iter", 15), ("seed", 3), ("test_interval", 5), ("batch", 10), ("workers", 2)]
+    {
+        assert_eq!(first[name], value, "{name} in {first}");
+    }
+    assert_eq!((&first["data"]["name"], &first["network"]["name"]), (&"shapes".into(), &"Small".into()));
+    let flags = from_configuration(&stage, &first);
+    assert_eq!(hash_of(&stage.train("second", &flags)), hash, "{flags}");
+    assert_eq!(stored("second"), first);
 }
 
 #[test]
