@@ -13,7 +13,6 @@ pub mod machine;
 #[cfg(not(loom))]
 mod memory;
 
-#[cfg_attr(loom, allow(dead_code))]
 mod crew;
 
 #[cfg(not(loom))]

@@ -1,5 +1,4 @@
 //! Crews on work that kernels cannot do: panics, gates, records of what ran when.
-#![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,7 +42,7 @@ impl Work for Recorder {
             _ => {}
         }
         if grain == 0 {
-            self.order.lock().unwrap().push(payload);
+            self.order.lock().expect("a sound lock").push(payload);
         }
         self.grains.fetch_add(1, Ordering::Relaxed);
     }
@@ -63,7 +62,7 @@ fn start(quadrants: usize, threads: usize, spin: u32) -> (Arc<Lanes>, Arc<Record
     let (lanes, recorder) = (Arc::new(Lanes::new(quadrants, 64)), Arc::new(Recorder::default()));
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; quadrants];
-    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, 3, spin).unwrap();
+    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, 3, spin).expect("threads");
     assert!(refused.is_empty());
     (lanes, recorder, crews)
 }

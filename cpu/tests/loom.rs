@@ -224,7 +224,7 @@ fn ring_for(sleepers: usize) {
             .collect();
         work.store(true, Ordering::Relaxed);
         bell.ring();
-        sleepers.into_iter().for_each(|s| s.join().unwrap());
+        sleepers.into_iter().for_each(|s| s.join().expect("a sleeper that wakes"));
     });
 }
 

@@ -1,0 +1,276 @@
+//! The threads of a quadrant. They take grains from the quadrant's lanes, highest priority first, so that threads which
+//! the critical lane leaves idle work on what nobody waits for.
+
+use super::{Bell, Claim, LaneQueue, Ticket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Lanes of a quadrant.
+pub(crate) const LANES: usize = 4;
+
+/// What the crews work on: told how to run a grain, and nothing of tasks or layers.
+pub(crate) trait Work: Send + Sync {
+    /// Runs one grain of what was pushed as `payload` on a device.
+    fn run(&self, device: usize, payload: u64, grain: usize, scratch: &mut [f32]);
+    /// Runs once after the last grain.
+    fn combine(&self, device: usize, payload: u64);
+}
+
+/// A lane of a quadrant with the times of its latest entries.
+struct TimedLane {
+    queue: LaneQueue,
+    spans: Box<[(AtomicU64, AtomicU64)]>,
+    pushing: Mutex<()>,
+}
+
+/// One quadrant's lanes and its two bells.
+struct Quadrant {
+    lanes: [TimedLane; LANES],
+    /// Rings for the crew.
+    work: Bell,
+    /// Rings for the host when a lane ran empty.
+    idle: Bell,
+}
+
+/// The lanes of all quadrants of a worker, shared by their crews.
+pub(crate) struct Lanes {
+    quadrants: Vec<Quadrant>,
+    origin: Instant,
+    stopping: AtomicBool,
+    failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+}
+
+impl Lanes {
+    /// Lanes for `quadrants` quadrants that hold at least `capacity` entries each.
+    pub fn new(quadrants: usize, capacity: usize) -> Self {
+        let lane = || {
+            let queue = LaneQueue::new(capacity);
+            let spans = (0..queue.capacity()).map(|_| Default::default()).collect();
+            TimedLane { queue, spans, pushing: Mutex::new(()) }
+        };
+        let quadrant = || Quadrant {
+            lanes: std::array::from_fn(|_| lane()),
+            work: Bell::default(),
+            idle: Bell::default(),
+        };
+        Self {
+            quadrants: (0..quadrants).map(|_| quadrant()).collect(),
+            origin: Instant::now(),
+            stopping: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }
+    }
+
+    fn lane(&self, lane: u32) -> &TimedLane {
+        &self.quadrants[lane as usize / LANES].lanes[lane as usize % LANES]
+    }
+
+    /// Entries that a lane holds.
+    pub fn capacity(&self) -> usize {
+        self.lane(0).queue.capacity()
+    }
+
+    /// Whether an entry is done.
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        self.lane(ticket.lane).queue.passed() > ticket.seq
+    }
+
+    /// When an entry started and ended, in nanoseconds; only until its slot is used again.
+    pub fn span(&self, ticket: Ticket) -> (u64, u64) {
+        let lane = self.lane(ticket.lane);
+        let (start, end) = &lane.spans[lane.queue.slot_of(ticket.seq)];
+        (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed))
+    }
+
+    /// Pushes a task. `None` if the lane is full.
+    pub fn push_task(&self, lane: u32, payload: u64, grains: u32) -> Option<Ticket> {
+        self.push(lane, |queue| queue.push_task(payload, grains))
+    }
+
+    /// Pushes a wait. `None` if the lane is full.
+    pub fn push_wait(&self, lane: u32, on: Ticket) -> Option<Ticket> {
+        self.push(lane, |queue| queue.push_wait(on))
+    }
+
+    fn push(&self, lane: u32, push: impl Fn(&LaneQueue) -> Option<u64>) -> Option<Ticket> {
+        let timed = self.lane(lane);
+        // The queue allows one pusher at a time; nothing is left half-done by a panic inside.
+        let guard = timed.pushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let seq = push(&timed.queue);
+        drop(guard);
+        self.quadrants[lane as usize / LANES].work.ring();
+        seq.map(|seq| Ticket { lane, seq })
+    }
+
+    /// What went wrong, if anything did.
+    pub fn failure(&self) -> Option<String> {
+        let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.failed.load(Ordering::Acquire).then(|| failure().unwrap_or_default())
+    }
+
+    /// Waits until the lanes of a quadrant are empty, or something has failed.
+    pub fn wait_idle(&self, device: usize) {
+        let quadrant = &self.quadrants[device];
+        loop {
+            let heard = quadrant.idle.listen();
+            let is_done = |ticket| self.is_done(ticket);
+            let drained = quadrant.lanes.iter().all(|l| l.queue.is_drained(is_done));
+            if drained || self.failed.load(Ordering::Acquire) {
+                return;
+            }
+            quadrant.idle.sleep(heard);
+        }
+    }
+
+    /// Tells the crews to go home.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.ring_all();
+    }
+
+    fn ring_all(&self) {
+        for quadrant in &self.quadrants {
+            quadrant.work.ring();
+            quadrant.idle.ring();
+        }
+    }
+
+    fn fail(&self, reason: String) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(reason);
+        drop(failure);
+        self.failed.store(true, Ordering::Release);
+        self.ring_all();
+    }
+
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64
+    }
+
+    /// Takes and runs one grain of a quadrant. False if there was none to take.
+    fn work_once(&self, device: usize, work: &dyn Work, scratch: &mut [f32]) -> bool {
+        for lane in &self.quadrants[device].lanes {
+            let Claim::Grain { seq, payload, grain } = lane.queue.claim(|ticket| self.is_done(ticket)) else {
+                continue;
+            };
+            let span = &lane.spans[lane.queue.slot_of(seq)];
+            if grain == 0 {
+                span.0.store(self.now(), Ordering::Relaxed);
+            }
+            let run = || work.run(device, payload, grain as usize, scratch);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+                self.fail(describe_panic(&*panic));
+                return false;
+            }
+            if lane.queue.finish(seq) {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work.combine(device, payload))) {
+                    self.fail(describe_panic(&*panic));
+                    return false;
+                }
+                span.1.store(self.now(), Ordering::Relaxed);
+                let empty = lane.queue.advance(seq);
+                self.finished(empty);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// An entry is done: the next of its lane may start, and so may those that waited for it, in other quadrants,
+    /// too. If its lane is empty now, any quadrant may be idle: its last entry may have been a wait for this one.
+    fn finished(&self, empty: bool) {
+        for quadrant in &self.quadrants {
+            quadrant.work.ring();
+            if empty {
+                quadrant.idle.ring();
+            }
+        }
+    }
+
+    /// The life of a crew's thread.
+    pub fn serve(&self, device: usize, work: &dyn Work, scratch: &mut [f32], spin_looks: u32) {
+        let quadrant = &self.quadrants[device];
+        let mut looks = 0;
+        while !self.stopping.load(Ordering::Acquire) {
+            let heard = quadrant.work.listen();
+            if !self.failed.load(Ordering::Acquire) && self.work_once(device, work, scratch) {
+                looks = 0;
+            } else if self.stopping.load(Ordering::Acquire) {
+                return;
+            } else if looks < spin_looks {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                quadrant.work.sleep(heard);
+                looks = 0;
+            }
+        }
+    }
+}
+
+fn describe_panic(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a kernel panicked".into())
+}
+
+/// The threads of all crews of a worker; they end when this is dropped.
+pub(crate) struct Crews {
+    lanes: Arc<Lanes>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Crews {
+    /// Starts the threads: for each quadrant one for each entry, pinned to the CPU that the entry names.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn start(
+        lanes: Arc<Lanes>,
+        work: &Arc<dyn Work>,
+        cpus: &[Vec<Option<usize>>],
+        scratch: usize,
+        spin_looks: u32,
+    ) -> std::io::Result<(Self, Vec<String>)> {
+        let mut crews = Self { lanes: lanes.clone(), threads: Vec::new() };
+        let (report, refusals) = std::sync::mpsc::channel();
+        for (device, cpus) in cpus.iter().enumerate() {
+            for (thread, cpu) in cpus.iter().copied().enumerate() {
+                let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
+                let body = move || {
+                    if let Some(cpu) = cpu
+                        && let quadrille_numa::Pinning::Refused(reason) =
+                            quadrille_numa::pin_current_thread(cpu)
+                    {
+                        // Nobody listens any more only if the start itself has failed.
+                        report.send(reason).ok();
+                    }
+                    drop(report);
+                    // Made here, so that the thread that uses it touches it first.
+                    let mut scratch = vec![0.0; scratch];
+                    lanes.serve(device, &*work, &mut scratch, spin_looks);
+                };
+                let name = format!("crew {device}.{thread}");
+                crews.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+            }
+        }
+        drop(report);
+        let mut refused: Vec<String> = refusals.iter().collect();
+        refused.sort();
+        refused.dedup();
+        Ok((crews, refused))
+    }
+}
+
+impl Drop for Crews {
+    fn drop(&mut self) {
+        self.lanes.stop();
+        for thread in self.threads.drain(..) {
+            // A crew's panics were caught and reported; there is nothing more to learn here.
+            thread.join().ok();
+        }
+    }
+}
