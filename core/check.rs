@@ -162,7 +162,13 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             let writes = expected(net, node.task.layer, node.task.sub).unwrap_or_default();
             let layer = net.layer(node.task.layer);
             let reads: Vec<Buffer> = match node.task.sub {
-                SubTask::Update => writes.clone(),
+                SubTask::Update => {
+                    let gradient = |b: &Buffer| match b {
+                        Buffer::Weight(p) => Some(Buffer::Gradient(*p)),
+                        _ => None,
+                    };
+                    writes.iter().copied().chain(writes.iter().filter_map(gradient)).collect()
+                }
                 sub => net.accesses(node.task.layer, sub).map_or(Vec::new(), |a| {
                     a.reads.iter().filter_map(|o| operand_buffer(net, layer, *o)).collect()
                 }),

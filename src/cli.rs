@@ -120,7 +120,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Seconds after which a silent worker counts as lost
-    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,
 }
 
@@ -133,7 +133,7 @@ pub struct TestArgs {
     /// Trained weights (.caffemodel or a snapshot of quadrille)
     #[arg(long, value_name = "FILE")]
     pub weights: PathBuf,
-    /// Mini-batches to test [default: the whole test set once]
+    /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
     /// Folder with the data set, instead of the source that the network names

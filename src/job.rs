@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quadrille_core::layer::{Data, Layer};
-use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
@@ -129,7 +129,11 @@ impl PhaseJob {
                     }
                 }
                 let share = tile.images as f32 / self.batch as f32;
-                Ok(Net::build(&spec, &NetState::new(self.phase), share)?)
+                let net = Net::build(&spec, &NetState::new(self.phase), share)?;
+                if quadrants > 1 {
+                    check_cut(&net)?;
+                }
+                Ok(net)
             })
             .collect()
     }
@@ -141,16 +145,14 @@ impl PhaseJob {
             let Layer::SoftmaxWithLoss(loss) = &layer.layer else { continue };
             let scores = &net.blob(layer.bottoms[0]).shape;
             let classes = scores.axis(loss.axis, "axis").map_or(1, |axis| scores.dim(axis));
-            if self.dataset.classes() > classes {
+            let counts = |label: &u8| loss.ignore_label != Some(i32::from(*label));
+            let largest = self.dataset.labels.iter().copied().filter(counts).max().map_or(0, usize::from);
+            if largest >= classes {
                 return Err(Failure::new(
                     Code::Data,
                     format!(
                         "{}: the labels of {source:?} go up to {}, but layer {:?} ({}:{}) has scores for {classes} classes",
-                        self.dataset.name,
-                        self.dataset.classes() - 1,
-                        layer.name,
-                        layer.site.file,
-                        layer.site.line
+                        self.dataset.name, largest, layer.name, layer.site.file, layer.site.line
                     ),
                 ));
             }
@@ -178,6 +180,21 @@ pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Fa
     let message = "the phases TRAIN and TEST have other parameters, but share their weights";
     let hint = "give layers with parameters the same names and sizes in both, or no include { phase: ... }";
     Err(Fault::new("layer", message).hint(hint).at(&site, "network").into())
+}
+
+/// A layer that looks at several images at once cannot be cut into tiles of images.
+fn check_cut(net: &Net) -> Result<(), Failure> {
+    for (index, layer) in net.layers.iter().enumerate() {
+        if let Some(field) = layer.layer.mixes_images(&net.bottom_shapes(LayerId(index))) {
+            let fault = Fault::new(
+                field,
+                "0 makes images depend on each other, so quadrants cannot share a mini-batch",
+            )
+            .hint("use --quadrants 1");
+            return Err(fault.at(&layer.site, &format!("layer {:?}", layer.name)).into());
+        }
+    }
+    Ok(())
 }
 
 /// Complains that a command needs data and the network names none.
@@ -209,7 +226,10 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
     let usage = |message: String| Failure::new(Code::Usage, message);
     let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
     let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
-    let quadrants = args.quadrants.unwrap_or((nodes / workers).max(1));
+    // Without a wish, as many of the nodes as the mini-batch and an even cut allow.
+    let most = (nodes / workers).clamp(1, batch.max(1));
+    let even = (1..=most).rev().find(|q| nodes.is_multiple_of(q * workers) || q * workers >= nodes);
+    let quadrants = args.quadrants.unwrap_or(even.unwrap_or(1));
     if quadrants > batch {
         return Err(usage(format!(
             "--quadrants {quadrants}: the mini-batch has {batch} images, so at most {batch} quadrants can share it \
@@ -217,7 +237,8 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
             machine.cpus.len()
         )));
     }
-    let asked = (workers > 1 || args.quadrants.is_some()).then_some(workers.saturating_mul(quadrants));
+    let asked = (workers > 1 || quadrants != nodes || args.quadrants.is_some())
+        .then_some(workers.saturating_mul(quadrants));
     let partition = quadrille_numa::quadrants(&machine, asked, args.threads)
         .map_err(|e| usage(format!("--workers {workers} with {quadrants} quadrant(s) each: {e}")))?;
     Ok(assign(&machine, &partition, workers, args))

@@ -1,5 +1,8 @@
 //! The program `quadrille`: the command line, and nothing that computes.
 
+#[macro_use]
+mod output;
+
 mod bundled;
 mod cli;
 mod exchange;
@@ -16,6 +19,7 @@ mod topo;
 mod train;
 mod worker;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -33,7 +37,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("quadrille: {failure}");
+            // Standard error may be closed, too; the code says it all the same.
+            let _ = writeln!(std::io::stderr(), "quadrille: {failure}");
             ExitCode::from(failure.code)
         }
     }

@@ -70,9 +70,9 @@ impl Progress {
             None if due => {
                 let speed = self.speed(iteration + 1, seconds);
                 let (loss, rate) = (six_digits(loss), six_digits(rate));
-                println!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {loss}");
-                println!("    Train net output #0: {} = {loss} (* 1 = {loss} loss)", self.loss_name);
-                println!("Iteration {iteration}, lr = {rate}");
+                say!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {loss}");
+                say!("    Train net output #0: {} = {loss} (* 1 = {loss} loss)", self.loss_name);
+                say!("Iteration {iteration}, lr = {rate}");
             }
             _ => {}
         }
@@ -114,8 +114,8 @@ impl Progress {
     /// A line above the bar, or just a line.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| println!("{line}")),
-            None => println!("{line}"),
+            Some(bar) => bar.suspend(|| say!("{line}")),
+            None => say!("{line}"),
         }
     }
 

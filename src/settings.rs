@@ -31,6 +31,11 @@ impl Settings {
             *max = solver.max_iter;
         }
         solver.test_interval = args.test_interval.unwrap_or(solver.test_interval);
+        if solver.test_interval > 0 && solver.test_iter == 0 {
+            let message =
+                "--test-interval: the solver has no test_iter, so the mini-batches of a test are not known";
+            return Err(Failure::new(Code::Usage, message));
+        }
         let workers = args.workers.unwrap_or_else(|| default_workers(args));
         let seed = args.seed.or(solver.seed).unwrap_or(1);
         let elastic = args.method == Method::SyncEasgd3 && workers > 1;
@@ -70,10 +75,10 @@ impl Settings {
     }
 
     /// Whether the run tests before `iteration`.
-    pub fn tests_before(&self, iteration: u64, first: u64) -> bool {
+    pub fn tests_before(&self, iteration: u64) -> bool {
         let interval = self.solver.test_interval;
-        let due = interval > 0 && iteration.is_multiple_of(interval) && iteration != first;
-        due || (interval > 0 && iteration == first && first == 0 && self.solver.test_initialization)
+        let wanted = iteration > 0 || self.solver.test_initialization;
+        interval > 0 && iteration.is_multiple_of(interval) && wanted
     }
 
     /// The settings as they are stored with the run and compared between workers.

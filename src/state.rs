@@ -42,7 +42,7 @@ pub struct SnapshotDesk<'a> {
 struct Table {
     result: Vec<f32>,
     states: BTreeMap<usize, WorkerState>,
-    latest: Option<PathBuf>,
+    latest: Option<(PathBuf, Vec<f32>)>,
 }
 
 impl<'a> SnapshotDesk<'a> {
@@ -74,12 +74,12 @@ impl<'a> SnapshotDesk<'a> {
         let state = RunState { iteration, result: std::mem::take(&mut table.result), workers };
         let path = self.folder.snapshot_path(iteration);
         state.to_snapshot(self.layout, &self.meta).write(&path)?;
-        table.latest = Some(path);
+        table.latest = Some((path, state.result));
         Ok(())
     }
 
-    /// The snapshot that was written last.
-    pub fn latest(&self) -> Option<PathBuf> {
+    /// The snapshot that was written last, and the weights that count in it.
+    pub fn latest(&self) -> Option<(PathBuf, Vec<f32>)> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).latest.clone()
     }
 }
@@ -124,19 +124,21 @@ impl RunState {
         if had != workers as u64 {
             return Err(refuse(path, format!("it is of {had} workers, not {workers}; add --workers {had}")));
         }
+        let get = |prefix: &str| unpack(path, &snapshot, prefix, layout);
+        // First what says most: a shape that differs, then the rest.
+        let result = get("weights")?;
         for (name, value) in identity {
             let other = snapshot.meta.get(name).map_or("unknown", String::as_str);
             if other != value {
                 return Err(refuse(path, format!("its {name} is {other}, that of this run is {value}")));
             }
         }
-        let get = |prefix: &str| unpack(path, &snapshot, prefix, layout);
         let mut states = Vec::new();
         for rank in 0..workers {
             let weights = get(&format!("worker{rank}/weights"))?;
             states.push(WorkerState { weights, history: get(&format!("worker{rank}/history"))? });
         }
-        Ok(Self { iteration, result: get("weights")?, workers: states })
+        Ok(Self { iteration, result, workers: states })
     }
 }
 

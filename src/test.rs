@@ -38,11 +38,13 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         spin: machine.exclusive,
     };
     let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
-    println!("network     {} ({})", nets[0].name, nets[0].file);
-    println!("machine     {}; kernels for {}", machine.how, machine.isa);
+    say!("network     {} ({})", nets[0].name, nets[0].file);
+    say!("machine     {}; kernels for {}", machine.how, machine.isa);
     let whole = job.dataset.len().div_ceil(job.batch) as u64;
     let batches = args.iterations.unwrap_or(whole).max(1);
-    println!("data        {}: {batches} mini-batches of {}", job.dataset.name, job.batch);
+    let again = (batches * job.batch as u64).saturating_sub(job.dataset.len() as u64);
+    let twice = if again > 0 { format!(", {again} of the images more than once") } else { String::new() };
+    say!("data        {}: {batches} mini-batches of {}{twice}", job.dataset.name, job.batch);
     let pass = Pass::new(nets, worker.devices(0));
     pass.write_all(Region::Packed(Packed::Weights), &weights)?;
     evaluate(&pass, &plan, &job, batches)
@@ -62,9 +64,9 @@ fn evaluate(pass: &Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<()
         loss += pass.loss()?;
         prefetch.recycle(batch);
     }
-    println!("Loss: {}", six_digits(loss / batches as f32));
+    say!("Loss: {}", six_digits(loss / batches as f32));
     for (name, sum) in names.iter().zip(&sums) {
-        println!("{name} = {}", six_digits(sum / batches as f32));
+        say!("{name} = {}", six_digits(sum / batches as f32));
     }
     Ok(())
 }

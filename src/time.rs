@@ -59,7 +59,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let report =
         Report { pass: &pass, rows: &rows, iterations: &iterations, peak, threads, machine: &machine };
     if args.json {
-        println!("{}", report.to_json(worker.choices()));
+        say!("{}", report.to_json(worker.choices()));
     } else {
         report.print(worker.choices());
     }
@@ -215,19 +215,27 @@ impl Report<'_> {
 
     fn print(&self, choices: &[Choice]) {
         let net = &self.pass.nets[0];
-        println!("network     {} ({}), mini-batch {}", net.name, net.file, self.pass.batch());
-        println!("machine     {}; kernels for {}", self.machine.how, self.machine.isa);
-        println!(
+        say!("network     {} ({}), mini-batch {}", net.name, net.file, self.pass.batch());
+        say!("machine     {}; kernels for {}", self.machine.how, self.machine.isa);
+        say!(
             "peak        {:.0} GFLOP/s of fused multiply-adds measured on {} thread(s)\n",
-            self.peak, self.threads
+            self.peak,
+            self.threads
         );
-        println!(
+        say!(
             "{:16} {:18} {:12} {:>9} {:>9} {:>9} {:>9} {:>7}",
-            "layer", "type", "kernel", "forward", "backward", "update", "GFLOP/s", "of peak"
+            "layer",
+            "type",
+            "kernel",
+            "forward",
+            "backward",
+            "update",
+            "GFLOP/s",
+            "of peak"
         );
         for (index, choice) in choices.iter().enumerate() {
             let t = self.layer(index);
-            println!(
+            say!(
                 "{:16} {:18} {:12} {:6.3} ms {:6.3} ms {:6.3} ms {:9.1} {:5.1} %",
                 choice.layer,
                 choice.type_name,
@@ -246,14 +254,14 @@ impl Report<'_> {
                 t.gflops * (t.forward + t.backward)
             })
             .sum();
-        println!(
+        say!(
             "\niteration   {iteration:.3} ms (median of {}): {:.0} images/s, {:.1} GFLOP/s, {:.1} % of peak",
             self.iterations.len(),
             self.pass.batch() as f64 / iteration * 1e3,
             flops / iteration,
             100.0 * flops / iteration / self.peak
         );
-        println!(
+        say!(
             "            layers overlap, so their times may add up to more; a time includes waiting for a thread"
         );
     }

@@ -12,10 +12,10 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
     let partition = quadrille_numa::quadrants(&machine, args.quadrants, args.threads)
         .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     let env = |name: &str| std::env::var(name).ok();
-    print!("{}", quadrille_numa::describe(&machine, &partition, &env));
+    say!("{}", quadrille_numa::describe(&machine, &partition, &env).trim_end());
     let tiers: Vec<String> = Isa::available().map(|t| t.to_string()).collect();
-    println!("kernels     {} (tiers of this CPU: {})", Isa::detect(), tiers.join(", "));
-    println!("gpu         {}", quadrille_gpu::describe());
-    println!("mpi         {}", quadrille_comm::transport::mpi::describe());
+    say!("kernels     {} (tiers of this CPU: {})", Isa::detect(), tiers.join(", "));
+    say!("gpu         {}", quadrille_gpu::describe());
+    say!("mpi         {}", quadrille_comm::transport::mpi::describe());
     Ok(())
 }

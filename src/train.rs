@@ -1,7 +1,7 @@
 //! `quadrille train`: the training loop, and what it needs around it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::net::{Net, Phase};
 use quadrille_core::run::run_step;
-use quadrille_io::{RunFolder, weights_hash};
+use quadrille_io::{IoError, RunFolder, weights_hash};
 use serde_json::{Value, json};
 
 use crate::bundled;
@@ -29,7 +29,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
     let settings = run.settings;
     let mut iteration = run.first;
     while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration, worker.rank) {
-        if settings.tests_before(iteration, run.first) {
+        if settings.tests_before(iteration) {
             test(worker, settings, iteration, progress.as_deref_mut())?;
         }
         let start = Instant::now();
@@ -104,8 +104,23 @@ fn test(
 }
 
 fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<(), Failure> {
-    let result = worker.result()?;
-    run.desk.leave(worker.rank, iteration, worker.state()?, &result)
+    let (state, result) = (worker.state()?, worker.result()?);
+    check_finite(worker.rank, iteration, &[&state.weights, &state.history, &result])?;
+    run.desk.leave(worker.rank, iteration, state, &result)
+}
+
+/// Weights that are not finite are worth no snapshot: whoever went on from it would fail at once.
+fn check_finite(rank: usize, iteration: u64, arrays: &[&[f32]]) -> Result<(), Failure> {
+    if arrays.iter().all(|array| array.iter().all(|value| value.is_finite())) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::NotFinite,
+        format!(
+            "worker {rank}: weights are not finite after {iteration} iterations; no snapshot was written of them\n  \
+             hint: lower base_lr"
+        ),
+    ))
 }
 
 /// A worker's life: join, train, last test, last snapshot.
@@ -131,7 +146,9 @@ fn live(
     if stopped || run.settings.solver.snapshot_after_train {
         leave_snapshot(&mut worker, run, iterations)?;
     }
-    Ok(Outcome { iterations, clock: worker.clock, result: worker.result()?, test })
+    let result = worker.result()?;
+    check_finite(worker.rank, iterations, &[&result])?;
+    Ok(Outcome { iterations, clock: worker.clock, result, test })
 }
 
 /// Everything that is decided before the first worker starts.
@@ -166,14 +183,16 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
     let mut lines = Vec::new();
-    let identity = identity(&settings, &train, &machine);
+    let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
     Ok(Prepared { settings, train, test, machine, net, state, identity, lines })
 }
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
-fn identity(settings: &Settings, train: &PhaseJob, machine: &Crews) -> BTreeMap<String, String> {
+fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> BTreeMap<String, String> {
+    let layers: Vec<_> = net.layers.iter().map(|l| (&l.name, &l.layer)).collect();
     [
+        ("list of layers", format!("{:016x}", fingerprint_of(&format!("{layers:?}")))),
         ("method", settings.method_name().to_owned()),
         ("seed", settings.seed.to_string()),
         ("batch", train.batch.to_string()),
@@ -217,8 +236,19 @@ fn run_folder(asked: Option<&Path>, name: &str, goes_on: bool) -> Result<RunFold
     let name: String =
         name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let name = if name.is_empty() { "net".to_owned() } else { name };
-    let path = (1..).map(|n| PathBuf::from(format!("runs/{name}-{n}"))).find(|p| !p.exists());
-    Ok(RunFolder::create(&path.unwrap_or_else(|| PathBuf::from("runs")))?)
+    let runs = Path::new("runs");
+    let cannot = |source| IoError::CannotCreate { path: runs.to_owned(), what: "the folder of runs", source };
+    std::fs::create_dir_all(runs).map_err(cannot)?;
+    // Made here, not only looked for: of two runs that start at once, each gets a folder of its own.
+    for number in 1.. {
+        let path = runs.join(format!("{name}-{number}"));
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(cannot(error).into()),
+            Ok(()) => return Ok(RunFolder::create(&path)?),
+        }
+    }
+    Err(Failure::new(Code::Environment, "every number of a run folder is taken"))
 }
 
 /// The first lines: what the run decided, and why.
@@ -227,9 +257,9 @@ fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[Strin
         .solver
         .as_deref()
         .map_or(format!("{} (bundled)", bundled::SOLVER_NAME), |s| s.display().to_string());
-    println!("solver      {solver}");
-    println!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
-    println!(
+    say!("solver      {solver}");
+    say!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
+    say!(
         "data        {}: {} images {}x{}x{}, mini-batches of {} for each worker",
         p.train.dataset.name,
         p.train.dataset.len(),
@@ -244,22 +274,19 @@ fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[Strin
     } else {
         settings.method.reference().to_owned()
     };
-    println!("method      {}: {why}", settings.method_name());
+    say!("method      {}: {why}", settings.method_name());
     if args.workers.is_none() && settings.workers > 1 {
-        println!(
-            "            the bundled demonstration uses {} workers; --workers 1 for one",
-            settings.workers
-        );
+        say!("            the bundled demonstration uses {} workers; --workers 1 for one", settings.workers);
     }
     if settings.is_elastic() {
-        println!(
+        say!(
             "            rho {} (pull eta*rho = {} at the start)",
             settings.rho,
             settings.rho * settings.solver.base_lr
         );
     }
-    println!("machine     {}", p.machine.how);
-    println!(
+    say!("machine     {}", p.machine.how);
+    say!(
         "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
         settings.workers,
         p.machine.workers[0].len(),
@@ -267,15 +294,15 @@ fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[Strin
         settings.seed
     );
     for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
-        println!("{line}");
+        say!("{line}");
     }
     for line in kernels {
-        println!("{line}");
+        say!("{line}");
     }
     if !settings.solver.ignored.is_empty() {
-        println!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
+        say!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
     }
-    println!("run folder  {}", folder.path().display());
+    say!("run folder  {}", folder.path().display());
 }
 
 /// Trains.
@@ -414,21 +441,20 @@ fn conclude(
     });
     progress.finish(&summary)?;
     let snapshot = run.desk.latest();
-    if let Some(path) = &snapshot {
-        let model = path.with_extension("caffemodel");
-        write_caffemodel(&model, &p.net, &first.result)?;
-        println!("snapshot    {} (and .caffemodel)", path.display());
+    if let Some((path, weights)) = &snapshot {
+        write_caffemodel(&path.with_extension("caffemodel"), &p.net, weights)?;
+        say!("snapshot    {} (and .caffemodel)", path.display());
     }
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
-    println!(
+    say!(
         "summary     accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
          weights {hash}",
         images / seconds.max(1e-9),
         100.0 * first.clock.communication_share()
     );
     if first.iterations < p.settings.solver.max_iter {
-        let how = snapshot.map_or(String::new(), |s| {
-            format!("; to go on, give the same command with --snapshot {}", s.display())
+        let how = snapshot.map_or(String::new(), |(path, _)| {
+            format!("; to go on, give the same command with --snapshot {}", path.display())
         });
         let message =
             format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);

@@ -279,6 +279,23 @@ impl Layer {
         matches!(self, Self::SoftmaxWithLoss(_))
     }
 
+    /// Whether the layer's loss is a sum over images and not a mean.
+    pub fn sums_images(&self) -> bool {
+        matches!(self, Self::SoftmaxWithLoss(l) if l.normalization == Normalization::None)
+    }
+
+    /// The field that makes images depend on each other, if one does: such a layer cannot be cut by images.
+    pub fn mixes_images(&self, bottoms: &[Shape]) -> Option<&'static str> {
+        let (axis, field) = match self {
+            Self::Softmax(l) => (l.axis, "softmax_param.axis"),
+            Self::SoftmaxWithLoss(l) => (l.axis, "softmax_param.axis"),
+            Self::Accuracy(l) => (l.axis, "accuracy_param.axis"),
+            Self::InnerProduct(l) => (l.axis, "inner_product_param.axis"),
+            _ => return None,
+        };
+        (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)
+    }
+
     /// Whether the layer's tops come from outside the net.
     pub fn is_source(&self) -> bool {
         matches!(self, Self::Data(_) | Self::Input(_))

@@ -142,6 +142,13 @@ impl Meaning for Pooling {
                 .hint("use a stride no larger than the window"));
             }
         }
+        if self.method == PoolMethod::Max && h * w > 1 << 24 {
+            // Positions of maxima are kept as floats, exact up to here.
+            return Err(Fault::new(
+                "bottom",
+                format!("planes of {h}x{w}; MAX pooling is possible up to 2^24 pixels"),
+            ));
+        }
         let top = Shape::checked(&[n, c, oh, ow], field)?;
         let aux = if self.method == PoolMethod::Max { vec![top.clone()] } else { Vec::new() };
         Ok(Inferred { tops: vec![top], params: Vec::new(), aux })

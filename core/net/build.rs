@@ -286,9 +286,9 @@ impl Builder {
             return Err(Fault::new("loss_weight", "only the first top is a loss; expected 0 for the others"));
         }
         let default = |i: usize| if i == 0 && spec.layer.is_loss() { 1.0 } else { 0.0 };
-        Ok((0..tops)
-            .map(|i| self.loss_share * spec.loss_weights.get(i).copied().unwrap_or(default(i)))
-            .collect())
+        // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares.
+        let share = if spec.layer.sums_images() { 1.0 } else { self.loss_share };
+        Ok((0..tops).map(|i| share * spec.loss_weights.get(i).copied().unwrap_or(default(i))).collect())
     }
 
     /// Makes `blob` known under `name`, through a split if several layers read it.

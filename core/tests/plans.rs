@@ -10,7 +10,7 @@ use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::plan::{CostModel, Plan, PlanOptions, Rates, Stage};
 use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::sim::SimDevice;
-use quadrille_core::task::{DeviceId, LaneId, TaskId};
+use quadrille_core::task::{Buffer, DeviceId, LaneId, TaskId};
 
 const STAGES: [Stage; 4] = [Stage::Iteration, Stage::Gradients, Stage::Update, Stage::Forward];
 const RATES: Rates = Rates { flops: 100.0, bytes: 10.0, overhead: 1000.0 };
@@ -132,6 +132,14 @@ fn work_broken_on_purpose_is_rejected_for_the_right_reason() {
         ),
         ("tile too small", |p, _| p.nodes[0].task.tile.images -= 1, |v| matches!(v, Violation::Tiles(_))),
         ("hidden write", |p, _| p.nodes[2].writes.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
+        (
+            "hidden gradient of an update",
+            |p, _| {
+                let at = find(p, SubTask::Update);
+                p.nodes[at].reads.retain(|place| !matches!(place.buffer, Buffer::Gradient(_)));
+            },
+            |v| matches!(v, Violation::WrongAccesses(_)),
+        ),
         ("hidden read", |p, _| p.nodes[2].reads.clear(), |v| matches!(v, Violation::WrongAccesses(_))),
     ]);
 }

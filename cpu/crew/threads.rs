@@ -240,6 +240,9 @@ impl Crews {
         for (device, cpus) in cpus.iter().enumerate() {
             for (thread, cpu) in cpus.iter().copied().enumerate() {
                 let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
+                let mut buffer: Vec<f32> = Vec::new();
+                let refused = |_| std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+                buffer.try_reserve_exact(scratch).map_err(refused)?;
                 let body = move || {
                     if let Some(cpu) = cpu
                         && let quadrille_numa::Pinning::Refused(reason) =
@@ -249,9 +252,9 @@ impl Crews {
                         report.send(reason).ok();
                     }
                     drop(report);
-                    // Made here, so that the thread that uses it touches it first.
-                    let mut scratch = vec![0.0; scratch];
-                    lanes.serve(device, &*work, &mut scratch, spin_looks);
+                    // Filled here, so that the thread that uses it touches it first.
+                    buffer.resize(scratch, 0.0);
+                    lanes.serve(device, &*work, &mut buffer, spin_looks);
                 };
                 let name = format!("crew {device}.{thread}");
                 crews.threads.push(std::thread::Builder::new().name(name).spawn(body)?);

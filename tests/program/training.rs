@@ -247,3 +247,32 @@ fn the_bundled_data_is_found_from_any_folder() {
     stage.succeed("train --max-iter 1 --test-interval 0");
     assert!(stage.path("runs/lenet-2/metrics.jsonl").is_file(), "the next run has the next number");
 }
+
+#[test]
+fn a_reader_that_goes_away_does_not_end_the_training() {
+    let stage = Stage::new();
+    let program = env!("CARGO_BIN_EXE_quadrille");
+    let command = format!("{program} train --solver solver.prototxt --max-iter 20 --run out | true");
+    let status =
+        std::process::Command::new("sh").args(["-c", &command]).current_dir(stage.path(".")).status();
+    assert!(status.expect("a shell").success());
+    assert_eq!(stage.summary("out")["iterations"], 20);
+}
+
+/// A loss that is a sum over images has the same gradient on any number of quadrants, up to rounding.
+#[test]
+fn a_loss_that_is_a_sum_is_not_divided_among_quadrants() {
+    let stage = Stage::new();
+    stage.edit("net.prototxt", "name: \"loss\"", "name: \"loss\" loss_param { normalization: NONE }");
+    stage.edit("solver.prototxt", "base_lr: 0.05", "base_lr: 0.002");
+    let losses = |run: &str, flags: &str| -> Vec<f64> {
+        stage.train(run, &format!("--max-iter 5 --test-interval 0 {flags}"));
+        let metrics = stage.metrics(run);
+        metrics.iter().filter_map(|line| line["loss"].as_f64()).collect()
+    };
+    let (one, two) = (losses("one", "--quadrants 1"), losses("two", "--quadrants 2"));
+    assert_eq!(one.len(), 5);
+    for (a, b) in one.iter().zip(&two) {
+        assert!((a - b).abs() < 1e-4 * a, "{one:?} against {two:?}");
+    }
+}
