@@ -92,7 +92,7 @@ impl Geometry {
         self.runs(|to, from, len| {
             let to = &mut matrix[to..to + len];
             if stride == 1 {
-                to.copy_from_slice(&image[from..from + len]);
+                copy_run(to, &image[from..from + len]);
             } else {
                 for (i, value) in to.iter_mut().enumerate() {
                     *value = image[from + i * stride];
@@ -108,14 +108,38 @@ impl Geometry {
         self.runs(|from, to, len| {
             let from = &matrix[from..from + len];
             if stride == 1 {
-                for (to, from) in image[to..to + len].iter_mut().zip(from) {
-                    *to += from;
-                }
+                add_run(&mut image[to..to + len], from);
             } else {
                 for (i, value) in from.iter().enumerate() {
                     image[to + i * stride] += value;
                 }
             }
         });
+    }
+}
+
+/// Elements that are moved at once. Runs are as long as a row of the output, often only 8 or 24 elements: too short to
+/// be worth a call of the system's copy.
+const STEP: usize = 8;
+
+fn copy_run(to: &mut [f32], from: &[f32]) {
+    let ((to, to_rest), (from, from_rest)) = (to.as_chunks_mut::<STEP>(), from.as_chunks::<STEP>());
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to = *from;
+    }
+}
+
+fn add_run(to: &mut [f32], from: &[f32]) {
+    let ((to, to_rest), (from, from_rest)) = (to.as_chunks_mut::<STEP>(), from.as_chunks::<STEP>());
+    for (to, from) in to.iter_mut().zip(from) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to += from;
+        }
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to += from;
     }
 }
