@@ -12,11 +12,12 @@ use quadrille_core::plan::{LaneRole, Plan};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::{Copy, LaneId, Task};
 
-use crate::crew::{Crews, LANES, Lanes, MAX_GRAINS, Ticket, Work};
+use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
 use crate::isa::Isa;
-use crate::layer::{Choice, Grain, LayerKernel, Update, bind};
+use crate::layer::{Choice, Grain, LayerKernel, MAX_STAGES, Stages, Update, bind};
+use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::{Memory, MemoryMap, OutOfMemory, PackedMemory};
+use crate::memory::{Memory, OutOfMemory, PackedMemory};
 
 /// The crew of one quadrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,11 +114,12 @@ struct Bound {
     elastic: AtomicU32,
 }
 
-/// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 40 bits layer or copy.
+/// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 8 bits stage, 32 bits layer or copy.
 #[derive(Clone, Copy)]
 struct Payload {
     program: usize,
     kind: u8,
+    stage: usize,
     index: usize,
 }
 
@@ -125,14 +127,18 @@ const COPY: u8 = SubTask::ALL.len() as u8;
 
 impl Payload {
     fn pack(self) -> u64 {
-        (self.program as u64) << 48 | u64::from(self.kind) << 40 | self.index as u64
+        (self.program as u64) << 48
+            | u64::from(self.kind) << 40
+            | (self.stage as u64) << 32
+            | self.index as u64
     }
 
     fn unpack(word: u64) -> Self {
         Self {
             program: (word >> 48) as usize & 0xff,
             kind: (word >> 40) as u8,
-            index: (word & ((1 << 40) - 1)) as usize,
+            stage: (word >> 32) as usize & 0xff,
+            index: (word & 0xffff_ffff) as usize,
         }
     }
 
@@ -155,16 +161,16 @@ impl Bound {
         }
     }
 
-    fn grains(&self, device: usize, payload: Payload) -> usize {
+    fn stages(&self, device: usize, payload: Payload) -> Stages {
         let program = &self.programs[payload.program];
         let Some(sub) = payload.sub() else {
-            return program.copies[payload.index].range.len().div_ceil(COPY_GRAIN);
+            return Stages::one(program.copies[payload.index].range.len().div_ceil(COPY_GRAIN));
         };
         let layer = &program.nets[device].layers[payload.index];
         match sub {
-            SubTask::Update => layer.update.grains(),
-            SubTask::Load => 1,
-            sub => layer.kernel.grains(sub),
+            SubTask::Update => Stages::one(layer.update.grains()),
+            SubTask::Load => Stages::one(1),
+            sub => layer.kernel.stages(sub),
         }
     }
 
@@ -192,30 +198,19 @@ impl Work for Bound {
         let Some(sub) = payload.sub() else { return self.copy(payload, grain) };
         let net = &self.programs[payload.program].nets[device];
         let layer = &net.layers[payload.index];
-        let grains = self.grains(device, payload);
-        let mut grain = Grain { memory: &net.memory, index: grain, grains, scratch, scalars: self.scalars() };
+        let stage = payload.stage;
+        let grains = self.stages(device, payload).iter().nth(stage).unwrap_or(1) as usize;
+        let scalars = self.scalars();
+        let mut grain = Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars };
         match sub {
-            SubTask::Forward => layer.kernel.forward(&mut grain),
-            SubTask::GradActivation => layer.kernel.grad_activation(&mut grain),
-            SubTask::GradWeight => layer.kernel.grad_weight(&mut grain),
-            SubTask::GradBias => layer.kernel.grad_bias(&mut grain),
-            SubTask::Update => layer.kernel.update(&layer.update, &mut grain),
+            SubTask::Update => layer.update.run(&mut grain),
             SubTask::Load => {
                 for (stage, storage) in &layer.loads {
                     // SAFETY: the task's only grain; stage and storage are different arrays.
                     unsafe { net.memory.write(*storage).copy_from_slice(net.memory.read(*stage)) }
                 }
             }
-            // Transfers come as copies.
-            SubTask::Accumulate | SubTask::Broadcast => {}
-        }
-    }
-
-    fn combine(&self, device: usize, payload: u64) {
-        let payload = Payload::unpack(payload);
-        if let Some(sub) = payload.sub() {
-            let net = &self.programs[payload.program].nets[device];
-            net.layers[payload.index].kernel.combine(sub, &net.memory);
+            sub => layer.kernel.compute(sub, &mut grain),
         }
     }
 }
@@ -277,8 +272,8 @@ impl CpuWorker {
             }
             bound.push(BoundProgram { nets, copies: distinct });
         }
-        // No lane gets more than all tasks of a plan and all their waits.
-        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| 1 + n.waits.len()).sum::<usize>();
+        // No lane gets more than all stages of all tasks of a plan and all their waits.
+        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
         let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
         let lanes = Arc::new(Lanes::new(crews.len(), longest));
         let bound = Arc::new(Bound {
@@ -358,9 +353,8 @@ fn bind_net(
     packed: Arc<PackedMemory>,
     options: &EngineOptions,
 ) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
-    let mut map = MemoryMap::new(net);
-    let (kernels, choices) =
-        bind(net, options.isa, &options.kernels, &mut map).map_err(EngineError::Kernel)?;
+    let crate::layer::Bound { kernels, choices, map } =
+        bind(net, options.isa, &options.kernels).map_err(EngineError::Kernel)?;
     let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     let layers = kernels
         .into_iter()
@@ -389,18 +383,21 @@ pub struct CpuDevice {
 #[derive(Clone)]
 pub struct CpuEvent {
     engine: Arc<Engine>,
-    ticket: Ticket,
+    /// The first stage and the last, which ends the task.
+    first: Ticket,
+    last: Ticket,
 }
 
 impl Event for CpuEvent {
     fn is_done(&self) -> bool {
-        self.engine.lanes.is_done(self.ticket)
+        self.engine.lanes.is_done(self.last)
     }
 
     fn span(&self) -> Option<Span> {
         // First whether it is done: only then are the times its own.
         self.is_done().then(|| {
-            let (start, end) = self.engine.lanes.span(self.ticket);
+            let ((start, _), (_, end)) =
+                (self.engine.lanes.span(self.first), self.engine.lanes.span(self.last));
             Span { start, end }
         })
     }
@@ -436,22 +433,35 @@ impl CpuDevice {
 
     fn push(&self, lane: LaneId, payload: Payload) -> Result<CpuEvent, DeviceError> {
         let lane = self.lane(lane)?;
-        let grains = self.engine.bound.grains(self.index, payload).clamp(1, MAX_GRAINS as usize);
-        let ticket = self.engine.lanes.push_task(lane, payload.pack(), grains as u32);
-        let ticket = ticket.ok_or_else(|| self.full())?;
-        Ok(CpuEvent { engine: self.engine.clone(), ticket })
+        let stages = self.engine.bound.stages(self.index, payload);
+        let mut tickets = None;
+        for (stage, grains) in stages.iter().enumerate() {
+            let ticket = self.engine.lanes.push_task(lane, Payload { stage, ..payload }.pack(), grains);
+            let last = ticket.ok_or_else(|| self.full())?;
+            tickets = Some((tickets.map_or(last, |(first, _)| first), last));
+        }
+        let (first, last) = tickets.ok_or_else(|| self.full())?;
+        Ok(CpuEvent { engine: self.engine.clone(), first, last })
     }
 
     fn memory(&self) -> &Memory {
         &self.engine.bound.programs[self.program].nets[self.index].memory
     }
 
-    fn region(&self, region: Region, len: usize) -> Result<crate::memory::Span, DeviceError> {
+    /// Where the beginning of a region lies, or all of a region that is not plain.
+    fn region(
+        &self,
+        region: Region,
+        len: usize,
+    ) -> Result<(crate::memory::Span, Option<Arrangement>), DeviceError> {
         // After a failure threads may still be working on grains of other tasks.
         self.check_alive()?;
-        let span = self.memory().region(region).filter(|span| span.len() >= len);
-        let span = span.ok_or_else(|| self.unknown(format!("{len} elements of {region:?}")))?;
-        Ok(span.part(0..len))
+        let unknown = || self.unknown(format!("{len} elements of {region:?}"));
+        match self.memory().region(region).ok_or_else(unknown)? {
+            (span, Some(blocked)) if len == blocked.count() => Ok((span, Some(blocked))),
+            (span, None) if len <= span.len() => Ok((span.part(0..len), None)),
+            _ => Err(unknown()),
+        }
     }
 }
 
@@ -480,9 +490,10 @@ impl Device for CpuDevice {
         let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {
-            Some(kind) if task.layer.0 < layers && !is_transfer => {
-                self.push(lane, Payload { program: self.program, kind: kind as u8, index: task.layer.0 })
-            }
+            Some(kind) if task.layer.0 < layers && !is_transfer => self.push(
+                lane,
+                Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },
+            ),
             _ => Err(self.unknown(format!("{} of layer {}", task.sub, task.layer.0))),
         }
     }
@@ -490,7 +501,7 @@ impl Device for CpuDevice {
     fn copy(&self, lane: LaneId, copy: &Copy) -> Result<CpuEvent, DeviceError> {
         let known = self.engine.bound.programs[self.program].copies.iter().position(|c| c == copy);
         let index = known.ok_or_else(|| self.unknown(format!("{copy:?}")))?;
-        self.push(lane, Payload { program: self.program, kind: COPY, index })
+        self.push(lane, Payload { program: self.program, kind: COPY, stage: 0, index })
     }
 
     fn wait_on(&self, lane: LaneId, event: &CpuEvent) -> Result<(), DeviceError> {
@@ -498,7 +509,7 @@ impl Device for CpuDevice {
         if !Arc::ptr_eq(&self.engine, &event.engine) {
             return Err(self.unknown("an event of another worker".into()));
         }
-        self.engine.lanes.push_wait(lane, event.ticket).map(|_| ()).ok_or_else(|| self.full())
+        self.engine.lanes.push_wait(lane, event.last).map(|_| ()).ok_or_else(|| self.full())
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
@@ -507,16 +518,30 @@ impl Device for CpuDevice {
     }
 
     fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
-        let span = self.region(region, values.len())?;
+        let (span, blocked) = self.region(region, values.len())?;
         // SAFETY: by the trait's contract no task of a running plan touches the region.
-        unsafe { self.memory().write(span) }.copy_from_slice(values);
+        let to = unsafe { self.memory().write(span) };
+        match blocked {
+            Some(a) => {
+                let images = values.chunks(a.channels * a.pixels).zip(to.chunks_mut(a.image_len()));
+                images.for_each(|(plain, image)| a.arrange(plain, image));
+            }
+            None => to.copy_from_slice(values),
+        }
         Ok(())
     }
 
     fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
-        let span = self.region(region, out.len())?;
+        let (span, blocked) = self.region(region, out.len())?;
         // SAFETY: by the trait's contract no task of a running plan writes the region.
-        out.copy_from_slice(unsafe { self.memory().read(span) });
+        let from = unsafe { self.memory().read(span) };
+        match blocked {
+            Some(a) => {
+                let images = from.chunks(a.image_len()).zip(out.chunks_mut(a.channels * a.pixels));
+                images.for_each(|(image, plain)| a.flatten(image, plain));
+            }
+            None => out.copy_from_slice(from),
+        }
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel, share};
+use super::{Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::Isa;
 use crate::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
 use crate::memory::Span;
@@ -91,8 +91,8 @@ struct Part<'a> {
 }
 
 impl LayerKernel for Gemm {
-    fn grains(&self, sub: SubTask) -> usize {
-        if sub == SubTask::GradBias { 1 } else { self.grains }
+    fn stages(&self, sub: SubTask) -> Stages {
+        Stages::one(if sub == SubTask::GradBias { 1 } else { self.grains })
     }
 
     fn scratch(&self) -> usize {

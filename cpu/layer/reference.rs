@@ -7,7 +7,7 @@ use quadrille_core::layer::{Accesses, Layer, Operand, SubTask};
 use quadrille_core::reference::{Arrays, Context, compute};
 use quadrille_core::shape::Shape;
 
-use super::{Binder, Grain, LayerKernel};
+use super::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Reference {
@@ -70,8 +70,8 @@ impl Reference {
 }
 
 impl LayerKernel for Reference {
-    fn grains(&self, _: SubTask) -> usize {
-        1
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(1)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

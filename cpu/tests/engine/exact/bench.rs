@@ -5,7 +5,7 @@ use quadrille_core::layer::{Operand, SubTask};
 use quadrille_core::plan::LaneRole;
 use quadrille_core::reference::Arrays;
 use quadrille_core::task::{Task, Tile};
-use quadrille_cpu::{CpuDevice, EngineOptions};
+use quadrille_cpu::{CpuDevice, EngineOptions, implementations};
 
 use crate::common::{options, tiers, worker};
 use crate::exact::case::{Case, SUBS};
@@ -18,11 +18,20 @@ pub fn exact(test: &str, cases: &[Case]) {
         let mut expected = arrays.clone();
         case.reference(&mut expected);
         for isa in &tiers {
-            for threads in [1, 2, 3] {
-                let how = format!("{case}, {isa}, {threads} threads");
-                let found = run(case, &options(*isa), threads, &arrays);
-                for (sub, operand) in written(case) {
-                    compare(&format!("{sub} {operand:?} of {how}"), case, &expected, &found, operand);
+            for implementation in implementations(&case.net, case.id, *isa) {
+                let name = case.net.layer(case.id).name.clone();
+                let kernels = vec![(name, implementation.to_owned())];
+                for threads in [1, 2, 3] {
+                    let how = format!("{case}, {implementation} on {isa}, {threads} threads");
+                    let found = run(
+                        case,
+                        &EngineOptions { kernels: kernels.clone(), ..options(*isa) },
+                        threads,
+                        &arrays,
+                    );
+                    for (sub, operand) in written(case) {
+                        compare(&format!("{sub} {operand:?} of {how}"), case, &expected, &found, operand);
+                    }
                 }
             }
         }

@@ -28,11 +28,16 @@ pub struct Case {
 
 impl Case {
     pub fn new(layer: Layer, bottoms: &[&[usize]]) -> Self {
-        Self::build(layer, bottoms, false)
+        Self::build(layer, bottoms, false, true)
+    }
+
+    /// On images, which need no gradient.
+    pub fn of_images(layer: Layer, bottom: &[usize]) -> Self {
+        Self::build(layer, &[bottom], false, false)
     }
 
     pub fn in_place(layer: Layer, bottom: &[usize]) -> Self {
-        Self::build(layer, &[bottom], true)
+        Self::build(layer, &[bottom], true, true)
     }
 
     pub fn zeros(self, why: &'static str) -> Self {
@@ -43,9 +48,9 @@ impl Case {
         Self { scale, ..self }
     }
 
-    fn build(layer: Layer, bottoms: &[&[usize]], in_place: bool) -> Self {
+    fn build(layer: Layer, bottoms: &[&[usize]], in_place: bool, gradients: bool) -> Self {
         let bottoms: Vec<Shape> = bottoms.iter().map(|dims| Shape::new(*dims)).collect();
-        let net = build_net(&layer, &bottoms, in_place);
+        let net = build_net(&layer, &bottoms, in_place, gradients);
         let is_it = |l: &quadrille_core::net::NetLayer| match &layer {
             Layer::Split(_) => matches!(l.layer, Layer::Split(_)) && l.name.starts_with("x0"),
             _ => l.name == "it",
@@ -124,8 +129,9 @@ impl std::fmt::Display for Case {
     }
 }
 
-/// Inputs, the layer, and a loss on each of its tops, so that all its gradients exist.
-fn build_net(layer: &Layer, bottoms: &[Shape], in_place: bool) -> Net {
+/// Inputs, the layer, and a loss on each of its tops, so that all its gradients exist; those of the inputs only with
+/// `gradients`.
+fn build_net(layer: &Layer, bottoms: &[Shape], in_place: bool, gradients: bool) -> Net {
     let names: Vec<String> = (0..bottoms.len()).map(|i| format!("x{i}")).collect();
     let mut layers: Vec<LayerSpec> =
         names.iter().zip(bottoms).map(|(name, shape)| input(name, shape.dims())).collect();
@@ -152,6 +158,6 @@ fn build_net(layer: &Layer, bottoms: &[Shape], in_place: bool) -> Net {
         layers.push(LayerSpec::new(&name, Layer::InnerProduct(ip), &[head], &[&score]));
         layers.push(LayerSpec::new(&loss_name, loss(-1), &[&score, &label], &[&loss_name]));
     }
-    let spec = common::network(layers, true);
+    let spec = common::network(layers, gradients);
     Net::build(&spec, &NetState::new(phase), 1.0).expect("the case is possible")
 }
