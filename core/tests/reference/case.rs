@@ -87,9 +87,9 @@ impl Case {
         arrays
     }
 
-    /// Compares every gradient of the layer (terms of running sums are none) with central differences of `J = Σ dY · Y` (for a loss, `J` is the
-    /// weighted loss), for random dY. `third` bounds the third derivatives of a top by an input; 0 for layers that
-    /// are linear in each single input.
+    /// Compares every gradient of the layer with central differences of `J = Σ dY · Y` (for a loss, `J` is the weighted
+    /// loss), for random dY; terms of running sums are no gradients. `third` bounds the third derivatives of a top by
+    /// an input; 0 for layers that are linear in each single input.
     ///
     /// The bound: the truncation `h²/6 · Σ|dY| · third`, and what rounding does to the difference of two values of
     /// `J` over `2h`.
