@@ -4,23 +4,29 @@
 //! naive meaning of every sub-task is in [`crate::reference`].
 
 mod accuracy;
+mod batch_norm;
 mod convolution;
 mod data;
+mod eltwise;
 mod filler;
 mod inner_product;
 mod pooling;
 mod relu;
+mod scale;
 mod softmax;
 mod softmax_loss;
 mod split;
 
 pub use accuracy::Accuracy;
+pub use batch_norm::BatchNorm;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
+pub use eltwise::{Eltwise, EltwiseOperation};
 pub use filler::{Filler, VarianceNorm};
 pub use inner_product::InnerProduct;
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
+pub use scale::{Factors, Scale};
 pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
 pub use split::Split;
@@ -28,6 +34,7 @@ pub use split::Split;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::net::{ParamRule, Phase};
 use crate::shape::Shape;
 use crate::site::Fault;
 
@@ -38,9 +45,9 @@ pub enum SubTask {
     Forward,
     /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below.
     GradActivation,
-    /// ∇W: computes the gradient of the weight (parameter 0).
+    /// ∇W: computes the gradient of the weight (parameter 0), or what is added to a layer's running sums.
     GradWeight,
-    /// ∇B: computes the gradient of the bias (parameter 1).
+    /// ∇B: computes the gradient of the bias (the last parameter).
     GradBias,
     /// Applies the solver's rule to the layer's parameters.
     Update,
@@ -92,7 +99,7 @@ pub enum Operand {
     Top(usize),
     /// Gradient of top `i`.
     TopGrad(usize),
-    /// Parameter `i`: 0 is the weight, 1 the bias.
+    /// Parameter `i`, in Caffe's order: the weight, if there is one, and then the bias.
     Param(usize),
     /// Gradient of parameter `i`.
     ParamGrad(usize),
@@ -190,6 +197,12 @@ pub enum Layer {
     InnerProduct(InnerProduct),
     /// Rectified linear unit.
     Relu(Relu),
+    /// Batch normalisation.
+    BatchNorm(BatchNorm),
+    /// Products with repeated factors.
+    Scale(Scale),
+    /// Product, sum or maximum of several blobs.
+    Eltwise(Eltwise),
     /// Softmax.
     Softmax(Softmax),
     /// Multinomial logistic loss of a softmax.
@@ -201,13 +214,16 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 10] = [
+pub const TYPE_NAMES: [&str; 13] = [
     "Data",
     "Input",
     "Convolution",
     "Pooling",
     "InnerProduct",
     "ReLU",
+    "BatchNorm",
+    "Scale",
+    "Eltwise",
     "Softmax",
     "SoftmaxWithLoss",
     "Accuracy",
@@ -223,6 +239,9 @@ impl Layer {
             Self::Pooling(l) => l,
             Self::InnerProduct(l) => l,
             Self::Relu(l) => l,
+            Self::BatchNorm(l) => l,
+            Self::Scale(l) => l,
+            Self::Eltwise(l) => l,
             Self::Softmax(l) => l,
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
@@ -239,6 +258,9 @@ impl Layer {
             Self::Pooling(_) => "Pooling",
             Self::InnerProduct(_) => "InnerProduct",
             Self::Relu(_) => "ReLU",
+            Self::BatchNorm(_) => "BatchNorm",
+            Self::Scale(_) => "Scale",
+            Self::Eltwise(_) => "Eltwise",
             Self::Softmax(_) => "Softmax",
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
@@ -284,13 +306,34 @@ impl Layer {
         matches!(self, Self::SoftmaxWithLoss(l) if l.normalization == Normalization::None)
     }
 
+    /// The layer as it is in a net of `phase`: what its file leaves to the phase is settled.
+    pub fn in_phase(&self, phase: Phase) -> Self {
+        match self {
+            Self::BatchNorm(l) => {
+                let kept = l.use_global_stats.unwrap_or(phase == Phase::Test);
+                Self::BatchNorm(BatchNorm { use_global_stats: Some(kept), ..l.clone() })
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// How the solver changes the layer's parameters.
+    pub fn param_rule(&self) -> ParamRule {
+        match self {
+            Self::BatchNorm(l) => ParamRule::RunningSum { fraction: l.moving_average_fraction },
+            _ => ParamRule::Gradient,
+        }
+    }
+
     /// The field that makes images depend on each other, if one does: such a layer cannot be cut by images.
+    /// BatchNorm can: each part of a mini-batch is normalised by its own statistics.
     pub fn mixes_images(&self, bottoms: &[Shape]) -> Option<&'static str> {
         let (axis, field) = match self {
             Self::Softmax(l) => (l.axis, "softmax_param.axis"),
             Self::SoftmaxWithLoss(l) => (l.axis, "softmax_param.axis"),
             Self::Accuracy(l) => (l.axis, "accuracy_param.axis"),
             Self::InnerProduct(l) => (l.axis, "inner_product_param.axis"),
+            Self::Scale(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "scale_param.axis"),
             _ => return None,
         };
         (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)

@@ -3,20 +3,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::params::{ParamLayout, ParamView};
-use super::spec::{LayerSpec, NetSpec, NetState, Phase};
+use super::params::{ParamLayout, ParamRule, ParamView};
+use super::spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase};
 use super::{AuxId, Blob, BlobId, LayerId, Net, NetLayer, ParamId, StorageId};
 use crate::layer::{Inferred, Layer, Operand, Split, SubTask};
 use crate::shape::Shape;
 use crate::site::{Fault, Site, SpecError, did_you_mean};
 
 impl Net {
-    /// Builds the net of `spec` for `state`. `loss_share` scales every loss weight: the part of the worker's
-    /// mini-batch that this net computes, so that gradients summed over devices are those of the whole.
+    /// Builds the net of `spec` for `state`. `share` is the part of the worker's mini-batch that this net computes; it
+    /// scales every loss weight, so that gradients summed over devices are those of the whole.
     ///
     /// # Errors
     /// A [`SpecError`] naming file, line and field of whatever cannot be.
-    pub fn build(spec: &NetSpec, state: &NetState, loss_share: f32) -> Result<Self, SpecError> {
+    pub fn build(spec: &NetSpec, state: &NetState, share: f32) -> Result<Self, SpecError> {
         for layer in &spec.layers {
             check_rules(layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
@@ -27,7 +27,7 @@ impl Net {
             return Err(fault.at(&file_site, "network"));
         }
         let readers = count_readers(&chosen);
-        let mut builder = Builder::new(spec, state, loss_share, readers);
+        let mut builder = Builder::new(spec, state, share, readers);
         for (index, layer) in chosen.iter().enumerate() {
             builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
@@ -73,7 +73,6 @@ fn count_readers(layers: &[&LayerSpec]) -> HashMap<Version, usize> {
 
 struct Builder {
     net: Net,
-    loss_share: f32,
     readers: HashMap<Version, usize>,
     /// What the next reader of a name gets: one blob, or the tops of a split, last first.
     current: HashMap<String, Vec<BlobId>>,
@@ -83,7 +82,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(spec: &NetSpec, state: &NetState, loss_share: f32, readers: HashMap<Version, usize>) -> Self {
+    fn new(spec: &NetSpec, state: &NetState, share: f32, readers: HashMap<Version, usize>) -> Self {
         let net = Net {
             name: spec.name.clone(),
             file: spec.file.clone(),
@@ -94,18 +93,13 @@ impl Builder {
             aux: Vec::new(),
             params: ParamLayout::default(),
             force_backward: spec.force_backward,
+            share,
         };
-        Self {
-            net,
-            loss_share,
-            readers,
-            current: HashMap::new(),
-            stopped: HashSet::new(),
-            names: HashMap::new(),
-        }
+        Self { net, readers, current: HashMap::new(), stopped: HashSet::new(), names: HashMap::new() }
     }
 
     fn add(&mut self, index: usize, spec: &LayerSpec) -> Result<(), Fault> {
+        let spec = &LayerSpec { layer: spec.layer.in_phase(self.net.phase), ..spec.clone() };
         if let Some(line) = self.names.insert(spec.name.clone(), spec.site.line) {
             let place = if line > 0 { format!(" (line {line})") } else { String::new() };
             return Err(Fault::new("name", format!("another layer has this name{place}")));
@@ -181,11 +175,16 @@ impl Builder {
         }
         let mut ids = Vec::new();
         for (i, param) in inferred.params.iter().enumerate() {
-            let said = spec.params.get(i).cloned().unwrap_or_default();
+            let rule = spec.layer.param_rule();
+            let said = match rule {
+                ParamRule::Gradient => spec.params.get(i).cloned().unwrap_or_default(),
+                ParamRule::RunningSum { .. } => ParamSpec { lr_mult: 0.0, decay_mult: 0.0 },
+            };
             ids.push(self.net.params.push(ParamView {
                 name: format!("{}/{i}", spec.name),
                 shape: param.shape.clone(),
                 offset: 0,
+                rule,
                 lr_mult: said.lr_mult,
                 decay_mult: said.decay_mult,
                 filler: param.filler.clone(),
@@ -240,9 +239,10 @@ impl Builder {
         Ok(tops)
     }
 
-    /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, or
-    /// because its producer's backward asks for the values that it made. Caffe overwrites in the second case, too,
-    /// and takes the gradient at other values; here the layer gets memory of its own, which changes nothing else.
+    /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, because
+    /// its producer's backward asks for the values that it made, or because the layer's own backward asks for what
+    /// it read. Caffe overwrites in the second case, too, and takes the gradient at other values; in the third it
+    /// keeps a copy. Here the layer gets memory of its own, which changes nothing else.
     fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
         let producer = self.net.layer(self.net.blob(blob).producer);
         match (&producer.layer, layer) {
@@ -252,10 +252,14 @@ impl Builder {
             (Layer::Relu(_), Layer::Relu(_)) => false,
             (made_by, _) => {
                 let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
-                let backward = [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
-                let reads =
-                    backward.into_iter().filter_map(|sub| made_by.accesses(sub)).flat_map(|a| a.reads);
-                top.is_some_and(|top| reads.into_iter().any(|read| read == top))
+                let backward_reads = |layer: &Layer, operand: Operand| {
+                    [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias]
+                        .into_iter()
+                        .filter_map(|sub| layer.accesses(sub))
+                        .any(|accesses| accesses.reads.contains(&operand))
+                };
+                top.is_some_and(|top| backward_reads(made_by, top))
+                    || backward_reads(layer, Operand::Bottom(0))
             }
         }
     }
@@ -287,7 +291,7 @@ impl Builder {
         }
         let default = |i: usize| if i == 0 && spec.layer.is_loss() { 1.0 } else { 0.0 };
         // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares.
-        let share = if spec.layer.sums_images() { 1.0 } else { self.loss_share };
+        let share = if spec.layer.sums_images() { 1.0 } else { self.net.share };
         Ok((0..tops).map(|i| share * spec.loss_weights.get(i).copied().unwrap_or(default(i))).collect())
     }
 

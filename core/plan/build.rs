@@ -5,7 +5,7 @@ use std::fmt;
 use super::{LaneRole, Node, Plan, Stage};
 use crate::graph::AccessLog;
 use crate::layer::{Operand, SubTask};
-use crate::net::{LayerId, Net, NetLayer, ParamId};
+use crate::net::{LayerId, Net, NetLayer, ParamId, ParamRule};
 use crate::task::{Buffer, Copy, DeviceId, Place, Task, TaskId, Tile};
 
 /// What a plan is made for.
@@ -180,11 +180,17 @@ impl<'a> Builder<'a> {
     fn update(&mut self, device: DeviceId, layer: LayerId) {
         let mut reads = Vec::new();
         let mut writes = Vec::new();
-        for param in trained_params(&self.nets[device.0], layer) {
-            writes.extend([Buffer::Weight(param), Buffer::History(param)]);
-            reads.extend([Buffer::Gradient(param), Buffer::Weight(param), Buffer::History(param)]);
-            if self.options.elastic {
-                reads.push(Buffer::Centre(param));
+        let net = &self.nets[device.0];
+        for param in trained_params(net, layer) {
+            writes.push(Buffer::Weight(param));
+            reads.extend([Buffer::Gradient(param), Buffer::Weight(param)]);
+            // A running sum has no history and is not pulled.
+            if net.params.view(param).rule == ParamRule::Gradient {
+                writes.push(Buffer::History(param));
+                reads.push(Buffer::History(param));
+                if self.options.elastic {
+                    reads.push(Buffer::Centre(param));
+                }
             }
         }
         self.push(device, layer, SubTask::Update, &reads, &writes);
@@ -240,12 +246,13 @@ pub fn tiles(nets: &[Net]) -> Vec<Tile> {
     nets.iter().map(tile).collect()
 }
 
-/// The parameters of a layer that get a gradient and an update.
+/// The parameters of a layer that get a gradient and an update: those whose gradient some sub-task writes.
 pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
-    let has = |sub| net.accesses(layer, sub).is_some();
-    let params = &net.layer(layer).params;
     let subs = [SubTask::GradWeight, SubTask::GradBias];
-    params.iter().zip(subs).filter(|(_, sub)| has(*sub)).map(|(p, _)| *p).collect()
+    let written: Vec<Operand> =
+        subs.into_iter().filter_map(|sub| net.accesses(layer, sub)).flat_map(|a| a.writes).collect();
+    let params = net.layer(layer).params.iter().enumerate();
+    params.filter(|(i, _)| written.contains(&Operand::ParamGrad(*i))).map(|(_, param)| *param).collect()
 }
 
 /// The array behind a layer's operand; `None` for a gradient that nobody needs.

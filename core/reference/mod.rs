@@ -5,12 +5,15 @@
 
 mod accuracy;
 mod arrays;
+mod batch_norm;
 mod convolution;
+mod eltwise;
 mod inner_product;
 mod net;
 mod pooling;
 mod real;
 mod relu;
+mod scale;
 mod softmax;
 mod softmax_loss;
 mod split;
@@ -33,6 +36,9 @@ pub struct Context<'a> {
     pub tops: &'a [Shape],
     /// Weight of each top in the loss; read by losses only.
     pub loss_weights: &'a [f32],
+    /// The part of the worker's mini-batch that the net computes; read by layers that sum over images for others
+    /// than a loss.
+    pub share: f32,
 }
 
 /// Computes `sub`. Reads the operands that [`Layer::accesses`] declares and replaces those it declares as written:
@@ -48,6 +54,9 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Pooling(layer) => pooling::compute(layer, ctx, sub, arrays),
         Layer::InnerProduct(layer) => inner_product::compute(layer, ctx, sub, arrays),
         Layer::Relu(layer) => relu::compute(layer, sub, arrays),
+        Layer::BatchNorm(layer) => batch_norm::compute(layer, ctx, sub, arrays),
+        Layer::Scale(layer) => scale::compute(layer, ctx, sub, arrays),
+        Layer::Eltwise(layer) => eltwise::compute(layer, sub, arrays),
         Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
         Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),
         Layer::Accuracy(layer) => accuracy::compute(layer, ctx, sub, arrays),

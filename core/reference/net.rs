@@ -136,6 +136,7 @@ impl<T: Real> ReferenceNet<T> {
             bottoms: &self.net.bottom_shapes(id),
             tops: &self.net.top_shapes(id),
             loss_weights: &layer.loss_weights,
+            share: self.net.share,
         };
         compute(&ctx, sub, &mut arrays);
         for operand in accesses.writes {

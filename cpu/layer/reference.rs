@@ -15,6 +15,7 @@ struct Reference {
     bottoms: Vec<Shape>,
     tops: Vec<Shape>,
     loss_weights: Vec<f32>,
+    share: f32,
     subs: Vec<(SubTask, Accesses)>,
     spans: Vec<(Operand, Span)>,
 }
@@ -31,6 +32,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         bottoms: net.bottom_shapes(id),
         tops: net.top_shapes(id),
         loss_weights: binder.layer().loss_weights.clone(),
+        share: net.share,
         subs,
         spans,
     }))
@@ -58,6 +60,7 @@ impl Reference {
             bottoms: &self.bottoms,
             tops: &self.tops,
             loss_weights: &self.loss_weights,
+            share: self.share,
         };
         compute(&context, sub, &mut arrays);
         for operand in &accesses.writes {

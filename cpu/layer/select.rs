@@ -72,6 +72,9 @@ const SOFTMAX: &[Candidate] = &[candidate("rows", Form::Plain, softmax::build), 
 const SOFTMAX_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[candidate("rows", Form::Plain, accuracy::build), REFERENCE];
 const SPLIT: &[Candidate] = &[candidate("stream", Form::Any, split::build), REFERENCE];
+const BATCH_NORM: &[Candidate] = &[REFERENCE];
+const SCALE: &[Candidate] = &[REFERENCE];
+const ELTWISE: &[Candidate] = &[REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.
@@ -81,6 +84,9 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::Pooling(_) => POOLING,
         Layer::InnerProduct(_) => INNER_PRODUCT,
         Layer::Relu(_) => RELU,
+        Layer::BatchNorm(_) => BATCH_NORM,
+        Layer::Scale(_) => SCALE,
+        Layer::Eltwise(_) => ELTWISE,
         Layer::Softmax(_) => SOFTMAX,
         Layer::SoftmaxWithLoss(_) => SOFTMAX_LOSS,
         Layer::Accuracy(_) => ACCURACY,

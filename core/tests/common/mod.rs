@@ -1,8 +1,8 @@
 //! Networks that several test files use.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, Data, Filler, InnerProduct, Layer, PoolMethod, Pooling, Relu, SoftmaxWithLoss,
-    Transform, VarianceNorm,
+    Accuracy, BatchNorm, Convolution, Data, Eltwise, EltwiseOperation, Filler, InnerProduct, Layer,
+    PoolMethod, Pooling, Relu, Scale, SoftmaxWithLoss, Transform, VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::task::Tile;
@@ -88,6 +88,37 @@ pub fn branching_net(batch: usize) -> NetSpec {
             LayerSpec::new("ipb", inner_product(5), &["conv1"], &["ipb"]),
             LayerSpec::new("lossa", loss(), &["ipa", "label"], &["lossa"]),
             LayerSpec::new("lossb", loss(), &["ipb", "label"], &["lossb"]),
+        ],
+    )
+}
+
+/// Layers with running sums: in place below a scale and a ReLU, on a branch that leads to no loss, and one that
+/// keeps its sums; a sum of two branches.
+pub fn normalizing_net(batch: usize) -> NetSpec {
+    let norm = |use_global_stats| {
+        Layer::BatchNorm(BatchNorm { use_global_stats, moving_average_fraction: 0.9, eps: 1e-5 })
+    };
+    let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+    let scale = Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler };
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new() };
+    network(
+        "normalizing",
+        vec![
+            data(batch, 12),
+            LayerSpec::new("aside", norm(None), &["data"], &["aside"]),
+            LayerSpec::new("conv1", convolution(3, 3), &["data"], &["conv1"]),
+            LayerSpec::new("bn1", norm(None), &["conv1"], &["conv1"]),
+            LayerSpec::new("scale1", Layer::Scale(scale), &["conv1"], &["conv1"]),
+            LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["conv1"], &["conv1"]),
+            LayerSpec::new("bn2", norm(Some(true)), &["conv1"], &["bn2"]),
+            LayerSpec::new(
+                "sum",
+                Layer::Eltwise(Eltwise { bottoms: 2, operation }),
+                &["conv1", "bn2"],
+                &["sum"],
+            ),
+            LayerSpec::new("ip", inner_product(5), &["sum"], &["ip"]),
+            LayerSpec::new("loss", loss(), &["ip", "label"], &["loss"]),
         ],
     )
 }

@@ -1,6 +1,7 @@
 //! One layer on given bottoms, with random arrays, and its gradients by finite differences.
 
 use quadrille_core::layer::{Convolution, Filler, InnerProduct, Layer, Operand, SubTask};
+use quadrille_core::net::ParamRule;
 use quadrille_core::reference::{Arrays, Context, Real, compute};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::Shape;
@@ -27,7 +28,7 @@ impl Case {
 
     pub fn context(&self) -> Context<'_> {
         let Self { layer, bottoms, tops, loss_weights } = self;
-        Context { layer, bottoms, tops, loss_weights }
+        Context { layer, bottoms, tops, loss_weights, share: 1.0 }
     }
 
     fn shape(&self, operand: Operand) -> Shape {
@@ -68,11 +69,16 @@ impl Case {
         arrays.take(Operand::Top(0)).expect("forward writes top 0")
     }
 
-    /// Random bottom 0 and parameters; `labels` are bottom 1 if there is one.
+    /// Random bottoms and parameters; `labels`, if there are any, are bottom 1.
     pub fn random(&self, seed: u64, labels: &[f64]) -> Arrays<f64> {
         let mut arrays = Arrays::new();
-        arrays.insert(Operand::Bottom(0), distinct(seed, self.bottoms[0].count()));
-        if self.bottoms.len() > 1 {
+        // Distinct over all bottoms, since some layers compare them.
+        let drawn = if labels.is_empty() { self.bottoms.len() } else { 1 };
+        let mut values = distinct(seed, self.bottoms[..drawn].iter().map(Shape::count).sum()).into_iter();
+        for (i, bottom) in self.bottoms[..drawn].iter().enumerate() {
+            arrays.insert(Operand::Bottom(i), values.by_ref().take(bottom.count()).collect());
+        }
+        if !labels.is_empty() {
             arrays.insert(Operand::Bottom(1), labels.to_vec());
         }
         for (i, param) in self.layer.infer(&self.bottoms).expect("possible").params.iter().enumerate() {
@@ -81,9 +87,9 @@ impl Case {
         arrays
     }
 
-    /// Compares every gradient of the layer with central differences of `J = Σ dY · Y` (for a loss, `J` is the
-    /// weighted loss), for random dY. `third` bounds the third derivatives of a top by an input; 0 for layers that
-    /// are linear in each single input.
+    /// Compares every gradient of the layer with central differences of `J = Σ dY · Y` (for a loss, `J` is the weighted
+    /// loss), for random dY; terms of running sums are no gradients. `third` bounds the third derivatives of a top by
+    /// an input; 0 for layers that are linear in each single input.
     ///
     /// The bound: the truncation `h²/6 · Σ|dY| · third`, and what rounding does to the difference of two values of
     /// `J` over `2h`.
@@ -96,22 +102,33 @@ impl Case {
         for (i, dy) in objective.seeds.iter().enumerate() {
             arrays.insert(Operand::TopGrad(i), dy.clone());
         }
-        for (sub, input) in [
-            (SubTask::GradActivation, Operand::Bottom(0)),
-            (SubTask::GradWeight, Operand::Param(0)),
-            (SubTask::GradBias, Operand::Param(1)),
-        ] {
+        for sub in [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias] {
             let Some(accesses) = self.layer.accesses(sub) else { continue };
             self.run(sub, &mut arrays);
-            let gradient = arrays.get(accesses.writes[0]);
             let bound = H * H / 6.0 * objective.weight * third + objective.rounding(self, &arrays) / H;
-            let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-            assert!(largest > 1e4 * bound, "{sub} of {self}: mistrusted, nothing above the bound {bound:e}");
-            for (i, &computed) in gradient.iter().enumerate() {
-                let expected = objective.slope(self, &arrays, input, i);
-                // Written so that NaN fails.
-                let close = (computed - expected).abs() <= bound;
-                assert!(close, "{sub} of {self} at {i}: {computed} is not {expected} ± {bound:e}");
+            for written in accesses.writes {
+                let input = match written {
+                    Operand::BottomGrad(i) => Operand::Bottom(i),
+                    Operand::ParamGrad(i) if self.layer.param_rule() == ParamRule::Gradient => {
+                        Operand::Param(i)
+                    }
+                    _ => continue,
+                };
+                let gradient = arrays.get(written);
+                let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+                assert!(
+                    largest > 1e4 * bound,
+                    "{sub} of {self}: mistrusted, nothing above the bound {bound:e}"
+                );
+                for (i, &computed) in gradient.iter().enumerate() {
+                    let expected = objective.slope(self, &arrays, input, i);
+                    // Written so that NaN fails.
+                    let close = (computed - expected).abs() <= bound;
+                    assert!(
+                        close,
+                        "{sub} of {self}, {written:?} at {i}: {computed} is not {expected} ± {bound:e}"
+                    );
+                }
             }
         }
     }
@@ -176,15 +193,17 @@ impl Objective {
         let magnitudes =
             |operand| arrays.find(operand).map(|a| a.iter().map(|v| v.abs()).collect::<Vec<_>>());
         let mut absolute = arrays.clone();
-        for operand in [Operand::Bottom(0), Operand::Param(0), Operand::Param(1)] {
-            if let (Some(values), true) = (magnitudes(operand), case.bottoms.len() == 1) {
+        let params = case.layer.infer(&case.bottoms).expect("possible").params;
+        let inputs =
+            (0..case.bottoms.len()).map(Operand::Bottom).chain((0..params.len()).map(Operand::Param));
+        for operand in inputs.filter(|_| !case.layer.is_loss()) {
+            if let Some(values) = magnitudes(operand) {
                 absolute.insert(operand, values);
             }
         }
         let tops = self.tops(case, &absolute);
         let seeds = self.seeds.iter().flatten().map(|dy| dy.abs());
         let magnitude: f64 = seeds.zip(tops.iter().flatten()).map(|(dy, y)| dy * y.abs()).sum();
-        let params = case.layer.infer(&case.bottoms).expect("possible").params;
         let per_top = params.first().map_or(case.bottoms[0].count(), |p| p.shape.count());
         let terms = per_top + tops.iter().map(Vec::len).sum::<usize>() + 8;
         f64::EPSILON * terms as f64 * (magnitude + self.weight)

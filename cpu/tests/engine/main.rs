@@ -6,4 +6,5 @@ mod common;
 mod exact;
 mod gemm;
 mod refusals;
+mod running_sums;
 mod watchdog;

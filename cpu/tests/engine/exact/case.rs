@@ -116,6 +116,7 @@ impl Case {
                 bottoms: &self.bottoms,
                 tops: &self.net.top_shapes(self.id),
                 loss_weights: &self.net.layer(self.id).loss_weights,
+                share: self.net.share,
             };
             compute(&ctx, sub, arrays);
         }

@@ -1,7 +1,8 @@
 //! The cases.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, InnerProduct, Layer, Operand, PoolMethod, Pooling, Relu, Softmax, Split,
+    Accuracy, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Layer, Operand, PoolMethod,
+    Pooling, Relu, Scale, Softmax, Split,
 };
 
 use crate::common::{convolution, inner_product, labels, options, tiers};
@@ -283,4 +284,47 @@ fn accuracies() {
             }
         }
     }
+}
+
+#[test]
+fn scales() {
+    let scale = |bottoms, axis, num_axes, bias| {
+        let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+        Layer::Scale(Scale { bottoms, axis, num_axes, bias, filler, bias_filler })
+    };
+    let mut cases = Vec::new();
+    for n in BATCHES {
+        for bias in [false, true] {
+            let x = &[n, 3, 5, 7][..];
+            cases.push(Case::new(scale(1, 1, 1, bias), &[x]));
+            cases.push(Case::in_place(scale(1, 1, 1, bias), x));
+            cases.push(Case::new(scale(1, 2, -1, bias), &[x]));
+            cases.push(Case::new(scale(1, 0, 2, bias), &[x]));
+            cases.push(Case::new(scale(1, -1, 0, bias), &[x]));
+            cases.push(Case::new(scale(2, 0, 1, bias), &[x, &[n, 3]]));
+        }
+    }
+    exact("scales", &cases);
+}
+
+#[test]
+fn operations_on_elements() {
+    let sum = |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec() };
+    let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
+    let mut cases = Vec::new();
+    for n in BATCHES {
+        let case = |bottoms: usize, operation: EltwiseOperation| {
+            let shape = [n, 3, 5, 2];
+            let shapes: Vec<&[usize]> = vec![&shape; bottoms];
+            Case::new(Layer::Eltwise(Eltwise { bottoms, operation }), &shapes)
+        };
+        cases.push(case(2, sum(&[])).zeros("integers of both signs add up to 0"));
+        cases.push(case(3, sum(&[1.0, -2.0, 3.0])).zeros("integers of both signs add up to 0"));
+        cases.extend([case(2, product(true)), case(3, product(true)), case(2, product(false))]);
+        for bottoms in [2, 4] {
+            let why = "only the bottom of a maximum has a gradient";
+            cases.push(case(bottoms, EltwiseOperation::Max).zeros(why));
+        }
+    }
+    exact("operations on elements", &cases);
 }
