@@ -62,6 +62,13 @@ impl Arrangement {
         self.images * self.channels * self.pixels
     }
 
+    /// Place in an image of element `index` of N, C, H, W.
+    pub fn place(&self, index: usize) -> usize {
+        let block = self.layout.block;
+        let (channel, pixel) = (index / self.pixels, index % self.pixels);
+        (channel / block * self.pixels + pixel) * block + channel % block
+    }
+
     /// Whether both are the same order of the same elements.
     pub fn is_like(&self, other: &Self) -> bool {
         let whole = |a: &Self| a.pixels == 1 && a.channels.is_multiple_of(a.layout.block);

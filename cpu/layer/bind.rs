@@ -88,7 +88,7 @@ impl<'a> Binder<'a> {
         let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.form, operand)?;
         // A reordered array lies as wanted; any other as it is, which is the same but for its name.
         let copied = self.memory(operand).is_some_and(|span| self.copies.iter().any(|(o, _)| *o == span));
-        Some(if copied || self.form != Form::Any { wanted } else { lies })
+        Some(if copied || !matches!(self.form, Form::Any | Form::Exit) { wanted } else { lies })
     }
 
     /// State `i` of the layer with `len` elements, for a kernel whose layout needs more than the meaning.

@@ -32,6 +32,7 @@ impl Decisions {
             Form::Plain => (Layout::PLAIN, Layout::PLAIN),
             Form::Blocked => (blocked, blocked),
             Form::Entry => (Layout::PLAIN, blocked),
+            Form::Exit => (first, Layout::PLAIN),
             Form::Any => (first, first),
         };
         let each = |blobs: &[BlobId], layout| {

@@ -18,6 +18,8 @@ pub(crate) enum Form {
     Blocked,
     /// Plain bottoms, blocked tops: a convolution of images.
     Entry,
+    /// Bottoms in whatever layout they have, plain tops: an inner product.
+    Exit,
     /// Element by element, in whatever layout bottom 0 has.
     Any,
 }
@@ -66,7 +68,11 @@ const POOLING: &[Candidate] = &[
     candidate("windows", Form::Plain, pooling::windows),
     REFERENCE,
 ];
-const INNER_PRODUCT: &[Candidate] = &[candidate("gemm", Form::Plain, inner_product::build), REFERENCE];
+const INNER_PRODUCT: &[Candidate] = &[
+    Candidate { fits: inner_product::fits_tiles, ..candidate("tiles", Form::Exit, inner_product::tiles) },
+    candidate("gemm", Form::Plain, inner_product::gemm),
+    REFERENCE,
+];
 const RELU: &[Candidate] = &[candidate("stream", Form::Any, relu::build), REFERENCE];
 const SOFTMAX: &[Candidate] = &[candidate("rows", Form::Plain, softmax::build), REFERENCE];
 const SOFTMAX_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, softmax_loss::build), REFERENCE];

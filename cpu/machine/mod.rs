@@ -28,6 +28,12 @@ pub struct Machine {
     pub gradient_pixels: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,
+    /// Steps of depth of an inner product's forward: a few rows of weights stay in the first-level cache.
+    pub inner_depth: usize,
+    /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
+    pub inner_columns: usize,
+    /// Rows of weights of an inner product's ∇A that are worked on together.
+    pub inner_rows: usize,
     /// Grains of a task that is large enough: a few for each thread of a quadrant.
     pub task_grains: usize,
     /// Floating-point operations that are worth a grain of their own.
@@ -52,6 +58,9 @@ const BASE: Machine = Machine {
     strip_bytes: 256 << 10,
     gradient_pixels: 224,
     partial_bytes: 32 << 20,
+    inner_depth: 512,
+    inner_columns: 256,
+    inner_rows: 64,
     task_grains: 64,
     grain_flops: 1 << 20,
     grain_elements: 1 << 14,

@@ -72,8 +72,10 @@ pub(crate) struct WeightTile<'a> {
     pub dy_vector: usize,
     /// Rows and columns of the block.
     pub pixels: [usize; 2],
-    /// Sums: source by source, a whole tile's width each.
+    /// Sums: those of source 0; vectors lie side by side.
     pub dw: *mut f32,
+    /// Distance of sources in the sums.
+    pub dw_source: usize,
     /// Whether the sums are added to what is there.
     pub add: bool,
 }

@@ -14,7 +14,7 @@ pub(super) unsafe fn tile<S: Simd, const SOURCES: usize, const VECTORS: usize, c
 ) {
     // SAFETY: by contract.
     unsafe {
-        let at = |k: usize, v: usize| t.dw.add((k * VECTORS + v) * S::LANES);
+        let at = |k: usize, v: usize| t.dw.add(k * t.dw_source + v * S::LANES);
         let mut sums = [[S::zero(); VECTORS]; SOURCES];
         if t.add {
             for (k, source) in sums.iter_mut().enumerate() {

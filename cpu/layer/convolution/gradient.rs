@@ -192,6 +192,7 @@ impl WeightGradient {
                     dy_vector: self.target.pixels * vector,
                     pixels: [block.rows.1, block.columns.1],
                     dw,
+                    dw_source: vectors * vector,
                     add: block.add,
                 };
                 weights[offsets.len() - 1](&tile);
