@@ -4,7 +4,6 @@ pub(crate) mod correlate;
 pub mod gemm;
 pub mod im2col;
 pub mod peak;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod simd;
 pub(crate) mod strip;
 pub(crate) mod vectorised;

@@ -55,7 +55,7 @@ const BASE: Machine = Machine {
     block_columns: 512,
     block_rows: 96,
     chunk_bytes: 20 << 10,
-    strip_bytes: 256 << 10,
+    strip_bytes: 512 << 10,
     gradient_pixels: 224,
     partial_bytes: 32 << 20,
     inner_depth: 512,

@@ -32,9 +32,9 @@ pub(super) unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, cons
                 }
             }
         }
-        let mut w = t.w;
         for run in t.runs {
             let mut x = t.x.add(run.offset as usize);
+            let mut w = t.w.add(run.first as usize * VECTORS * S::LANES);
             for _ in 0..run.len {
                 let mut weights = [S::zero(); VECTORS];
                 for (v, weight) in weights.iter_mut().enumerate() {

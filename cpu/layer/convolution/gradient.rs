@@ -29,6 +29,8 @@ pub(super) struct WeightGradient {
     pixel: usize,
     /// Place of each source, in packed order.
     offsets: Vec<u32>,
+    /// Rows of the target that see each tile of sources inside the image.
+    visible: Vec<Range<usize>>,
     /// Blocks of pixels: first row and rows; first column and columns.
     rows: Vec<(usize, usize)>,
     columns: Vec<(usize, usize)>,
@@ -67,7 +69,14 @@ impl WeightGradient {
         let strip = (!pointwise).then(|| strip(&passes, planes, pixel, rows.first().map_or(1, |r| r.1)));
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let offsets = offsets(&passes, strip.as_ref(), &packing, plane_len);
+        let (offsets, rows_of) = offsets(&passes, strip.as_ref(), &packing, plane_len);
+        let visible = rows_of
+            .chunks(kernels[0].weights.len())
+            .map(|rows| {
+                let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
+                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
+            })
+            .collect();
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = packing.tiles().min(wanted);
         let images = setup.source.images;
@@ -84,6 +93,7 @@ impl WeightGradient {
             row_len,
             pixel,
             offsets,
+            visible,
             rows,
             columns,
             kernels,
@@ -179,18 +189,22 @@ impl WeightGradient {
         let weights = self.kernels[vectors - 1].weights;
         let dy_row = self.passes.target[1] * vector;
         let mut dw = block.dw;
-        for offsets in self.offsets.chunks(weights.len()) {
+        let block_rows = block.rows.0..block.rows.0 + block.rows.1;
+        for (offsets, visible) in self.offsets.chunks(weights.len()).zip(&self.visible) {
+            let first = visible.start.clamp(block_rows.start, block_rows.end);
+            let rows = visible.end.clamp(first, block_rows.end) - first;
+            let x_row = self.passes.source_step[0] * self.row_len;
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
             // source; the sums are the grain's own, a tile's width for each source.
             unsafe {
                 let tile = WeightTile {
                     offsets,
-                    x: block.x.add(block.columns.0 * self.pixel),
-                    x_row: self.passes.source_step[0] * self.row_len,
-                    dy: block.dy.add(block.rows.0 * dy_row + block.columns.0 * vector),
+                    x: block.x.add((first - block_rows.start) * x_row + block.columns.0 * self.pixel),
+                    x_row,
+                    dy: block.dy.add(first * dy_row + block.columns.0 * vector),
                     dy_row,
                     dy_vector: self.target.pixels * vector,
-                    pixels: [block.rows.1, block.columns.1],
+                    pixels: [rows, block.columns.1],
                     dw,
                     dw_source: vectors * vector,
                     add: block.add,
@@ -201,18 +215,23 @@ impl WeightGradient {
         }
     }
 
-    /// Adds the sums of the grain's tile in the order of the images, in Caffe's order of weights.
+    /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
     pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
         let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
         let place = self.packing.tile(group, tile);
-        // SAFETY: grains have tiles of their own, whose targets' weights lie together.
-        let gradient = unsafe { grain.memory.write(weight_grad.part(self.packing.rows(group, tile))) };
-        for part in 0..self.image_parts {
+        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
+        // before.
+        let (gradient, sums) = unsafe {
+            let rows = self.packing.rows(group, tile);
+            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+        };
+        for part in 1..self.image_parts {
             let start = part * self.packing.len();
-            // SAFETY: summed up in the stage before.
-            let sums = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            self.packing.unpack(sums, tile, part > 0, gradient);
+            // SAFETY: as above; another part than the first.
+            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
+            sums.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
         }
+        self.packing.unpack(sums, tile, gradient);
     }
 }
 
@@ -243,10 +262,16 @@ fn strip(passes: &Passes, planes: usize, pixel: usize, rows: usize) -> Strip {
     }
 }
 
-/// The place of every source: block of channels, tap, channel.
-fn offsets(passes: &Passes, strip: Option<&Strip>, packing: &Packing, plane_len: usize) -> Vec<u32> {
+/// The place of every source (block of channels, tap, channel) and the rows of the target that see it inside the image.
+fn offsets(
+    passes: &Passes,
+    strip: Option<&Strip>,
+    packing: &Packing,
+    plane_len: usize,
+) -> (Vec<u32>, Vec<Range<usize>>) {
     let least = [0, 1].map(|a| passes.reach(a)[0]);
-    let mut offsets = Vec::new();
+    let (mut offsets, mut rows) = (Vec::new(), Vec::new());
+    let step = passes.source_step[0] as isize;
     for first in (0..packing.sources).step_by(packing.source_block) {
         let channels: Range<usize> = 0..packing.source_block.min(packing.sources - first);
         for tap in passes.passes.iter().flat_map(|p| &p.taps) {
@@ -254,7 +279,11 @@ fn offsets(passes: &Passes, strip: Option<&Strip>, packing: &Packing, plane_len:
             let place =
                 first / packing.source_block * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
             offsets.extend(channels.clone().map(|c| (place + c) as u32));
+            let above = (-tap.offset[0]).max(0).unsigned_abs().div_ceil(step as usize);
+            let below = (passes.source[0] as isize - tap.offset[0]).max(0).unsigned_abs();
+            let end = below.div_ceil(step as usize).min(passes.target[0]);
+            rows.extend(channels.clone().map(|_| above.min(end)..end));
         }
     }
-    offsets
+    (offsets, rows)
 }

@@ -110,8 +110,8 @@ impl Packing {
     }
 
     /// Writes one packed tile of ∇W into the rows of `gradient` that belong to its targets: `gradient` begins at the
-    /// first of them. `add` adds instead.
-    pub fn unpack(&self, packed: &[f32], tile: usize, add: bool, gradient: &mut [f32]) {
+    /// first of them.
+    pub fn unpack(&self, packed: &[f32], tile: usize, gradient: &mut [f32]) {
         let width = self.vectors(tile) * self.vector;
         let first = tile * self.tile_vectors * self.vector;
         let base = self.place(0, first, 0);
@@ -120,12 +120,7 @@ impl Packing {
                 for (i, source) in block.sources.clone().enumerate() {
                     let to = &mut gradient[self.place(0, first + lane, source) - base..][..self.kernel()];
                     for (t, tap) in block.taps.iter().enumerate() {
-                        let value = packed[(block.depth + t * block.sources.len() + i) * width + lane];
-                        if add {
-                            to[*tap] += value;
-                        } else {
-                            to[*tap] = value;
-                        }
+                        to[*tap] = packed[(block.depth + t * block.sources.len() + i) * width + lane];
                     }
                 }
             }
