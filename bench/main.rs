@@ -1,5 +1,6 @@
 //! Experiments: what the program is measured with, and the records that come of it.
 
+mod networks;
 mod peers;
 mod record;
 
@@ -20,11 +21,14 @@ struct Cli {
 enum Experiment {
     /// Whole training iterations beside PyTorch, pair by pair
     Peers(peers::Args),
+    /// Write the networks in models/ that are made of a pattern
+    Networks(networks::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Peers(args) => peers::run(&args),
+        Experiment::Networks(args) => networks::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
