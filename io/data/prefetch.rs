@@ -198,7 +198,7 @@ impl Maker {
         let (stream, [top, left]) = match self.order {
             Order::Shuffled(_, stream) => {
                 let words = stream.block(k);
-                let within = |word: u32, room: usize| (u64::from(word) * (room as u64 + 1) >> 32) as usize;
+                let within = |word: u32, room: usize| ((u64::from(word) * (room as u64 + 1)) >> 32) as usize;
                 (stream, [within(words[0], room[0]), within(words[1], room[1])])
             }
             Order::Sequential => (Stream::new(1, Purpose::Transform, 0), room.map(|r| r / 2)),

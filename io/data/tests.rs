@@ -218,7 +218,10 @@ fn images_and_labels_must_fit() {
 /// Two channels of 1 x 2; image `i` holds `4i .. 4i + 4` and has the label `i`.
 fn numbered(images: u8) -> Arc<Dataset> {
     let values = (0..images * 4).collect();
-    Arc::new(Dataset::new("numbered", Path::new("n"), values, (0..images).collect(), [2, 1, 2]).unwrap())
+    Arc::new(
+        Dataset::new("numbered", Path::new("n"), values, (0..u16::from(images)).collect(), [2, 1, 2])
+            .unwrap(),
+    )
 }
 
 fn labels(order: Order, batch: usize, first: u64, batches: usize) -> Vec<Vec<f32>> {

@@ -5,4 +5,6 @@ mod common;
 mod determinism;
 mod interruption;
 mod layer_times;
+mod made_up;
+mod models;
 mod training;
