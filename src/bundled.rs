@@ -13,25 +13,14 @@ pub const SOLVER_NAME: &str = "models/lenet/quick_solver.prototxt";
 /// How they are named in messages.
 pub const NET_NAME: &str = "models/lenet/train_val.prototxt";
 
-/// Images in the mini-batches with which networks are compared with other programs; smaller than those that they were
-/// published with, which want a cluster's memory.
-const COMPARED: [(&str, usize); 15] = [
-    ("lenet", 64),
-    ("siamese", 64),
-    ("cifar10_quick", 100),
-    ("cifar10_full", 100),
-    ("alexnet", 64),
-    ("caffenet", 64),
-    ("googlenet", 16),
-    ("vgg16", 8),
-    ("vgg19", 8),
-    ("resnet18", 16),
-    ("resnet34", 16),
-    ("resnet50", 16),
-    ("resnet101", 8),
-    ("resnet152", 8),
-    ("inception_v3", 8),
-];
+/// Every network that comes with the program: a name and a number of images on each line.
+const COMPARED: &str = include_str!("../models/compared_batches.txt");
+
+/// The networks that come with the program, and the images in the mini-batches with which they are compared.
+fn compared() -> impl Iterator<Item = (&'static str, usize)> {
+    let lines = COMPARED.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(' ').and_then(|(name, batch)| Some((name, batch.parse().ok()?))))
+}
 
 /// The folder of the sources, as known when the program was compiled: one of the places where data is looked for.
 pub fn repository() -> Option<PathBuf> {
@@ -54,8 +43,8 @@ pub fn model_file(model: &Path) -> Result<PathBuf, String> {
     let places: Vec<PathBuf> = folders.map(|f| f.join(name).join("train_val.prototxt")).collect();
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        let names = COMPARED.map(|(name, _)| name);
-        let hint = match did_you_mean(name, names) {
+        let names: Vec<&str> = compared().map(|(name, _)| name).collect();
+        let hint = match did_you_mean(name, names.iter().copied()) {
             Some(close) => format!("did you mean {close:?}?"),
             None => format!("networks that come with the program are {}", names.join(", ")),
         };
@@ -66,5 +55,20 @@ pub fn model_file(model: &Path) -> Result<PathBuf, String> {
 /// The mini-batch with which a bundled network is timed if it is given by its bare name.
 pub fn compared_batch(model: &Path) -> Option<usize> {
     let name = bare_name(model)?;
-    COMPARED.iter().find(|(known, _)| *known == name).map(|(_, batch)| *batch)
+    compared().find(|(known, _)| *known == name).map(|(_, batch)| batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_network_and_a_batch() {
+        let lines = COMPARED.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(compared().filter(|(_, batch)| *batch > 0).count(), lines);
+        assert_eq!(compared_batch(Path::new("vgg16")), Some(8));
+        for other in ["models/vgg16/train_val.prototxt", "vgg16.prototxt", "vgg", "./vgg16/.."] {
+            assert_eq!(compared_batch(Path::new(other)), None, "{other}");
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! `quadrille time`: what every layer costs, on made-up data.
 
-mod ceilings;
 mod measure;
 mod report;
 
@@ -14,6 +13,7 @@ use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::Isa;
+use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 
 use crate::bundled;
@@ -23,7 +23,6 @@ use crate::job::{crews, load_net};
 use crate::made_up;
 use crate::pass::Pass;
 
-use ceilings::Ceilings;
 use report::Report;
 
 /// Measures.

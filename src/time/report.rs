@@ -3,9 +3,9 @@
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
 use quadrille_cpu::Choice;
+use quadrille_cpu::kernel::ceilings::Ceilings;
 use serde_json::{Value, json};
 
-use super::ceilings::Ceilings;
 use super::measure::{Measured, Row};
 use crate::job::Crews;
 

@@ -4,9 +4,9 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use quadrille_cpu::isa::Isa;
-use quadrille_cpu::kernel::bandwidth::{TRIAD_BYTES, triad};
-use quadrille_cpu::kernel::peak::fused_multiply_adds;
+use super::bandwidth::{TRIAD_BYTES, triad};
+use super::peak::fused_multiply_adds;
+use crate::isa::Isa;
 
 /// Both ceilings, on as many threads as are used.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,8 @@ fn best(runs: impl Iterator<Item = f64>) -> f64 {
     runs.fold(0.0, f64::max)
 }
 
-fn multiply_adds(isa: Isa, threads: usize) -> f64 {
+/// GFLOP/s of fused multiply-adds in f32 on `threads` threads (at least 1).
+pub fn multiply_adds(isa: Isa, threads: usize) -> f64 {
     const ROUNDS: usize = 2_000_000;
     best((0..RUNS).map(|_| {
         let start = Instant::now();
@@ -55,8 +56,8 @@ fn multiply_adds(isa: Isa, threads: usize) -> f64 {
     }))
 }
 
-/// STREAM's triad. Each thread has arrays of its own, which it writes first, so that they lie near it.
-fn bytes(threads: usize) -> f64 {
+/// GB/s of STREAM's triad on `threads` threads (at least 1), in arrays that no cache holds. Each thread has arrays of its own, which it writes first, so that they lie near it.
+pub fn bytes(threads: usize) -> f64 {
     let total = TIMES_CACHE.saturating_mul(last_level_cache()).clamp(LEAST_BYTES, MOST_BYTES);
     let elements = (total / TRIAD_BYTES).div_ceil(threads);
     let barrier = Barrier::new(threads);
