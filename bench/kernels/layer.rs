@@ -42,8 +42,8 @@ pub struct Setting<'a> {
     pub kernel: &'a str,
     /// The crew.
     pub crew: &'a CrewSpec,
-    /// Measured runs, at least 1, after one that is not.
-    pub repeat: usize,
+    /// Measured runs, at least 1, after one that is not; `None` for a single run.
+    pub repeat: Option<usize>,
 }
 
 impl Case {
@@ -132,13 +132,13 @@ impl Case {
             let tile = Tile { first: 0, images: self.net.batch() };
             let task = Task { layer: self.id, sub, tile };
             let mut times = Vec::new();
-            for _ in 0..=setting.repeat.max(1) {
+            for _ in 0..setting.repeat.map_or(1, |repeat| 1 + repeat.max(1)) {
                 let event = device.submit(LaneRole::of(sub).lane(), &task).map_err(|e| failed(&e))?;
                 device.synchronize().map_err(|e| failed(&e))?;
                 let span = event.span().ok_or("a task that is done has no time")?;
                 times.push((span.end - span.start) as f64 * 1e-6);
             }
-            outcome.ms[index] = crate::record::median(&times[1..]);
+            outcome.ms[index] = crate::record::median(if times.len() > 1 { &times[1..] } else { &times });
             outcome.results[index] = self.read(device, sub)?;
         }
         Ok(Some(outcome))
@@ -228,7 +228,7 @@ mod tests {
         let context = Context { layer: &layer, bottoms: &bottoms, tops: &tops, loss_weights: &[0.0] };
         SUBS.into_iter().for_each(|sub| compute(&context, sub, &mut arrays));
         for kernel in case.implementations(Isa::detect(), &crew()).unwrap() {
-            let setting = Setting { isa: Isa::detect(), kernel: &kernel, crew: &crew(), repeat: 1 };
+            let setting = Setting { isa: Isa::detect(), kernel: &kernel, crew: &crew(), repeat: Some(1) };
             let Some(outcome) = case.run(&setting).unwrap() else { continue };
             let operands = [Operand::Top(0), Operand::BottomGrad(0), Operand::ParamGrad(0)];
             for (found, operand) in outcome.results.iter().zip(operands) {
