@@ -65,15 +65,19 @@ impl Work {
     }
 }
 
-const BACKWARD: [SubTask; 3] = [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
+/// Whether a sub-task belongs to forward, backward or the update; transfers between quadrants belong to none.
+fn belongs(sub: SubTask) -> Option<&'static str> {
+    match sub {
+        SubTask::Load | SubTask::Forward => Some("forward_ms"),
+        SubTask::Update => Some("update_ms"),
+        SubTask::Accumulate | SubTask::Broadcast => None,
+        _ => Some("backward_ms"),
+    }
+}
 
 impl Report<'_> {
     fn rows(&self, layer: usize) -> impl Iterator<Item = &Row> {
         self.measured.rows.iter().filter(move |row| row.layer == LayerId(layer))
-    }
-
-    fn part(&self, layer: usize, subs: &[SubTask]) -> Work {
-        Work::of(self.rows(layer).filter(|row| subs.contains(&row.sub)))
     }
 
     fn whole(&self) -> Work {
@@ -215,9 +219,9 @@ impl Report<'_> {
         value["type"] = json!(choice.type_name);
         value["kernel"] = json!(choice.implementation);
         value["layout"] = json!(choice.layout);
-        value["forward_ms"] = json!(self.part(index, &[SubTask::Load, SubTask::Forward]).ms);
-        value["backward_ms"] = json!(self.part(index, &BACKWARD).ms);
-        value["update_ms"] = json!(self.part(index, &[SubTask::Update]).ms);
+        for part in ["forward_ms", "backward_ms", "update_ms"] {
+            value[part] = json!(Work::of(self.rows(index).filter(|row| belongs(row.sub) == Some(part))).ms);
+        }
         value["sub_tasks"] = json!(subs);
         value
     }
