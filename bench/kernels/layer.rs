@@ -195,8 +195,6 @@ fn integers(purpose: u32, count: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quadrille_core::layer::Operand;
-    use quadrille_core::reference::{Arrays, Context, compute};
 
     fn case() -> (ConvolutionShape, Case) {
         let shape: ConvolutionShape = "small 3 4 7 9 6 3 2 2x1 1x0 1 2".parse().unwrap();
@@ -215,24 +213,52 @@ mod tests {
         assert!(names.len() > 1 && names.last().is_some_and(|last| last == "reference"), "{names:?}");
     }
 
+    /// Every product of a convolution: (place in the top, in the bottom, in the weight).
+    fn products(shape: &ConvolutionShape) -> Vec<[usize; 3]> {
+        let ([n, c, h, w], [kh, kw]) = (shape.input, shape.kernel);
+        let [rows, columns] = shape.layer().output([h, w]).unwrap();
+        let (outs, ins) = (shape.out / shape.group, c / shape.group);
+        let mut found = Vec::new();
+        let places = (0..n).flat_map(|i| (0..shape.out).map(move |o| (i, o)));
+        for (image, out) in places {
+            for at in 0..rows * columns * ins * kh * kw {
+                let (x, at) = (at % columns, at / columns);
+                let (y, at) = (at % rows, at / rows);
+                let (kx, at) = (at % kw, at / kw);
+                let (ky, channel) = (at % kh, at / kh);
+                let row = (y * shape.stride[0] + ky * shape.dilation[0]).checked_sub(shape.pad[0]);
+                let column = (x * shape.stride[1] + kx * shape.dilation[1]).checked_sub(shape.pad[1]);
+                let (Some(row), Some(column)) = (row.filter(|r| *r < h), column.filter(|c| *c < w)) else {
+                    continue;
+                };
+                let top = ((image * shape.out + out) * rows + y) * columns + x;
+                let bottom = ((image * c + out / outs * ins + channel) * h + row) * w + column;
+                found.push([top, bottom, ((out * ins + channel) * kh + ky) * kw + kx]);
+            }
+        }
+        found
+    }
+
     #[test]
     fn results_are_those_of_the_formula() {
         let (shape, case) = case();
-        let mut arrays: Arrays<f32> = Arrays::new();
-        let layer = Layer::Convolution(shape.layer());
-        let (bottoms, tops) = (case.net.bottom_shapes(case.id), case.net.top_shapes(case.id));
-        arrays.insert(Operand::Bottom(0), integers(0, bottoms[0].count()));
-        let weight = case.net.params.view(case.net.layer(case.id).params[0]);
-        arrays.insert(Operand::Param(0), integers(1, case.net.params.len())[weight.range()].to_vec());
-        arrays.insert(Operand::TopGrad(0), integers(2, tops[0].count()));
-        let context = Context { layer: &layer, bottoms: &bottoms, tops: &tops, loss_weights: &[0.0] };
-        SUBS.into_iter().for_each(|sub| compute(&context, sub, &mut arrays));
+        let count = |blob| case.net.blob(blob).shape.count();
+        let layer = case.net.layer(case.id);
+        let weight = case.net.params.view(layer.params[0]).range();
+        let bottom = integers(0, count(layer.bottoms[0]));
+        let weights = integers(1, case.net.params.len())[weight].to_vec();
+        let top_grad = integers(2, count(layer.tops[0]));
+        let mut expected = [vec![0.0; top_grad.len()], vec![0.0; bottom.len()], vec![0.0; weights.len()]];
+        for [t, b, w] in products(&shape) {
+            expected[0][t] += bottom[b] * weights[w];
+            expected[1][b] += top_grad[t] * weights[w];
+            expected[2][w] += top_grad[t] * bottom[b];
+        }
         for kernel in case.implementations(Isa::detect(), &crew()).unwrap() {
             let setting = Setting { isa: Isa::detect(), kernel: &kernel, crew: &crew(), repeat: Some(1) };
             let Some(outcome) = case.run(&setting).unwrap() else { continue };
-            let operands = [Operand::Top(0), Operand::BottomGrad(0), Operand::ParamGrad(0)];
-            for (found, operand) in outcome.results.iter().zip(operands) {
-                assert_eq!(found, arrays.get(operand), "{operand:?} by {kernel}");
+            for ((found, expected), sub) in outcome.results.iter().zip(&expected).zip(SUBS) {
+                assert_eq!(found, expected, "{sub} by {kernel}");
             }
             assert!(outcome.ms.iter().all(|ms| *ms > 0.0), "{:?}", outcome.ms);
         }
