@@ -63,6 +63,9 @@ struct Line {
 pub fn run(args: &Args) -> Result<(), String> {
     let mut shapes = read(&args.shapes)?;
     shapes.retain(|shape| args.filter.as_ref().is_none_or(|part| shape.name.starts_with(part.as_str())));
+    if shapes.is_empty() {
+        return Err(format!("{}: no shape whose name begins as --filter says", args.shapes.display()));
+    }
     if let Some(batch) = args.batch {
         shapes.iter_mut().for_each(|shape| shape.input[0] = batch.max(1));
     }
@@ -130,7 +133,9 @@ fn measure(
     let wanted = |kernel: &str| args.kernels.is_empty() || args.kernels.iter().any(|k| k == kernel);
     let line = |isa: Isa, kernel: &str, outcome: &Outcome| {
         let gflops = [0, 1, 2].map(|i| case.flops(SUBS[i]) as f64 * 1e-6 / outcome.ms[i].max(1e-6));
-        let check = compare(outcome, &expected).map(|()| format!("= {against}"));
+        let is_itself = isa == Isa::Portable && kernel == against;
+        let right = if is_itself { "baseline".to_owned() } else { format!("= {against}") };
+        let check = compare(outcome, &expected).map(|()| right);
         Line {
             isa,
             kernel: kernel.to_owned(),
@@ -142,7 +147,11 @@ fn measure(
     };
     let mut lines = Vec::new();
     for isa in tiers {
-        for kernel in case.implementations(*isa, crew)? {
+        let known = case.implementations(*isa, crew)?;
+        if let Some(stranger) = args.kernels.iter().find(|kernel| !known.contains(kernel)) {
+            return Err(format!("--kernels {stranger}: the implementations are {}", known.join(", ")));
+        }
+        for kernel in known {
             // The reference is the same in all tiers, and has run if it is not too slow.
             if !wanted(&kernel) || kernel == REFERENCE {
                 continue;
