@@ -1,5 +1,7 @@
 //! Arithmetic on plain arrays: one algorithm each, by instruction set where that pays.
 
+pub mod bandwidth;
+pub mod ceilings;
 pub(crate) mod correlate;
 pub mod gemm;
 pub mod im2col;

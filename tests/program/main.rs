@@ -5,5 +5,7 @@ mod common;
 mod determinism;
 mod interruption;
 mod layer_times;
+mod made_up;
+mod models;
 mod normalization;
 mod training;
