@@ -56,7 +56,7 @@ const BASE: Machine = Machine {
     block_rows: 96,
     chunk_bytes: 20 << 10,
     strip_bytes: 512 << 10,
-    gradient_pixels: 224,
+    gradient_pixels: 128,
     partial_bytes: 32 << 20,
     inner_depth: 512,
     inner_columns: 256,

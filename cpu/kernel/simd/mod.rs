@@ -21,6 +21,8 @@ pub(crate) trait Simd {
     unsafe fn load(from: *const f32) -> Self::Vector;
     unsafe fn store(to: *mut f32, value: Self::Vector);
     unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Asks for the cache line of an address, which need not exist.
+    fn prefetch(address: *const f32);
     unsafe fn divide(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Where `value > than`, `(value, tap)`; elsewhere `(than, from)`. A NaN is not greater than anything.
     unsafe fn greater(

@@ -36,6 +36,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_add_ps(a, b) }
     }
     #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
     unsafe fn divide(a: __m256, b: __m256) -> __m256 {
         // SAFETY: by the trait's contract.
         unsafe { _mm256_div_ps(a, b) }
@@ -104,6 +109,11 @@ impl Simd for Avx512f {
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
         // SAFETY: by the trait's contract.
         unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
     unsafe fn divide(a: __m512, b: __m512) -> __m512 {

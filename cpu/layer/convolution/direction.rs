@@ -52,6 +52,8 @@ pub(super) struct Direction {
     /// Elements of a row, of a plane of the source as the kernels see it, and of its pixels.
     row_len: usize,
     pixel: usize,
+    /// Elements between the rows that neighbouring rows of places see.
+    place_len: usize,
     /// The sources of each pass.
     sources: Vec<Sources>,
     /// First column and number of columns of each register tile, for each pass.
@@ -104,6 +106,7 @@ impl Direction {
         let most = kernels[TILE_VECTORS - 1].tiles.len();
         let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most)).collect();
         let (source, target) = (setup.source, setup.target);
+        let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
         Some(Self {
             passes,
             packing,
@@ -112,6 +115,7 @@ impl Direction {
             strip,
             row_len,
             pixel,
+            place_len,
             sources,
             columns,
             kernels,
@@ -179,10 +183,8 @@ impl Direction {
 
     fn fill_strips(&self, grain: &mut Grain<'_>, source: Span, work: &Work) {
         let Some(strip) = &self.strip else { return };
-        let [least, most] = self.passes.reach(0);
-        let first = (work.rows.start * self.passes.source_step[0]) as isize + least;
-        let rows =
-            work.rows.len().saturating_sub(1) * self.passes.source_step[0] + (most - least) as usize + 1;
+        let first = (work.rows.start * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
+        let rows = self.passes.strip(strip.planes, strip.pixel, work.rows.len()).rows;
         for (i, image) in work.images.clone().enumerate() {
             // SAFETY: only read in this task.
             let planes = unsafe { grain.memory.read(self.source_image(source, image, work.group)) };
@@ -194,8 +196,7 @@ impl Direction {
     fn origin(&self, grain: &Grain<'_>, source: Span, work: &Work, image: usize, row: usize) -> *const f32 {
         match &self.strip {
             Some(strip) => {
-                let first =
-                    image * strip.len() + (row - work.rows.start) * self.passes.source_step[0] * self.row_len;
+                let first = image * strip.len() + (row - work.rows.start) * self.place_len;
                 grain.scratch[first..].as_ptr()
             }
             None => {
@@ -388,33 +389,19 @@ fn cut(
     pointwise: bool,
 ) -> (Option<Strip>, Cut, usize) {
     let (images, places) = (setup.source.images, passes.places[0]);
-    let [least, most] = passes.reach(0);
-    let [left, right] = passes.reach(1);
-    let (step, tall) = (passes.source_step, (most - least) as usize);
-    let columns = passes.places[1].saturating_sub(1) * step[1] + (right - left) as usize + 1;
-    let phase_len = columns.div_ceil(step[1]);
-    let row_bytes = planes * step[1] * phase_len * pixel * size_of::<f32>();
-    let rows_of = |places: usize| places.saturating_sub(1) * step[0] + tall + 1;
-    let fitting = (machine.strip_bytes / row_bytes.max(1)).saturating_sub(tall + 1) / step[0] + 1;
-    let mut rows = places.div_ceil(fitting.max(1)).clamp(1, places.max(1));
+    let bytes = |places: usize| passes.strip(planes, pixel, places).len() * size_of::<f32>();
+    let fitting = (1..=places).rev().find(|p| bytes(*p) <= machine.strip_bytes).unwrap_or(1);
+    let mut rows = places.div_ceil(fitting).max(1);
     let wanted = machine.grains(setup.flops, machine.task_grains);
     let (groups, most_tiles) = (packing.groups, packing.tiles());
-    let image_bytes = row_bytes * rows_of(places.div_ceil(rows));
+    let image_bytes = bytes(places.div_ceil(rows));
     let fit = if rows > 1 { 1 } else { machine.strip_bytes / image_bytes.max(1) };
     let together = fit.min(images * groups * rows * most_tiles / wanted).clamp(1, images);
     let image_parts = images.div_ceil(together);
     let missing = |done: usize| wanted.div_ceil(done);
     let tiles = missing(groups * image_parts * rows).min(most_tiles);
     rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
-    let strip = Strip {
-        pixel,
-        planes,
-        rows: rows_of(places.div_ceil(rows)),
-        phases: step[1],
-        phase_len,
-        first_column: left,
-        source: passes.source,
-    };
+    let strip = passes.strip(planes, pixel, places.div_ceil(rows));
     let cut = Cut { images: image_parts, rows, tiles, groups };
     ((!pointwise).then_some(strip), cut, images.div_ceil(image_parts))
 }
