@@ -8,6 +8,7 @@ mod convolution;
 mod data;
 mod filler;
 mod inner_product;
+mod lrn;
 mod pooling;
 mod relu;
 mod softmax;
@@ -19,6 +20,7 @@ pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
 pub use filler::{Filler, VarianceNorm};
 pub use inner_product::InnerProduct;
+pub use lrn::{Lrn, NormRegion};
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
 pub use softmax::{ClassView, Softmax};
@@ -196,12 +198,14 @@ pub enum Layer {
     SoftmaxWithLoss(SoftmaxWithLoss),
     /// Share of right answers.
     Accuracy(Accuracy),
+    /// Local response normalisation.
+    Lrn(Lrn),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 10] = [
+pub const TYPE_NAMES: [&str; 11] = [
     "Data",
     "Input",
     "Convolution",
@@ -211,6 +215,7 @@ pub const TYPE_NAMES: [&str; 10] = [
     "Softmax",
     "SoftmaxWithLoss",
     "Accuracy",
+    "LRN",
     "Split",
 ];
 
@@ -226,6 +231,7 @@ impl Layer {
             Self::Softmax(l) => l,
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
+            Self::Lrn(l) => l,
             Self::Split(l) => l,
         }
     }
@@ -242,6 +248,7 @@ impl Layer {
             Self::Softmax(_) => "Softmax",
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
+            Self::Lrn(_) => "LRN",
             Self::Split(_) => "Split",
         }
     }

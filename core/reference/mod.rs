@@ -7,6 +7,7 @@ mod accuracy;
 mod arrays;
 mod convolution;
 mod inner_product;
+mod lrn;
 mod net;
 mod pooling;
 mod real;
@@ -51,6 +52,7 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
         Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),
         Layer::Accuracy(layer) => accuracy::compute(layer, ctx, sub, arrays),
+        Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         // Their tops come from outside.
         Layer::Data(_) | Layer::Input(_) => {}

@@ -32,6 +32,8 @@ pub trait Real:
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
+    /// x to a power.
+    fn powf(self, exponent: Self) -> Self;
 
     /// The larger of two, `self` unless it is less: C++'s `std::max`, so that NaN in `self` stays, where Rust's
     /// `max` would hide it.
@@ -65,6 +67,9 @@ impl Real for f32 {
     fn ln(self) -> Self {
         f32::ln(self)
     }
+    fn powf(self, exponent: Self) -> Self {
+        f32::powf(self, exponent)
+    }
 }
 
 impl Real for f64 {
@@ -86,5 +91,8 @@ impl Real for f64 {
     }
     fn ln(self) -> Self {
         f64::ln(self)
+    }
+    fn powf(self, exponent: Self) -> Self {
+        f64::powf(self, exponent)
     }
 }

@@ -55,6 +55,7 @@ const SOFTMAX: &[Candidate] = &[plain("rows", softmax::build), REFERENCE];
 const SOFTMAX_LOSS: &[Candidate] = &[plain("rows", softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[plain("rows", accuracy::build), REFERENCE];
 const SPLIT: &[Candidate] = &[plain("stream", split::build), REFERENCE];
+const LRN: &[Candidate] = &[REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 fn candidates(layer: &Layer) -> &'static [Candidate] {
@@ -67,6 +68,7 @@ fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::SoftmaxWithLoss(_) => SOFTMAX_LOSS,
         Layer::Accuracy(_) => ACCURACY,
         Layer::Split(_) => SPLIT,
+        Layer::Lrn(_) => LRN,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
     }
 }

@@ -20,7 +20,7 @@ use crate::schema::{
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 51] = [
+const CAFFE_TYPES: [&str; 50] = [
     "AbsVal",
     "ArgMax",
     "BNLL",
@@ -47,7 +47,6 @@ const CAFFE_TYPES: [&str; 51] = [
     "Im2col",
     "ImageData",
     "InfogainLoss",
-    "LRN",
     "LSTM",
     "LSTMUnit",
     "Log",
@@ -168,6 +167,7 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "ReLU" => (&["relu_param"], relu(parameter)),
         "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
         "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], softmax_with_loss(parameter)),
+        "LRN" => (&["lrn_param"], window::lrn(parameter)),
         "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
         other => return Err(unknown_type(other)),
     };

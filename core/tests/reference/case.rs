@@ -68,12 +68,14 @@ impl Case {
         arrays.take(Operand::Top(0)).expect("forward writes top 0")
     }
 
-    /// Random bottom 0 and parameters; `labels` are bottom 1 if there is one.
+    /// Random bottoms and parameters; `labels`, if there are any, are the last bottom.
     pub fn random(&self, seed: u64, labels: &[f64]) -> Arrays<f64> {
         let mut arrays = Arrays::new();
-        arrays.insert(Operand::Bottom(0), distinct(seed, self.bottoms[0].count()));
-        if self.bottoms.len() > 1 {
-            arrays.insert(Operand::Bottom(1), labels.to_vec());
+        for (i, bottom) in self.bottoms.iter().enumerate() {
+            arrays.insert(Operand::Bottom(i), distinct(seed + 50 * i as u64, bottom.count()));
+        }
+        if !labels.is_empty() {
+            arrays.insert(Operand::Bottom(self.bottoms.len() - 1), labels.to_vec());
         }
         for (i, param) in self.layer.infer(&self.bottoms).expect("possible").params.iter().enumerate() {
             arrays.insert(Operand::Param(i), distinct(seed + 100 + i as u64, param.shape.count()));
@@ -96,23 +98,34 @@ impl Case {
         for (i, dy) in objective.seeds.iter().enumerate() {
             arrays.insert(Operand::TopGrad(i), dy.clone());
         }
-        for (sub, input) in [
-            (SubTask::GradActivation, Operand::Bottom(0)),
-            (SubTask::GradWeight, Operand::Param(0)),
-            (SubTask::GradBias, Operand::Param(1)),
-        ] {
+        for sub in [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias] {
             let Some(accesses) = self.layer.accesses(sub) else { continue };
             self.run(sub, &mut arrays);
-            let gradient = arrays.get(accesses.writes[0]);
-            let bound = H * H / 6.0 * objective.weight * third + objective.rounding(self, &arrays) / H;
-            let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-            assert!(largest > 1e4 * bound, "{sub} of {self}: mistrusted, nothing above the bound {bound:e}");
-            for (i, &computed) in gradient.iter().enumerate() {
-                let expected = objective.slope(self, &arrays, input, i);
-                // Written so that NaN fails.
-                let close = (computed - expected).abs() <= bound;
-                assert!(close, "{sub} of {self} at {i}: {computed} is not {expected} ± {bound:e}");
+            for gradient in accesses.writes {
+                self.check_gradient(&objective, &arrays, gradient, third);
             }
+        }
+    }
+
+    /// Compares one gradient with central differences.
+    fn check_gradient(&self, objective: &Objective, arrays: &Arrays<f64>, written: Operand, third: f64) {
+        let input = match written {
+            Operand::BottomGrad(i) => Operand::Bottom(i),
+            Operand::ParamGrad(i) => Operand::Param(i),
+            other => panic!("{other:?} is no gradient"),
+        };
+        let gradient = arrays.get(written);
+        let bound = H * H / 6.0 * objective.weight * third + objective.rounding(self, arrays) / H;
+        let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+        assert!(
+            largest > 1e4 * bound,
+            "{written:?} of {self}: mistrusted, nothing above the bound {bound:e}"
+        );
+        for (i, &computed) in gradient.iter().enumerate() {
+            let expected = objective.slope(self, arrays, input, i);
+            // Written so that NaN fails.
+            let close = (computed - expected).abs() <= bound;
+            assert!(close, "{written:?} of {self} at {i}: {computed} is not {expected} ± {bound:e}");
         }
     }
 }

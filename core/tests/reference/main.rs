@@ -3,6 +3,7 @@
 mod case;
 mod examples;
 mod gradients;
+mod lrn;
 mod precision;
 mod rules;
 mod whole_net;

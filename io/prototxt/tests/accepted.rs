@@ -1,6 +1,6 @@
 //! Files that must be understood, in every spelling.
 
-use quadrille_core::layer::{Filler, Layer, Normalization, PoolMethod, VarianceNorm};
+use quadrille_core::layer::{Filler, Layer, Lrn, NormRegion, Normalization, PoolMethod, VarianceNorm};
 use quadrille_core::net::{LayerSpec, StateRule};
 use quadrille_core::solver::{Decay, Policy};
 
@@ -98,6 +98,21 @@ fn the_loss_is_normalised_as_caffe_does() {
     assert_eq!(
         loss("loss_param { normalization: NONE } softmax_param { axis: -1 }"),
         (Normalization::None, None, -1)
+    );
+}
+
+#[test]
+fn a_local_response_normalisation_has_caffes_defaults() {
+    let lrn = |inside: &str| match one(&format!("layer {{ name: \"n\" type: \"LRN\" {inside} }}")).layer {
+        Layer::Lrn(l) => l,
+        other => panic!("{other:?}"),
+    };
+    let default = Lrn { region: NormRegion::AcrossChannels, local_size: 5, alpha: 1.0, beta: 0.75, k: 1.0 };
+    assert_eq!(lrn(""), default);
+    assert_eq!(lrn("lrn_param { engine: CUDNN }"), default);
+    assert_eq!(
+        lrn("lrn_param { local_size: 3 alpha: 5e-5 beta: 0.5 k: 2 norm_region: WITHIN_CHANNEL }"),
+        Lrn { region: NormRegion::WithinChannel, local_size: 3, alpha: 5e-5, beta: 0.5, k: 2.0 }
     );
 }
 

@@ -141,10 +141,10 @@ fn unknown_names() {
                 &["\"Dropout\"? It is not supported yet"],
             ),
             case(
-                "layer { name: \"c\" type: \"LRN\" }",
+                "layer { name: \"c\" type: \"TanH\" }",
                 1,
                 "type",
-                &["\"LRN\" are not supported yet", "Pooling"],
+                &["\"TanH\" are not supported yet", "Pooling"],
             ),
             case("layer { name: \"c\" type: \"Split\" }", 1, "type", &["cannot be written", "remove it"]),
             case("layer { name: \"c\" type: \"Transformer\" }", 1, "type", &["unknown layer type"]),
@@ -321,6 +321,25 @@ fn pooling_that_cannot_be() {
         let error = net(&text).expect_err(inside);
         assert_eq!(error.field, format!("pooling_param.{field}"));
         assert!(error.message.contains(says), "{error}");
+    }
+}
+
+/// What a layer holds, and line, field and a part of the message of the complaint.
+const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
+    ("type: \"LRN\"\n lrn_param {\n beta: nan }", 3, "lrn_param.beta", "finite"),
+    ("type: \"LRN\"\n lrn_param {\n alpha: inf }", 3, "lrn_param.alpha", "finite"),
+    ("type: \"LRN\"\n lrn_param {\n k: -inf }", 3, "lrn_param.k", "finite"),
+    ("type: \"LRN\"\n lrn_param {\n local_size: -1 }", 3, "lrn_param.local_size", "between 0 and"),
+    ("type: \"LRN\"\n lrn_param {\n norm_region: ACROSS }", 3, "lrn_param.norm_region", "ACROSS_CHANNELS"),
+    ("type: \"LRN\"\n pooling_param { }", 2, "pooling_param", "this type reads lrn_param"),
+];
+
+#[test]
+fn other_layers_that_cannot_be() {
+    for (inside, line, field, says) in OTHER_LAYERS {
+        let error = net(&format!("layer {{ name: \"x\" {inside} }}")).expect_err(inside);
+        assert_eq!((error.line, error.field.as_str()), (*line, *field), "{inside}\n{error}");
+        assert!(error.to_string().contains(says), "{inside}\n{error}");
     }
 }
 
