@@ -4,25 +4,31 @@
 //! naive meaning of every sub-task is in [`crate::reference`].
 
 mod accuracy;
+mod concat;
 mod convolution;
 mod data;
 mod filler;
+mod flatten;
 mod inner_product;
 mod lrn;
 mod pooling;
 mod relu;
+mod slice;
 mod softmax;
 mod softmax_loss;
 mod split;
 
 pub use accuracy::Accuracy;
+pub use concat::Concat;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
 pub use filler::{Filler, VarianceNorm};
+pub use flatten::Flatten;
 pub use inner_product::InnerProduct;
 pub use lrn::{Lrn, NormRegion};
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
+pub use slice::Slice;
 pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
 pub use split::Split;
@@ -200,12 +206,18 @@ pub enum Layer {
     Accuracy(Accuracy),
     /// Local response normalisation.
     Lrn(Lrn),
+    /// Bottoms side by side along an axis.
+    Concat(Concat),
+    /// A bottom cut along an axis.
+    Slice(Slice),
+    /// Several axes as one.
+    Flatten(Flatten),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 11] = [
+pub const TYPE_NAMES: [&str; 14] = [
     "Data",
     "Input",
     "Convolution",
@@ -216,6 +228,9 @@ pub const TYPE_NAMES: [&str; 11] = [
     "SoftmaxWithLoss",
     "Accuracy",
     "LRN",
+    "Concat",
+    "Slice",
+    "Flatten",
     "Split",
 ];
 
@@ -232,6 +247,9 @@ impl Layer {
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
             Self::Lrn(l) => l,
+            Self::Concat(l) => l,
+            Self::Slice(l) => l,
+            Self::Flatten(l) => l,
             Self::Split(l) => l,
         }
     }
@@ -249,6 +267,9 @@ impl Layer {
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
             Self::Lrn(_) => "LRN",
+            Self::Concat(_) => "Concat",
+            Self::Slice(_) => "Slice",
+            Self::Flatten(_) => "Flatten",
             Self::Split(_) => "Split",
         }
     }
@@ -281,6 +302,12 @@ impl Layer {
         self.meaning().works_in_place()
     }
 
+    /// Whether the tops are the bottom itself under other names or in other shapes: they lie in its memory, and
+    /// forward is nothing.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Self::Split(_) | Self::Flatten(_))
+    }
+
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::SoftmaxWithLoss(_))
@@ -298,6 +325,9 @@ impl Layer {
             Self::SoftmaxWithLoss(l) => (l.axis, "softmax_param.axis"),
             Self::Accuracy(l) => (l.axis, "accuracy_param.axis"),
             Self::InnerProduct(l) => (l.axis, "inner_product_param.axis"),
+            Self::Concat(l) => (l.axis, "concat_param.axis"),
+            Self::Slice(l) => (l.axis, "slice_param.axis"),
+            Self::Flatten(l) => (l.axis, "flatten_param.axis"),
             _ => return None,
         };
         (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)

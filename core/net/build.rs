@@ -231,8 +231,7 @@ impl Builder {
                 None if self.current.contains_key(name) => {
                     return Err(Fault::new("top", format!("another layer already makes the blob {name:?}")));
                 }
-                // A split only names its bottom anew.
-                None if matches!(spec.layer, Layer::Split(_)) => Some(self.net.blob(bottoms[0]).data),
+                None if spec.layer.is_view() => Some(self.net.blob(bottoms[0]).data),
                 None => None,
             };
             tops.push(self.add_blob(name, &inferred.tops[i], id, storage));
@@ -243,9 +242,10 @@ impl Builder {
     /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, or
     /// because its producer's backward asks for the values that it made. Caffe overwrites in the second case, too,
     /// and takes the gradient at other values; here the layer gets memory of its own, which changes nothing else.
+    /// What holds for the blob holds for all that lie in its memory.
     fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
         let producer = self.net.layer(self.net.blob(blob).producer);
-        match (&producer.layer, layer) {
+        let keep = match (&producer.layer, layer) {
             // The tops of a split are one memory.
             (Layer::Split(_), _) => true,
             // A ReLU asks its top only which values are above 0, and a ReLU in place leaves that as it is.
@@ -257,7 +257,10 @@ impl Builder {
                     backward.into_iter().filter_map(|sub| made_by.accesses(sub)).flat_map(|a| a.reads);
                 top.is_some_and(|top| reads.into_iter().any(|read| read == top))
             }
-        }
+        };
+        let data = self.net.blob(blob).data;
+        let below = producer.bottoms.iter().find(|bottom| self.net.blob(**bottom).data == data);
+        keep || below.is_some_and(|bottom| self.must_keep_values(*bottom, layer))
     }
 
     fn add_blob(

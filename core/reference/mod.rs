@@ -5,7 +5,9 @@
 
 mod accuracy;
 mod arrays;
+mod concat;
 mod convolution;
+mod flatten;
 mod inner_product;
 mod lrn;
 mod net;
@@ -52,6 +54,9 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
         Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),
         Layer::Accuracy(layer) => accuracy::compute(layer, ctx, sub, arrays),
+        Layer::Concat(layer) => concat::compute_concat(layer, ctx, sub, arrays),
+        Layer::Slice(layer) => concat::compute_slice(layer, ctx, sub, arrays),
+        Layer::Flatten(_) => flatten::compute(sub, arrays),
         Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         // Their tops come from outside.

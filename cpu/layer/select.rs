@@ -55,6 +55,9 @@ const SOFTMAX: &[Candidate] = &[plain("rows", softmax::build), REFERENCE];
 const SOFTMAX_LOSS: &[Candidate] = &[plain("rows", softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[plain("rows", accuracy::build), REFERENCE];
 const SPLIT: &[Candidate] = &[plain("stream", split::build), REFERENCE];
+const CONCAT: &[Candidate] = &[REFERENCE];
+const SLICE: &[Candidate] = &[REFERENCE];
+const FLATTEN: &[Candidate] = &[REFERENCE];
 const LRN: &[Candidate] = &[REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
@@ -68,6 +71,9 @@ fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::SoftmaxWithLoss(_) => SOFTMAX_LOSS,
         Layer::Accuracy(_) => ACCURACY,
         Layer::Split(_) => SPLIT,
+        Layer::Concat(_) => CONCAT,
+        Layer::Slice(_) => SLICE,
+        Layer::Flatten(_) => FLATTEN,
         Layer::Lrn(_) => LRN,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
     }

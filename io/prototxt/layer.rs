@@ -10,6 +10,7 @@ use quadrille_core::layer::{
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
+use super::arrange;
 use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
 use super::window;
@@ -20,7 +21,7 @@ use crate::schema::{
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 50] = [
+const CAFFE_TYPES: [&str; 47] = [
     "AbsVal",
     "ArgMax",
     "BNLL",
@@ -28,7 +29,6 @@ const CAFFE_TYPES: [&str; 50] = [
     "BatchReindex",
     "Bias",
     "Clip",
-    "Concat",
     "ContrastiveLoss",
     "Crop",
     "Deconvolution",
@@ -40,7 +40,6 @@ const CAFFE_TYPES: [&str; 50] = [
     "EuclideanLoss",
     "Exp",
     "Filter",
-    "Flatten",
     "HDF5Data",
     "HDF5Output",
     "HingeLoss",
@@ -65,7 +64,6 @@ const CAFFE_TYPES: [&str; 50] = [
     "Sigmoid",
     "SigmoidCrossEntropyLoss",
     "Silence",
-    "Slice",
     "Swish",
     "TanH",
     "Threshold",
@@ -167,6 +165,9 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "ReLU" => (&["relu_param"], relu(parameter)),
         "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
         "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], softmax_with_loss(parameter)),
+        "Concat" => (&["concat_param"], arrange::concat(parameter)),
+        "Slice" => (&["slice_param"], arrange::slice(parameter)),
+        "Flatten" => (&["flatten_param"], Ok(arrange::flatten(parameter))),
         "LRN" => (&["lrn_param"], window::lrn(parameter)),
         "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
         other => return Err(unknown_type(other)),

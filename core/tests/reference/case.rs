@@ -160,10 +160,10 @@ impl Objective {
         self.seeds.iter().zip(tops).flat_map(|(dy, y)| dy.iter().zip(y)).map(|(dy, y)| dy * y).sum()
     }
 
-    /// Tops for these bottoms and parameters. A split's tops are its bottom: it has no forward.
+    /// Tops for these bottoms and parameters. A layer without forward has its bottom as each of them.
     fn tops(&self, case: &Case, arrays: &Arrays<f64>) -> Vec<Vec<f64>> {
-        if let Layer::Split(split) = &case.layer {
-            return vec![arrays.get(Operand::Bottom(0)).to_vec(); split.tops];
+        if case.layer.is_view() {
+            return vec![arrays.get(Operand::Bottom(0)).to_vec(); case.tops.len()];
         }
         let mut arrays = arrays.clone();
         case.run(SubTask::Forward, &mut arrays);

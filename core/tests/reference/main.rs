@@ -1,5 +1,6 @@
 //! Tests of the oracle: finite differences, examples worked by hand, Caffe's rules, whole nets.
 
+mod arrange;
 mod case;
 mod examples;
 mod gradients;

@@ -1,6 +1,8 @@
 //! Files that must be understood, in every spelling.
 
-use quadrille_core::layer::{Filler, Layer, Lrn, NormRegion, Normalization, PoolMethod, VarianceNorm};
+use quadrille_core::layer::{
+    Concat, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod, Slice, VarianceNorm,
+};
 use quadrille_core::net::{LayerSpec, StateRule};
 use quadrille_core::solver::{Decay, Policy};
 
@@ -113,6 +115,29 @@ fn a_local_response_normalisation_has_caffes_defaults() {
     assert_eq!(
         lrn("lrn_param { local_size: 3 alpha: 5e-5 beta: 0.5 k: 2 norm_region: WITHIN_CHANNEL }"),
         Lrn { region: NormRegion::WithinChannel, local_size: 3, alpha: 5e-5, beta: 0.5, k: 2.0 }
+    );
+}
+
+#[test]
+fn concat_slice_and_flatten_in_all_their_spellings() {
+    let of = |kind: &str, inside: &str| {
+        one(&format!(
+            "layer {{ name: \"x\" type: \"{kind}\" bottom: \"a\" bottom: \"b\" top: \"c\" {inside} }}"
+        ))
+        .layer
+    };
+    let concat = |axis| Layer::Concat(Concat { axis, bottoms: 2 });
+    assert_eq!(of("Concat", ""), concat(1));
+    assert_eq!(of("Concat", "concat_param { axis: -2 }"), concat(-2));
+    assert_eq!(of("Concat", "concat_param { concat_dim: 0 }"), concat(0));
+    let slice = |axis, points: &[usize]| Layer::Slice(Slice { axis, points: points.to_vec(), tops: 1 });
+    assert_eq!(of("Slice", ""), slice(1, &[]));
+    assert_eq!(of("Slice", "slice_param { axis: -1 slice_point: 2 slice_point: 5 }"), slice(-1, &[2, 5]));
+    assert_eq!(of("Slice", "slice_param { slice_dim: 2 }"), slice(2, &[]));
+    assert_eq!(of("Flatten", ""), Layer::Flatten(Flatten { axis: 1, end_axis: -1 }));
+    assert_eq!(
+        of("Flatten", "flatten_param { axis: 2 end_axis: 3 }"),
+        Layer::Flatten(Flatten { axis: 2, end_axis: 3 })
     );
 }
 

@@ -331,6 +331,25 @@ const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
     ("type: \"LRN\"\n lrn_param {\n k: -inf }", 3, "lrn_param.k", "finite"),
     ("type: \"LRN\"\n lrn_param {\n local_size: -1 }", 3, "lrn_param.local_size", "between 0 and"),
     ("type: \"LRN\"\n lrn_param {\n norm_region: ACROSS }", 3, "lrn_param.norm_region", "ACROSS_CHANNELS"),
+    (
+        "type: \"Concat\"\n concat_param { axis: 1\n concat_dim: 1 }",
+        3,
+        "concat_param.concat_dim",
+        "conflicts with axis",
+    ),
+    (
+        "type: \"Concat\"\n concat_param {\n concat_dim: 4294967295 }",
+        3,
+        "concat_param.concat_dim",
+        "4294967295",
+    ),
+    (
+        "type: \"Slice\"\n slice_param { slice_dim: 1\n axis: 1 }",
+        2,
+        "slice_param.slice_dim",
+        "conflicts with axis",
+    ),
+    ("type: \"Slice\"\n slice_param {\n slice_point: -1 }", 3, "slice_param.slice_point", "between 0 and"),
     ("type: \"LRN\"\n pooling_param { }", 2, "pooling_param", "this type reads lrn_param"),
 ];
 
