@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod concat;
+mod contrastive_loss;
 mod convolution;
 mod data;
 mod filler;
@@ -20,6 +21,7 @@ mod split;
 
 pub use accuracy::Accuracy;
 pub use concat::Concat;
+pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
 pub use filler::{Filler, VarianceNorm};
@@ -212,12 +214,14 @@ pub enum Layer {
     Slice(Slice),
     /// Several axes as one.
     Flatten(Flatten),
+    /// Contrastive loss of pairs.
+    ContrastiveLoss(ContrastiveLoss),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 14] = [
+pub const TYPE_NAMES: [&str; 15] = [
     "Data",
     "Input",
     "Convolution",
@@ -228,6 +232,7 @@ pub const TYPE_NAMES: [&str; 14] = [
     "SoftmaxWithLoss",
     "Accuracy",
     "LRN",
+    "ContrastiveLoss",
     "Concat",
     "Slice",
     "Flatten",
@@ -247,6 +252,7 @@ impl Layer {
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
             Self::Lrn(l) => l,
+            Self::ContrastiveLoss(l) => l,
             Self::Concat(l) => l,
             Self::Slice(l) => l,
             Self::Flatten(l) => l,
@@ -267,6 +273,7 @@ impl Layer {
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
             Self::Lrn(_) => "LRN",
+            Self::ContrastiveLoss(_) => "ContrastiveLoss",
             Self::Concat(_) => "Concat",
             Self::Slice(_) => "Slice",
             Self::Flatten(_) => "Flatten",
@@ -310,7 +317,7 @@ impl Layer {
 
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Self::SoftmaxWithLoss(_))
+        matches!(self, Self::SoftmaxWithLoss(_) | Self::ContrastiveLoss(_))
     }
 
     /// Whether the layer's loss is a sum over images and not a mean.

@@ -6,6 +6,7 @@
 mod accuracy;
 mod arrays;
 mod concat;
+mod contrastive_loss;
 mod convolution;
 mod flatten;
 mod inner_product;
@@ -57,6 +58,7 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Concat(layer) => concat::compute_concat(layer, ctx, sub, arrays),
         Layer::Slice(layer) => concat::compute_slice(layer, ctx, sub, arrays),
         Layer::Flatten(_) => flatten::compute(sub, arrays),
+        Layer::ContrastiveLoss(layer) => contrastive_loss::compute(layer, ctx, sub, arrays),
         Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         // Their tops come from outside.

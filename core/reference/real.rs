@@ -32,6 +32,8 @@ pub trait Real:
     fn exp(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
     /// x to a power.
     fn powf(self, exponent: Self) -> Self;
 
@@ -67,6 +69,9 @@ impl Real for f32 {
     fn ln(self) -> Self {
         f32::ln(self)
     }
+    fn sqrt(self) -> Self {
+        f32::sqrt(self)
+    }
     fn powf(self, exponent: Self) -> Self {
         f32::powf(self, exponent)
     }
@@ -91,6 +96,9 @@ impl Real for f64 {
     }
     fn ln(self) -> Self {
         f64::ln(self)
+    }
+    fn sqrt(self) -> Self {
+        f64::sqrt(self)
     }
     fn powf(self, exponent: Self) -> Self {
         f64::powf(self, exponent)

@@ -58,6 +58,7 @@ const SPLIT: &[Candidate] = &[plain("stream", split::build), REFERENCE];
 const CONCAT: &[Candidate] = &[REFERENCE];
 const SLICE: &[Candidate] = &[REFERENCE];
 const FLATTEN: &[Candidate] = &[REFERENCE];
+const CONTRASTIVE_LOSS: &[Candidate] = &[REFERENCE];
 const LRN: &[Candidate] = &[REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
@@ -74,6 +75,7 @@ fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::Concat(_) => CONCAT,
         Layer::Slice(_) => SLICE,
         Layer::Flatten(_) => FLATTEN,
+        Layer::ContrastiveLoss(_) => CONTRASTIVE_LOSS,
         Layer::Lrn(_) => LRN,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
     }

@@ -4,8 +4,8 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    Accuracy, Data, Filler, InnerProduct, Input, Layer, Normalization, Relu, Softmax, SoftmaxWithLoss,
-    TYPE_NAMES, Transform,
+    Accuracy, ContrastiveLoss, Data, Filler, InnerProduct, Input, Layer, Normalization, Relu, Softmax,
+    SoftmaxWithLoss, TYPE_NAMES, Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
@@ -16,12 +16,12 @@ use super::tokens::shortened;
 use super::window;
 use crate::schema::loss_parameter::NormalizationMode;
 use crate::schema::{
-    self, DataParameter, InnerProductParameter, LayerParameter, LossParameter, NetStateRule,
-    TransformationParameter,
+    self, ContrastiveLossParameter, DataParameter, InnerProductParameter, LayerParameter, LossParameter,
+    NetStateRule, TransformationParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 47] = [
+const CAFFE_TYPES: [&str; 46] = [
     "AbsVal",
     "ArgMax",
     "BNLL",
@@ -29,7 +29,6 @@ const CAFFE_TYPES: [&str; 47] = [
     "BatchReindex",
     "Bias",
     "Clip",
-    "ContrastiveLoss",
     "Crop",
     "Deconvolution",
     "Dropout",
@@ -168,6 +167,7 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "Concat" => (&["concat_param"], arrange::concat(parameter)),
         "Slice" => (&["slice_param"], arrange::slice(parameter)),
         "Flatten" => (&["flatten_param"], Ok(arrange::flatten(parameter))),
+        "ContrastiveLoss" => (&["contrastive_loss_param"], contrastive_loss(parameter)),
         "LRN" => (&["lrn_param"], window::lrn(parameter)),
         "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
         other => return Err(unknown_type(other)),
@@ -375,5 +375,14 @@ fn accuracy(parameter: &LayerParameter) -> Result<Layer, Fault> {
         top_k: param.top_k() as usize,
         axis: param.axis(),
         ignore_label: param.ignore_label,
+    }))
+}
+
+fn contrastive_loss(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.contrastive_loss_param.unwrap_or_default();
+    let ContrastiveLossParameter { margin: _, legacy_version: _ } = param;
+    Ok(Layer::ContrastiveLoss(ContrastiveLoss {
+        margin: finite(param.margin(), "contrastive_loss_param.margin")?,
+        legacy_version: param.legacy_version(),
     }))
 }

@@ -2,6 +2,7 @@
 
 mod arrange;
 mod case;
+mod contrastive_loss;
 mod examples;
 mod gradients;
 mod lrn;

@@ -1,7 +1,8 @@
 //! Files that must be understood, in every spelling.
 
 use quadrille_core::layer::{
-    Concat, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod, Slice, VarianceNorm,
+    Concat, ContrastiveLoss, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod, Slice,
+    VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, StateRule};
 use quadrille_core::solver::{Decay, Policy};
@@ -139,6 +140,15 @@ fn concat_slice_and_flatten_in_all_their_spellings() {
         of("Flatten", "flatten_param { axis: 2 end_axis: 3 }"),
         Layer::Flatten(Flatten { axis: 2, end_axis: 3 })
     );
+}
+
+#[test]
+fn a_contrastive_loss_has_caffes_defaults() {
+    let loss =
+        |inside: &str| one(&format!("layer {{ name: \"x\" type: \"ContrastiveLoss\" {inside} }}")).layer;
+    let of = |margin, legacy_version| Layer::ContrastiveLoss(ContrastiveLoss { margin, legacy_version });
+    assert_eq!(loss(""), of(1.0, false));
+    assert_eq!(loss("contrastive_loss_param { margin: 2.5 legacy_version: true }"), of(2.5, true));
 }
 
 #[test]

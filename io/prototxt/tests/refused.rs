@@ -350,6 +350,12 @@ const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
         "conflicts with axis",
     ),
     ("type: \"Slice\"\n slice_param {\n slice_point: -1 }", 3, "slice_param.slice_point", "between 0 and"),
+    (
+        "type: \"ContrastiveLoss\"\n contrastive_loss_param {\n margin: nan }",
+        3,
+        "contrastive_loss_param.margin",
+        "finite",
+    ),
     ("type: \"LRN\"\n pooling_param { }", 2, "pooling_param", "this type reads lrn_param"),
 ];
 
