@@ -8,9 +8,9 @@ use quadrille_core::check::check;
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
-use quadrille_core::plan::{LaneRole, Plan};
+use quadrille_core::plan::{LaneRole, Plan, tiles};
 use quadrille_core::solver::SgdRule;
-use quadrille_core::task::{Copy, LaneId, Task};
+use quadrille_core::task::{Copy, LaneId, Task, Tile};
 
 use crate::crew::{Crews, LANES, Lanes, MAX_GRAINS, Ticket, Work};
 use crate::isa::Isa;
@@ -97,6 +97,8 @@ struct BoundLayer {
 struct BoundNet {
     layers: Vec<BoundLayer>,
     memory: Memory,
+    /// The images of every task of the net.
+    tile: Tile,
 }
 
 /// A net on all devices of a worker.
@@ -111,6 +113,7 @@ struct Bound {
     iteration: AtomicU64,
     rate: AtomicU32,
     elastic: AtomicU32,
+    seed: AtomicU64,
 }
 
 /// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 40 bits layer or copy.
@@ -152,6 +155,7 @@ impl Bound {
             iteration: self.iteration.load(Ordering::Relaxed),
             rate: float(&self.rate),
             elastic: float(&self.elastic),
+            seed: self.seed.load(Ordering::Relaxed),
         }
     }
 
@@ -193,7 +197,8 @@ impl Work for Bound {
         let net = &self.programs[payload.program].nets[device];
         let layer = &net.layers[payload.index];
         let grains = self.grains(device, payload);
-        let mut grain = Grain { memory: &net.memory, index: grain, grains, scratch, scalars: self.scalars() };
+        let (scalars, first_image) = (self.scalars(), net.tile.first);
+        let mut grain = Grain { memory: &net.memory, index: grain, grains, scratch, scalars, first_image };
         match sub {
             SubTask::Forward => layer.kernel.forward(&mut grain),
             SubTask::GradActivation => layer.kernel.grad_activation(&mut grain),
@@ -262,8 +267,8 @@ impl CpuWorker {
                 check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
             }
             let mut nets = Vec::new();
-            for (net, packed) in program.nets.iter().zip(&packed) {
-                let (net, chosen, needs) = bind_net(net, packed.clone(), options)?;
+            for ((net, packed), tile) in program.nets.iter().zip(&packed).zip(tiles(program.nets)) {
+                let (net, chosen, needs) = bind_net(net, packed.clone(), tile, options)?;
                 nets.push(net);
                 scratch = scratch.max(needs);
                 choices = if choices.is_empty() { chosen } else { choices };
@@ -286,6 +291,7 @@ impl CpuWorker {
             iteration: AtomicU64::new(0),
             rate: AtomicU32::new(0),
             elastic: AtomicU32::new(0),
+            seed: AtomicU64::new(0),
         });
         let cpus: Vec<Vec<Option<usize>>> = crews.iter().map(|c| c.cpus.clone()).collect();
         let work: Arc<dyn Work> = bound.clone();
@@ -356,6 +362,7 @@ fn check_options(
 fn bind_net(
     net: &Net,
     packed: Arc<PackedMemory>,
+    tile: Tile,
     options: &EngineOptions,
 ) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
     let mut map = MemoryMap::new(net);
@@ -373,7 +380,7 @@ fn bind_net(
             BoundLayer { kernel, update, loads }
         })
         .collect();
-    Ok((BoundNet { layers, memory: Memory::new(packed, map)? }, choices, scratch))
+    Ok((BoundNet { layers, memory: Memory::new(packed, map)?, tile }, choices, scratch))
 }
 
 /// One quadrant, running one program.
@@ -472,15 +479,17 @@ impl Device for CpuDevice {
         bound.iteration.store(scalars.iteration, Ordering::Relaxed);
         bound.rate.store(scalars.rate.to_bits(), Ordering::Relaxed);
         bound.elastic.store(scalars.elastic.to_bits(), Ordering::Relaxed);
+        bound.seed.store(scalars.seed, Ordering::Relaxed);
         Ok(())
     }
 
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CpuEvent, DeviceError> {
-        let layers = self.engine.bound.programs[self.program].nets[self.index].layers.len();
+        let net = &self.engine.bound.programs[self.program].nets[self.index];
         let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {
-            Some(kind) if task.layer.0 < layers && !is_transfer => {
+            _ if task.tile != net.tile => Err(self.unknown(format!("{:?}", task.tile))),
+            Some(kind) if task.layer.0 < net.layers.len() && !is_transfer => {
                 self.push(lane, Payload { program: self.program, kind: kind as u8, index: task.layer.0 })
             }
             _ => Err(self.unknown(format!("{} of layer {}", task.sub, task.layer.0))),

@@ -128,7 +128,7 @@ fn measure(pass: &Pass, plan: &Plan, iterations: u64) -> Result<(Vec<Row>, Vec<f
     let mut wholes = Vec::new();
     let mut times = StepTimes::default();
     // So small a rate that the weights stay as they are.
-    let scalars = Scalars { iteration: 0, rate: 1e-6, elastic: 0.0 };
+    let scalars = Scalars { rate: 1e-6, seed: 1, ..Scalars::default() };
     for iteration in 0..WARM_UP + iterations {
         let start = Instant::now();
         run_step(&pass.devices, plan, &scalars, &mut times)?;

@@ -8,6 +8,7 @@ mod concat;
 mod contrastive_loss;
 mod convolution;
 mod data;
+mod dropout;
 mod filler;
 mod flatten;
 mod inner_product;
@@ -24,6 +25,7 @@ pub use concat::Concat;
 pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
+pub use dropout::Dropout;
 pub use filler::{Filler, VarianceNorm};
 pub use flatten::Flatten;
 pub use inner_product::InnerProduct;
@@ -38,6 +40,7 @@ pub use split::Split;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::net::Phase;
 use crate::shape::Shape;
 use crate::site::Fault;
 
@@ -216,12 +219,14 @@ pub enum Layer {
     Flatten(Flatten),
     /// Contrastive loss of pairs.
     ContrastiveLoss(ContrastiveLoss),
+    /// Values dropped at random.
+    Dropout(Dropout),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 15] = [
+pub const TYPE_NAMES: [&str; 16] = [
     "Data",
     "Input",
     "Convolution",
@@ -232,6 +237,7 @@ pub const TYPE_NAMES: [&str; 15] = [
     "SoftmaxWithLoss",
     "Accuracy",
     "LRN",
+    "Dropout",
     "ContrastiveLoss",
     "Concat",
     "Slice",
@@ -252,6 +258,7 @@ impl Layer {
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
             Self::Lrn(l) => l,
+            Self::Dropout(l) => l,
             Self::ContrastiveLoss(l) => l,
             Self::Concat(l) => l,
             Self::Slice(l) => l,
@@ -273,6 +280,7 @@ impl Layer {
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
             Self::Lrn(_) => "LRN",
+            Self::Dropout(_) => "Dropout",
             Self::ContrastiveLoss(_) => "ContrastiveLoss",
             Self::Concat(_) => "Concat",
             Self::Slice(_) => "Slice",
@@ -312,7 +320,19 @@ impl Layer {
     /// Whether the tops are the bottom itself under other names or in other shapes: they lie in its memory, and
     /// forward is nothing.
     pub fn is_view(&self) -> bool {
-        matches!(self, Self::Split(_) | Self::Flatten(_))
+        match self {
+            Self::Split(_) | Self::Flatten(_) => true,
+            Self::Dropout(l) => !l.active,
+            _ => false,
+        }
+    }
+
+    /// The layer as it is in a net of `phase`.
+    pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
+        if let Self::Dropout(l) = &mut self {
+            l.active = phase == Phase::Train;
+        }
+        self
     }
 
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.

@@ -20,7 +20,9 @@ impl Net {
         for layer in &spec.layers {
             check_rules(layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
-        let chosen: Vec<&LayerSpec> = spec.layers.iter().filter(|l| l.belongs(state)).collect();
+        let chosen = spec.layers.iter().filter(|l| l.belongs(state)).cloned();
+        let chosen: Vec<LayerSpec> =
+            chosen.map(|l| LayerSpec { layer: l.layer.in_phase(state.phase), ..l }).collect();
         let file_site = Site { file: spec.file.clone(), ..Site::default() };
         if chosen.is_empty() {
             let fault = Fault::new("layer", format!("no layer belongs to phase {}", state.phase));
@@ -55,7 +57,7 @@ fn subject(layer: &LayerSpec) -> String {
 type Version = (usize, usize);
 
 /// How often each version is read.
-fn count_readers(layers: &[&LayerSpec]) -> HashMap<Version, usize> {
+fn count_readers(layers: &[LayerSpec]) -> HashMap<Version, usize> {
     let mut current: HashMap<&str, Version> = HashMap::new();
     let mut readers = HashMap::new();
     for (index, layer) in layers.iter().enumerate() {
@@ -225,7 +227,7 @@ impl Builder {
                         )
                         .hint("give the top a name of its own"));
                     }
-                    let kept = self.must_keep_values(bottoms[bottom], &spec.layer);
+                    let kept = !spec.layer.is_view() && self.must_keep_values(bottoms[bottom], &spec.layer);
                     (!kept).then(|| self.net.blob(bottoms[bottom]).data)
                 }
                 None if self.current.contains_key(name) => {
@@ -248,8 +250,9 @@ impl Builder {
         let keep = match (&producer.layer, layer) {
             // The tops of a split are one memory.
             (Layer::Split(_), _) => true,
-            // A ReLU asks its top only which values are above 0, and a ReLU in place leaves that as it is.
-            (Layer::Relu(_), Layer::Relu(_)) => false,
+            // A ReLU asks its top only which values are above 0. A ReLU in place leaves that as it is, and so does a
+            // dropout but for values it drops, whose gradient is 0 on either side.
+            (Layer::Relu(_), Layer::Relu(_) | Layer::Dropout(_)) => false,
             (made_by, _) => {
                 let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
                 let backward = [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];

@@ -8,6 +8,7 @@ mod arrays;
 mod concat;
 mod contrastive_loss;
 mod convolution;
+mod dropout;
 mod flatten;
 mod inner_product;
 mod lrn;
@@ -24,6 +25,7 @@ pub use net::ReferenceNet;
 pub use real::Real;
 
 use crate::layer::{Layer, SubTask};
+use crate::rng::Draw;
 use crate::shape::Shape;
 
 /// A layer in its place: all that a sub-task has to know besides its arrays.
@@ -37,6 +39,8 @@ pub struct Context<'a> {
     pub tops: &'a [Shape],
     /// Weight of each top in the loss; read by losses only.
     pub loss_weights: &'a [f32],
+    /// Where random numbers come from; read by layers that draw.
+    pub draw: Draw,
 }
 
 /// Computes `sub`. Reads the operands that [`Layer::accesses`] declares and replaces those it declares as written:
@@ -59,6 +63,7 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Slice(layer) => concat::compute_slice(layer, ctx, sub, arrays),
         Layer::Flatten(_) => flatten::compute(sub, arrays),
         Layer::ContrastiveLoss(layer) => contrastive_loss::compute(layer, ctx, sub, arrays),
+        Layer::Dropout(layer) => dropout::compute(layer, ctx, sub, arrays),
         Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         // Their tops come from outside.

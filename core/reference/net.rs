@@ -3,6 +3,7 @@
 use super::{Arrays, Context, Real, compute};
 use crate::layer::{Operand, SubTask};
 use crate::net::{Blob, BlobId, LayerId, Net, ParamId, StorageId};
+use crate::rng::Draw;
 
 /// A net with all its values and gradients.
 ///
@@ -15,6 +16,8 @@ pub struct ReferenceNet<T> {
     aux: Vec<Vec<T>>,
     params: Vec<Vec<T>>,
     param_grads: Vec<Vec<T>>,
+    /// Seed of the step and first image.
+    draw: Draw,
 }
 
 impl<T: Real> ReferenceNet<T> {
@@ -28,6 +31,7 @@ impl<T: Real> ReferenceNet<T> {
             param_grads: params.clone(),
             params,
             net,
+            draw: Draw::default(),
         }
     }
 
@@ -54,6 +58,11 @@ impl<T: Real> ReferenceNet<T> {
         let blob = self.blobs_named(name).next().unwrap_or_else(|| panic!("there is no blob {name:?}"));
         let StorageId(storage) = blob.data;
         self.storages[storage].copy_from_slice(values);
+    }
+
+    /// Says what layers draw from in the coming steps, and which image of the worker's mini-batch is the net's first.
+    pub fn set_draw(&mut self, seed: u64, first_image: usize) {
+        self.draw = Draw { seed, first_image: first_image as u64, ..self.draw };
     }
 
     /// Runs every layer forward.
@@ -136,6 +145,7 @@ impl<T: Real> ReferenceNet<T> {
             bottoms: &self.net.bottom_shapes(id),
             tops: &self.net.top_shapes(id),
             loss_weights: &layer.loss_weights,
+            draw: Draw { layer: id.0 as u32, ..self.draw },
         };
         compute(&ctx, sub, &mut arrays);
         for operand in accesses.writes {

@@ -35,6 +35,8 @@ pub(crate) struct Grain<'a> {
     pub scratch: &'a mut [f32],
     /// What changes from step to step.
     pub scalars: Scalars,
+    /// The device's first image, counted over the worker's whole mini-batch.
+    pub first_image: usize,
 }
 
 impl Grain<'_> {

@@ -59,6 +59,7 @@ const CONCAT: &[Candidate] = &[REFERENCE];
 const SLICE: &[Candidate] = &[REFERENCE];
 const FLATTEN: &[Candidate] = &[REFERENCE];
 const CONTRASTIVE_LOSS: &[Candidate] = &[REFERENCE];
+const DROPOUT: &[Candidate] = &[REFERENCE];
 const LRN: &[Candidate] = &[REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
@@ -76,6 +77,7 @@ fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::Slice(_) => SLICE,
         Layer::Flatten(_) => FLATTEN,
         Layer::ContrastiveLoss(_) => CONTRASTIVE_LOSS,
+        Layer::Dropout(_) => DROPOUT,
         Layer::Lrn(_) => LRN,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
     }

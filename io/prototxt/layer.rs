@@ -4,8 +4,8 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    Accuracy, ContrastiveLoss, Data, Filler, InnerProduct, Input, Layer, Normalization, Relu, Softmax,
-    SoftmaxWithLoss, TYPE_NAMES, Transform,
+    Accuracy, ContrastiveLoss, Data, Dropout, Filler, InnerProduct, Input, Layer, Normalization, Relu,
+    Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
@@ -16,12 +16,12 @@ use super::tokens::shortened;
 use super::window;
 use crate::schema::loss_parameter::NormalizationMode;
 use crate::schema::{
-    self, ContrastiveLossParameter, DataParameter, InnerProductParameter, LayerParameter, LossParameter,
-    NetStateRule, TransformationParameter,
+    self, ContrastiveLossParameter, DataParameter, DropoutParameter, InnerProductParameter, LayerParameter,
+    LossParameter, NetStateRule, TransformationParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 46] = [
+const CAFFE_TYPES: [&str; 45] = [
     "AbsVal",
     "ArgMax",
     "BNLL",
@@ -31,7 +31,6 @@ const CAFFE_TYPES: [&str; 46] = [
     "Clip",
     "Crop",
     "Deconvolution",
-    "Dropout",
     "DummyData",
     "ELU",
     "Eltwise",
@@ -168,6 +167,7 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "Slice" => (&["slice_param"], arrange::slice(parameter)),
         "Flatten" => (&["flatten_param"], Ok(arrange::flatten(parameter))),
         "ContrastiveLoss" => (&["contrastive_loss_param"], contrastive_loss(parameter)),
+        "Dropout" => (&["dropout_param"], dropout(parameter)),
         "LRN" => (&["lrn_param"], window::lrn(parameter)),
         "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
         other => return Err(unknown_type(other)),
@@ -385,4 +385,18 @@ fn contrastive_loss(parameter: &LayerParameter) -> Result<Layer, Fault> {
         margin: finite(param.margin(), "contrastive_loss_param.margin")?,
         legacy_version: param.legacy_version(),
     }))
+}
+
+fn dropout(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.dropout_param.unwrap_or_default();
+    let DropoutParameter { dropout_ratio: _ } = param;
+    let ratio = param.dropout_ratio();
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(Fault::new(
+            "dropout_param.dropout_ratio",
+            format!("{ratio}; expected at least 0 and less than 1"),
+        ));
+    }
+    // The net knows its phase.
+    Ok(Layer::Dropout(Dropout { ratio, active: true }))
 }

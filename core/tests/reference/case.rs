@@ -2,7 +2,7 @@
 
 use quadrille_core::layer::{Convolution, Filler, InnerProduct, Layer, Operand, SubTask};
 use quadrille_core::reference::{Arrays, Context, Real, compute};
-use quadrille_core::rng::{Purpose, Stream};
+use quadrille_core::rng::{Draw, Purpose, Stream};
 use quadrille_core::shape::Shape;
 
 /// Half the width of a central difference.
@@ -14,6 +14,7 @@ pub struct Case {
     pub bottoms: Vec<Shape>,
     pub tops: Vec<Shape>,
     pub loss_weights: Vec<f32>,
+    pub draw: Draw,
 }
 
 impl Case {
@@ -22,12 +23,12 @@ impl Case {
         let bottoms: Vec<Shape> = bottoms.iter().map(|dims| Shape::new(*dims)).collect();
         let tops = layer.infer(&bottoms).expect("the case is possible").tops;
         let loss_weights = vec![1.0; tops.len()];
-        Self { layer, bottoms, tops, loss_weights }
+        Self { layer, bottoms, tops, loss_weights, draw: Draw::default() }
     }
 
     pub fn context(&self) -> Context<'_> {
-        let Self { layer, bottoms, tops, loss_weights } = self;
-        Context { layer, bottoms, tops, loss_weights }
+        let Self { layer, bottoms, tops, loss_weights, draw } = self;
+        Context { layer, bottoms, tops, loss_weights, draw: *draw }
     }
 
     fn shape(&self, operand: Operand) -> Shape {

@@ -3,6 +3,7 @@
 mod arrange;
 mod case;
 mod contrastive_loss;
+mod dropout;
 mod examples;
 mod gradients;
 mod lrn;

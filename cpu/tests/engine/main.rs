@@ -3,6 +3,7 @@
 mod allocation;
 mod bits;
 mod common;
+mod dropout;
 mod exact;
 mod gemm;
 mod refusals;

@@ -1,8 +1,8 @@
 //! Files that must be understood, in every spelling.
 
 use quadrille_core::layer::{
-    Concat, ContrastiveLoss, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod, Slice,
-    VarianceNorm,
+    Concat, ContrastiveLoss, Dropout, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod,
+    Slice, VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, StateRule};
 use quadrille_core::solver::{Decay, Policy};
@@ -149,6 +149,14 @@ fn a_contrastive_loss_has_caffes_defaults() {
     let of = |margin, legacy_version| Layer::ContrastiveLoss(ContrastiveLoss { margin, legacy_version });
     assert_eq!(loss(""), of(1.0, false));
     assert_eq!(loss("contrastive_loss_param { margin: 2.5 legacy_version: true }"), of(2.5, true));
+}
+
+#[test]
+fn a_dropout_drops_half_unless_the_file_says_otherwise() {
+    let dropout = |inside: &str| one(&format!("layer {{ name: \"x\" type: \"Dropout\" {inside} }}")).layer;
+    let of = |ratio| Layer::Dropout(Dropout { ratio, active: true });
+    assert_eq!(dropout(""), of(0.5));
+    assert_eq!(dropout("dropout_param { dropout_ratio: 0.4 }"), of(0.4));
 }
 
 #[test]

@@ -135,10 +135,10 @@ fn unknown_names() {
                 &["did you mean \"Convolution\"?"],
             ),
             case(
-                "layer { name: \"c\" type: \"Dropuot\" }",
+                "layer { name: \"c\" type: \"Sigmiod\" }",
                 1,
                 "type",
-                &["\"Dropout\"? It is not supported yet"],
+                &["\"Sigmoid\"? It is not supported yet"],
             ),
             case(
                 "layer { name: \"c\" type: \"TanH\" }",
@@ -356,6 +356,13 @@ const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
         "contrastive_loss_param.margin",
         "finite",
     ),
+    (
+        "type: \"Dropout\"\n dropout_param {\n dropout_ratio: 1 }",
+        3,
+        "dropout_param.dropout_ratio",
+        "1; expected at least 0 and less than 1",
+    ),
+    ("type: \"Dropout\"\n dropout_param {\n dropout_ratio: nan }", 3, "dropout_param.dropout_ratio", "NaN"),
     ("type: \"LRN\"\n pooling_param { }", 2, "pooling_param", "this type reads lrn_param"),
 ];
 

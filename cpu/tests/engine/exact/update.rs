@@ -44,7 +44,7 @@ fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Bef
     for (packed, values) in BUFFERS.into_iter().zip(&before.0).take(if options.elastic { 4 } else { 3 }) {
         device.write(Region::Packed(packed), values).expect("a packed buffer");
     }
-    let scalars = Scalars { iteration: 3, rate: 0.25, elastic: 0.125 };
+    let scalars = Scalars { iteration: 3, rate: 0.25, elastic: 0.125, ..Scalars::default() };
     device.begin(&scalars).expect("alive");
     let [mut weights, gradients, mut histories, centre] = before.0.clone();
     for node in &plan.nodes {
@@ -114,7 +114,7 @@ fn frozen_parameters_stay() {
     for (packed, values) in BUFFERS.into_iter().zip(&before) {
         device.write(Region::Packed(packed), values).expect("a packed buffer");
     }
-    let scalars = Scalars { iteration: 0, rate: 0.25, elastic: 0.0 };
+    let scalars = Scalars { rate: 0.25, ..Scalars::default() };
     quadrille_core::run::run_step(&worker.devices(0), &plan, &scalars, &mut Default::default())
         .expect("a step");
     let mut weights = vec![0.0; net.params.len()];
