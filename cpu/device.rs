@@ -91,6 +91,8 @@ struct BoundLayer {
     kernel: Box<dyn LayerKernel>,
     update: Update,
     loads: Vec<(crate::memory::Span, crate::memory::Span)>,
+    /// Gradients of the layer's own, and to which of shared parameters they are added.
+    shared: Vec<(crate::memory::Span, crate::memory::Span)>,
 }
 
 /// One net on one device.
@@ -167,7 +169,7 @@ impl Bound {
         let layer = &program.nets[device].layers[payload.index];
         match sub {
             SubTask::Update => layer.update.grains(),
-            SubTask::Load => 1,
+            SubTask::Load | SubTask::AddShared => 1,
             sub => layer.kernel.grains(sub),
         }
     }
@@ -209,6 +211,13 @@ impl Work for Bound {
                 for (stage, storage) in &layer.loads {
                     // SAFETY: the task's only grain; stage and storage are different arrays.
                     unsafe { net.memory.write(*storage).copy_from_slice(net.memory.read(*stage)) }
+                }
+            }
+            SubTask::AddShared => {
+                for (own, gradient) in &layer.shared {
+                    // SAFETY: the task's only grain; the layer's own gradient is another array than the whole one.
+                    let (sum, own) = unsafe { (net.memory.write(*gradient), net.memory.read(*own)) };
+                    sum.iter_mut().zip(own).for_each(|(sum, value)| *sum += value);
                 }
             }
             // Transfers come as copies.
@@ -377,7 +386,10 @@ fn bind_net(
             let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
             let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
             let update = Update::new(net, id, options.rule, options.elastic, options.isa);
-            BoundLayer { kernel, update, loads }
+            let shared = net.layer(id).grads_to_add();
+            let gradient = |param| MemoryMap::param(net, Packed::Gradients, param);
+            let shared = shared.map(|(own, param)| (map.aux(own), gradient(param))).collect();
+            BoundLayer { kernel, update, loads, shared }
         })
         .collect();
     Ok((BoundNet { layers, memory: Memory::new(packed, map)?, tile }, choices, scratch))

@@ -203,9 +203,9 @@ impl Report<'_> {
     }
 
     fn layer(&self, layer: usize) -> LayerTime {
-        use SubTask::{Forward, GradActivation, GradBias, GradWeight, Load, Update};
+        use SubTask::{AddShared, Forward, GradActivation, GradBias, GradWeight, Load, Update};
         let forward = self.ms(layer, &[Load, Forward]);
-        let backward = self.ms(layer, &[GradActivation, GradWeight, GradBias]);
+        let backward = self.ms(layer, &[GradActivation, GradWeight, GradBias, AddShared]);
         let subs = [Forward, GradActivation, GradWeight, GradBias];
         let nets = self.pass.nets.iter();
         let flops: u64 = nets.flat_map(|n| subs.iter().map(move |s| n.flops(LayerId(layer), *s))).sum();

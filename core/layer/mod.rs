@@ -55,6 +55,8 @@ pub enum SubTask {
     GradWeight,
     /// ∇B: computes the gradient of the bias (parameter 1).
     GradBias,
+    /// Adds the layer's gradients of parameters that it shares to those of the layers above it.
+    AddShared,
     /// Applies the solver's rule to the layer's parameters.
     Update,
     /// Copies a mini-batch into the tops of a data layer.
@@ -67,16 +69,20 @@ pub enum SubTask {
 
 impl SubTask {
     /// Every sub-task, in the order of an iteration.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Load,
         Self::Forward,
         Self::GradActivation,
         Self::GradWeight,
         Self::GradBias,
+        Self::AddShared,
         Self::Accumulate,
         Self::Broadcast,
         Self::Update,
     ];
+
+    /// The sub-tasks in which a layer computes gradients.
+    pub const BACKWARD: [Self; 3] = [Self::GradActivation, Self::GradWeight, Self::GradBias];
 }
 
 impl fmt::Display for SubTask {
@@ -86,6 +92,7 @@ impl fmt::Display for SubTask {
             Self::GradActivation => "grad-activation",
             Self::GradWeight => "grad-weight",
             Self::GradBias => "grad-bias",
+            Self::AddShared => "add-shared",
             Self::Update => "update",
             Self::Load => "load",
             Self::Accumulate => "accumulate",

@@ -3,7 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::params::{ParamLayout, ParamView};
+use super::params::ParamLayout;
+use super::sharing::Names;
 use super::spec::{LayerSpec, NetSpec, NetState, Phase};
 use super::{AuxId, Blob, BlobId, LayerId, Net, NetLayer, ParamId, StorageId};
 use crate::layer::{Inferred, Layer, Operand, Split, SubTask};
@@ -43,6 +44,7 @@ impl Net {
         }
         if state.phase == Phase::Train {
             net.find_gradients(&stopped);
+            net.share_gradients();
         }
         Ok(net)
     }
@@ -82,6 +84,7 @@ struct Builder {
     /// Bottoms that are to get no gradient. Each blob has one reader, so it need not be said whose bottom.
     stopped: HashSet<BlobId>,
     names: HashMap<String, u32>,
+    param_names: Names,
 }
 
 impl Builder {
@@ -104,6 +107,7 @@ impl Builder {
             current: HashMap::new(),
             stopped: HashSet::new(),
             names: HashMap::new(),
+            param_names: Names::default(),
         }
     }
 
@@ -141,6 +145,7 @@ impl Builder {
             bottoms,
             tops: tops.clone(),
             params,
+            shared: Vec::new(),
             aux,
             loss_weights,
             under_loss: false,
@@ -181,19 +186,8 @@ impl Builder {
                 ),
             ));
         }
-        let mut ids = Vec::new();
-        for (i, param) in inferred.params.iter().enumerate() {
-            let said = spec.params.get(i).cloned().unwrap_or_default();
-            ids.push(self.net.params.push(ParamView {
-                name: format!("{}/{i}", spec.name),
-                shape: param.shape.clone(),
-                offset: 0,
-                lr_mult: said.lr_mult,
-                decay_mult: said.decay_mult,
-                filler: param.filler.clone(),
-            }));
-        }
-        Ok(ids)
+        let params = inferred.params.iter().enumerate();
+        params.map(|(i, param)| self.param_names.place(&mut self.net, spec, i, param)).collect()
     }
 
     fn add_tops(
@@ -255,9 +249,10 @@ impl Builder {
             (Layer::Relu(_), Layer::Relu(_) | Layer::Dropout(_)) => false,
             (made_by, _) => {
                 let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
-                let backward = [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
-                let reads =
-                    backward.into_iter().filter_map(|sub| made_by.accesses(sub)).flat_map(|a| a.reads);
+                let reads = SubTask::BACKWARD
+                    .into_iter()
+                    .filter_map(|sub| made_by.accesses(sub))
+                    .flat_map(|a| a.reads);
                 top.is_some_and(|top| reads.into_iter().any(|read| read == top))
             }
         };
@@ -316,6 +311,7 @@ impl Builder {
             bottoms: vec![blob],
             tops: tops.clone(),
             params: Vec::new(),
+            shared: Vec::new(),
             aux: Vec::new(),
             loss_weights: vec![0.0; readers],
             under_loss: false,

@@ -32,6 +32,7 @@ impl CostModel {
             SubTask::Update => {
                 6 * node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64 / 2
             }
+            SubTask::AddShared => node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),
         };
         let moved: usize = node.reads.iter().chain(&node.writes).map(|p| 4 * elements(net, p.buffer)).sum();

@@ -80,6 +80,10 @@ impl<T: Real> ReferenceNet<T> {
             for sub in [SubTask::GradWeight, SubTask::GradBias, SubTask::GradActivation] {
                 self.run(LayerId(index), sub);
             }
+            for (own, param) in self.net.layer(LayerId(index)).grads_to_add() {
+                let sum = self.param_grads[param.0].iter_mut();
+                sum.zip(&self.aux[own.0]).for_each(|(sum, own)| *sum += *own);
+            }
         }
     }
 
@@ -165,7 +169,10 @@ impl<T: Real> ReferenceNet<T> {
             Operand::BottomGrad(i) => &mut self.storages[grad(layer.bottoms[i])],
             Operand::TopGrad(i) => &mut self.storages[grad(layer.tops[i])],
             Operand::Param(i) => &mut self.params[layer.params[i].0],
-            Operand::ParamGrad(i) => &mut self.param_grads[layer.params[i].0],
+            Operand::ParamGrad(i) => match layer.own_grad(i) {
+                Some(own) => &mut self.aux[own.0],
+                None => &mut self.param_grads[layer.params[i].0],
+            },
             Operand::Aux(i) => &mut self.aux[layer.aux[i].0],
         }
     }

@@ -131,7 +131,10 @@ impl<'a> Binder<'a> {
             Operand::BottomGrad(i) => grad(&layer.bottoms, i),
             Operand::TopGrad(i) => grad(&layer.tops, i),
             Operand::Param(i) => param(Packed::Weights, i),
-            Operand::ParamGrad(i) => param(Packed::Gradients, i),
+            Operand::ParamGrad(i) => match layer.own_grad(i) {
+                Some(own) => Some(self.map.aux(own)),
+                None => param(Packed::Gradients, i),
+            },
             Operand::Aux(i) => layer.aux.get(i).map(|a| self.map.aux(*a)),
         }
     }

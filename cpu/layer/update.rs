@@ -33,8 +33,12 @@ impl Update {
     pub fn new(net: &Net, layer: LayerId, rule: SgdRule, elastic: bool, isa: Isa) -> Self {
         let step = Machine::of(isa).grain_elements;
         let mut pieces = Vec::new();
-        for param in net.layer(layer).params.iter().filter(|p| net.params.view(**p).lr_mult != 0.0) {
+        let this = net.layer(layer);
+        for (_, param) in this.params.iter().enumerate().filter(|(index, _)| this.completes_grad(*index)) {
             let view = net.params.view(*param);
+            if view.lr_mult == 0.0 {
+                continue;
+            }
             let range = view.range();
             for start in range.clone().step_by(step) {
                 pieces.push(Piece {

@@ -7,7 +7,7 @@ use quadrille_core::layer::{
     Accuracy, ContrastiveLoss, Data, Dropout, Filler, InnerProduct, Input, Layer, Normalization, Relu,
     Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
 };
-use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
+use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
 use super::arrange;
@@ -15,6 +15,7 @@ use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
 use super::window;
 use crate::schema::loss_parameter::NormalizationMode;
+use crate::schema::param_spec::DimCheckMode;
 use crate::schema::{
     self, ContrastiveLossParameter, DataParameter, DropoutParameter, InnerProductParameter, LayerParameter,
     LossParameter, NetStateRule, TransformationParameter,
@@ -125,17 +126,16 @@ fn common(parameter: &LayerParameter, layer: Layer) -> Result<LayerSpec, Fault> 
 }
 
 fn param(param: &schema::ParamSpec) -> Result<ParamSpec, Fault> {
-    let schema::ParamSpec { name, share_mode, lr_mult: _, decay_mult: _ } = param;
-    if name.as_ref().is_some_and(|name| !name.is_empty()) {
-        return Err(unsupported("param.name", "sharing parameters between layers is")
-            .hint("if the name is there without a second layer of the same name, remove it"));
-    }
-    if share_mode.is_some() {
-        return Err(unsupported("param.share_mode", "sharing parameters between layers is"));
-    }
+    let schema::ParamSpec { name, share_mode: _, lr_mult, decay_mult } = param;
+    let factor = |value: &Option<f32>, field: &str| value.map(|value| finite(value, field)).transpose();
     Ok(ParamSpec {
-        lr_mult: finite(param.lr_mult(), "param.lr_mult")?,
-        decay_mult: finite(param.decay_mult(), "param.decay_mult")?,
+        name: name.clone().filter(|name| !name.is_empty()),
+        share: match param.share_mode() {
+            DimCheckMode::Strict => ShareMode::Strict,
+            DimCheckMode::Permissive => ShareMode::Permissive,
+        },
+        lr_mult: factor(lr_mult, "param.lr_mult")?,
+        decay_mult: factor(decay_mult, "param.decay_mult")?,
     })
 }
 

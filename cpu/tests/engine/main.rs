@@ -7,4 +7,5 @@ mod dropout;
 mod exact;
 mod gemm;
 mod refusals;
+mod sharing;
 mod watchdog;

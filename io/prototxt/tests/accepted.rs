@@ -4,7 +4,7 @@ use quadrille_core::layer::{
     Concat, ContrastiveLoss, Dropout, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod,
     Slice, VarianceNorm,
 };
-use quadrille_core::net::{LayerSpec, StateRule};
+use quadrille_core::net::{LayerSpec, ParamSpec, ShareMode, StateRule};
 use quadrille_core::solver::{Decay, Policy};
 
 use super::super::*;
@@ -179,8 +179,7 @@ fn small_layers_and_what_all_layers_share() {
         ("r", &["a".to_owned()][..], &["b".to_owned()][..])
     );
     assert_eq!((relu.loss_weights, relu.propagate_down), (vec![2.0], vec![true]));
-    assert_eq!((relu.params[0].lr_mult, relu.params[0].decay_mult), (0.0, 2.0));
-    assert_eq!((relu.params[1].lr_mult, relu.params[1].decay_mult), (1.0, 1.0));
+    assert_eq!(relu.params, [ParamSpec::with(0.0, 2.0), ParamSpec::default()]);
     let rule = StateRule {
         phase: Some(quadrille_core::net::Phase::Test),
         min_level: Some(-1),
@@ -189,6 +188,27 @@ fn small_layers_and_what_all_layers_share() {
         not_stages: vec!["t".into()],
     };
     assert_eq!(relu.include, [rule, StateRule::default()]);
+}
+
+#[test]
+fn parameters_are_shared_by_name() {
+    let params = |inside: &str| one(&format!("layer {{ name: \"x\" type: \"ReLU\" {inside} }}")).params;
+    let named = |name: Option<&str>, share, lr_mult| ParamSpec {
+        name: name.map(str::to_owned),
+        share,
+        lr_mult,
+        decay_mult: None,
+    };
+    assert_eq!(
+        params(
+            "param { name: \"w\" lr_mult: 2 } param { name: \"b\" share_mode: PERMISSIVE } param { name: \"\" share_mode: STRICT }"
+        ),
+        [
+            named(Some("w"), ShareMode::Strict, Some(2.0)),
+            named(Some("b"), ShareMode::Permissive, None),
+            named(None, ShareMode::Strict, None)
+        ]
+    );
 }
 
 #[test]

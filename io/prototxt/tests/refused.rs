@@ -222,10 +222,10 @@ const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
         "has no meaning in a layer of type Convolution",
     ),
     (
-        "\nparam {\n name: \"w\" } convolution_param { num_output: 3 kernel_size: 3 } }",
+        "\nparam {\n lr_mult: nan } convolution_param { num_output: 3 kernel_size: 3 } }",
         3,
-        "param.name",
-        "sharing",
+        "param.lr_mult",
+        "finite",
     ),
     ("\nblobs { } convolution_param { num_output: 3 kernel_size: 3 } }", 2, "blobs", "not supported yet"),
     (

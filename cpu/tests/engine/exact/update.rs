@@ -17,8 +17,7 @@ use crate::exact::case::Case;
 /// A layer with more parameters than a grain updates, each parameter with factors of its own.
 fn net() -> Net {
     let mut ip = LayerSpec::new("it", Layer::InnerProduct(inner_product(300)), &["x"], &["y"]);
-    ip.params =
-        vec![ParamSpec { lr_mult: 0.5, decay_mult: 2.0 }, ParamSpec { lr_mult: 2.0, decay_mult: 0.0 }];
+    ip.params = vec![ParamSpec::with(0.5, 2.0), ParamSpec::with(2.0, 0.0)];
     let layers = vec![
         input("x", &[2, 137]),
         input("label", &[2]),
@@ -103,7 +102,7 @@ fn updates_are_the_rules() {
 #[test]
 fn frozen_parameters_stay() {
     let mut spec = small_lenet(2);
-    let frozen = vec![ParamSpec { lr_mult: 0.0, decay_mult: 1.0 }; 2];
+    let frozen = vec![ParamSpec::with(0.0, 1.0); 2];
     spec.layers.iter_mut().find(|l| l.name == "conv2").expect("a layer").params = frozen;
     let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0).expect("a net");
     let before = [1, 2, 3].map(|seed| fractions(seed, net.params.len()));
