@@ -91,7 +91,7 @@ struct BoundLayer {
     kernel: Box<dyn LayerKernel>,
     update: Update,
     loads: Vec<(crate::memory::Span, crate::memory::Span)>,
-    /// Gradients of the layer's own, and to which of shared parameters they are added.
+    /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
     shared: Vec<(crate::memory::Span, crate::memory::Span)>,
 }
 
@@ -169,7 +169,8 @@ impl Bound {
         let layer = &program.nets[device].layers[payload.index];
         match sub {
             SubTask::Update => layer.update.grains(),
-            SubTask::Load | SubTask::AddShared => 1,
+            SubTask::Load => 1,
+            SubTask::AddShared => layer.shared.len(),
             sub => layer.kernel.grains(sub),
         }
     }
@@ -214,11 +215,10 @@ impl Work for Bound {
                 }
             }
             SubTask::AddShared => {
-                for (own, gradient) in &layer.shared {
-                    // SAFETY: the task's only grain; the layer's own gradient is another array than the whole one.
-                    let (sum, own) = unsafe { (net.memory.write(*gradient), net.memory.read(*own)) };
-                    sum.iter_mut().zip(own).for_each(|(sum, value)| *sum += value);
-                }
+                let Some((own, gradient)) = layer.shared.get(grain.index).copied() else { return };
+                // SAFETY: grains have pieces of their own; the layer's own gradient is another array than the whole.
+                let (sum, own) = unsafe { (net.memory.write(gradient), net.memory.read(own)) };
+                sum.iter_mut().zip(own).for_each(|(sum, value)| *sum += value);
             }
             // Transfers come as copies.
             SubTask::Accumulate | SubTask::Broadcast => {}
@@ -386,13 +386,23 @@ fn bind_net(
             let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
             let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
             let update = Update::new(net, id, options.rule, options.elastic, options.isa);
-            let shared = net.layer(id).grads_to_add();
-            let gradient = |param| MemoryMap::param(net, Packed::Gradients, param);
-            let shared = shared.map(|(own, param)| (map.aux(own), gradient(param))).collect();
-            BoundLayer { kernel, update, loads, shared }
+            BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &map) }
         })
         .collect();
     Ok((BoundNet { layers, memory: Memory::new(packed, map)?, tile }, choices, scratch))
+}
+
+/// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.
+fn shared_pieces(net: &Net, id: LayerId, map: &MemoryMap) -> Vec<(crate::memory::Span, crate::memory::Span)> {
+    let mut pieces = Vec::new();
+    for (own, param) in net.layer(id).grads_to_add() {
+        let (own, gradient) = (map.aux(own), MemoryMap::param(net, Packed::Gradients, param));
+        for start in (0..own.len()).step_by(COPY_GRAIN) {
+            let part = start..(start + COPY_GRAIN).min(own.len());
+            pieces.push((own.part(part.clone()), gradient.part(part)));
+        }
+    }
+    pieces
 }
 
 /// One quadrant, running one program.
