@@ -5,4 +5,5 @@ mod common;
 mod determinism;
 mod interruption;
 mod layer_times;
+mod layers;
 mod training;
