@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::layer::SubTask;
-use crate::net::{LayerId, Net, ParamId};
+use crate::net::{LayerId, Net, ParamId, ParamRule};
 use crate::plan::{LaneRole, Node, Plan, Stage};
 use crate::task::{Buffer, DeviceId, Place, Task, TaskId};
 
@@ -148,7 +148,9 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
     use crate::plan::{operand_buffer, trained_params};
     if sub == SubTask::Update {
         let params = trained_params(net, layer);
-        let writes = params.iter().flat_map(|p| [Buffer::Weight(*p), Buffer::History(*p)]).collect();
+        let has_history = |p: &&ParamId| net.params.view(**p).rule == ParamRule::Gradient;
+        let histories = params.iter().filter(has_history).map(|p| Buffer::History(*p));
+        let writes = params.iter().map(|p| Buffer::Weight(*p)).chain(histories).collect();
         return (!params.is_empty()).then_some(writes);
     }
     if sub == SubTask::AddShared {

@@ -12,9 +12,10 @@ use quadrille_core::plan::{LaneRole, Plan, tiles};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::{Copy, LaneId, Task, Tile};
 
-use crate::crew::{Crews, LANES, Lanes, MAX_GRAINS, Ticket, Work};
+use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
 use crate::isa::Isa;
-use crate::layer::{Choice, Grain, LayerKernel, Update, bind};
+use crate::layer::{Choice, Grain, LayerKernel, MAX_STAGES, Stages, Update, bind};
+use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, MemoryMap, OutOfMemory, PackedMemory};
 
@@ -118,11 +119,12 @@ struct Bound {
     seed: AtomicU64,
 }
 
-/// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 40 bits layer or copy.
+/// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 8 bits stage, 32 bits layer or copy.
 #[derive(Clone, Copy)]
 struct Payload {
     program: usize,
     kind: u8,
+    stage: usize,
     index: usize,
 }
 
@@ -130,14 +132,18 @@ const COPY: u8 = SubTask::ALL.len() as u8;
 
 impl Payload {
     fn pack(self) -> u64 {
-        (self.program as u64) << 48 | u64::from(self.kind) << 40 | self.index as u64
+        (self.program as u64) << 48
+            | u64::from(self.kind) << 40
+            | (self.stage as u64) << 32
+            | self.index as u64
     }
 
     fn unpack(word: u64) -> Self {
         Self {
             program: (word >> 48) as usize & 0xff,
             kind: (word >> 40) as u8,
-            index: (word & ((1 << 40) - 1)) as usize,
+            stage: (word >> 32) as usize & 0xff,
+            index: (word & 0xffff_ffff) as usize,
         }
     }
 
@@ -161,17 +167,17 @@ impl Bound {
         }
     }
 
-    fn grains(&self, device: usize, payload: Payload) -> usize {
+    fn stages(&self, device: usize, payload: Payload) -> Stages {
         let program = &self.programs[payload.program];
         let Some(sub) = payload.sub() else {
-            return program.copies[payload.index].range.len().div_ceil(COPY_GRAIN);
+            return Stages::one(program.copies[payload.index].range.len().div_ceil(COPY_GRAIN));
         };
         let layer = &program.nets[device].layers[payload.index];
         match sub {
-            SubTask::Update => layer.update.grains(),
-            SubTask::Load => 1,
-            SubTask::AddShared => layer.shared.len(),
-            sub => layer.kernel.grains(sub),
+            SubTask::Update => Stages::one(layer.update.grains()),
+            SubTask::Load => Stages::one(1),
+            SubTask::AddShared => Stages::one(layer.shared.len()),
+            sub => layer.kernel.stages(sub),
         }
     }
 
@@ -199,15 +205,13 @@ impl Work for Bound {
         let Some(sub) = payload.sub() else { return self.copy(payload, grain) };
         let net = &self.programs[payload.program].nets[device];
         let layer = &net.layers[payload.index];
-        let grains = self.grains(device, payload);
+        let stage = payload.stage;
+        let grains = self.stages(device, payload).iter().nth(stage).unwrap_or(1) as usize;
         let (scalars, first_image) = (self.scalars(), net.tile.first);
-        let mut grain = Grain { memory: &net.memory, index: grain, grains, scratch, scalars, first_image };
+        let mut grain =
+            Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, first_image };
         match sub {
-            SubTask::Forward => layer.kernel.forward(&mut grain),
-            SubTask::GradActivation => layer.kernel.grad_activation(&mut grain),
-            SubTask::GradWeight => layer.kernel.grad_weight(&mut grain),
-            SubTask::GradBias => layer.kernel.grad_bias(&mut grain),
-            SubTask::Update => layer.kernel.update(&layer.update, &mut grain),
+            SubTask::Update => layer.update.run(&mut grain),
             SubTask::Load => {
                 for (stage, storage) in &layer.loads {
                     // SAFETY: the task's only grain; stage and storage are different arrays.
@@ -222,14 +226,7 @@ impl Work for Bound {
             }
             // Transfers come as copies.
             SubTask::Accumulate | SubTask::Broadcast => {}
-        }
-    }
-
-    fn combine(&self, device: usize, payload: u64) {
-        let payload = Payload::unpack(payload);
-        if let Some(sub) = payload.sub() {
-            let net = &self.programs[payload.program].nets[device];
-            net.layers[payload.index].kernel.combine(sub, &net.memory);
+            sub => layer.kernel.compute(sub, &mut grain),
         }
     }
 }
@@ -291,8 +288,8 @@ impl CpuWorker {
             }
             bound.push(BoundProgram { nets, copies: distinct });
         }
-        // No lane gets more than all tasks of a plan and all their waits.
-        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| 1 + n.waits.len()).sum::<usize>();
+        // No lane gets more than all stages of all tasks of a plan and all their waits.
+        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
         let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
         let lanes = Arc::new(Lanes::new(crews.len(), longest));
         let bound = Arc::new(Bound {
@@ -374,9 +371,8 @@ fn bind_net(
     tile: Tile,
     options: &EngineOptions,
 ) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
-    let mut map = MemoryMap::new(net);
-    let (kernels, choices) =
-        bind(net, options.isa, &options.kernels, &mut map).map_err(EngineError::Kernel)?;
+    let crate::layer::Bound { kernels, choices, mut map } =
+        bind(net, options.isa, &options.kernels).map_err(EngineError::Kernel)?;
     let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     let layers = kernels
         .into_iter()
@@ -386,17 +382,21 @@ fn bind_net(
             let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
             let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
             let update = Update::new(net, id, options.rule, options.elastic, options.isa);
-            BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &map) }
+            BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &mut map) }
         })
         .collect();
     Ok((BoundNet { layers, memory: Memory::new(packed, map)?, tile }, choices, scratch))
 }
 
 /// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.
-fn shared_pieces(net: &Net, id: LayerId, map: &MemoryMap) -> Vec<(crate::memory::Span, crate::memory::Span)> {
+fn shared_pieces(
+    net: &Net,
+    id: LayerId,
+    map: &mut MemoryMap,
+) -> Vec<(crate::memory::Span, crate::memory::Span)> {
     let mut pieces = Vec::new();
     for (own, param) in net.layer(id).grads_to_add() {
-        let (own, gradient) = (map.aux(own), MemoryMap::param(net, Packed::Gradients, param));
+        let (own, gradient) = (map.aux(own, net.aux[own.0]), MemoryMap::param(net, Packed::Gradients, param));
         for start in (0..own.len()).step_by(COPY_GRAIN) {
             let part = start..(start + COPY_GRAIN).min(own.len());
             pieces.push((own.part(part.clone()), gradient.part(part)));
@@ -418,18 +418,21 @@ pub struct CpuDevice {
 #[derive(Clone)]
 pub struct CpuEvent {
     engine: Arc<Engine>,
-    ticket: Ticket,
+    /// The first stage and the last, which ends the task.
+    first: Ticket,
+    last: Ticket,
 }
 
 impl Event for CpuEvent {
     fn is_done(&self) -> bool {
-        self.engine.lanes.is_done(self.ticket)
+        self.engine.lanes.is_done(self.last)
     }
 
     fn span(&self) -> Option<Span> {
         // First whether it is done: only then are the times its own.
         self.is_done().then(|| {
-            let (start, end) = self.engine.lanes.span(self.ticket);
+            let ((start, _), (_, end)) =
+                (self.engine.lanes.span(self.first), self.engine.lanes.span(self.last));
             Span { start, end }
         })
     }
@@ -465,22 +468,35 @@ impl CpuDevice {
 
     fn push(&self, lane: LaneId, payload: Payload) -> Result<CpuEvent, DeviceError> {
         let lane = self.lane(lane)?;
-        let grains = self.engine.bound.grains(self.index, payload).clamp(1, MAX_GRAINS as usize);
-        let ticket = self.engine.lanes.push_task(lane, payload.pack(), grains as u32);
-        let ticket = ticket.ok_or_else(|| self.full())?;
-        Ok(CpuEvent { engine: self.engine.clone(), ticket })
+        let stages = self.engine.bound.stages(self.index, payload);
+        let mut tickets = None;
+        for (stage, grains) in stages.iter().enumerate() {
+            let ticket = self.engine.lanes.push_task(lane, Payload { stage, ..payload }.pack(), grains);
+            let last = ticket.ok_or_else(|| self.full())?;
+            tickets = Some((tickets.map_or(last, |(first, _)| first), last));
+        }
+        let (first, last) = tickets.ok_or_else(|| self.full())?;
+        Ok(CpuEvent { engine: self.engine.clone(), first, last })
     }
 
     fn memory(&self) -> &Memory {
         &self.engine.bound.programs[self.program].nets[self.index].memory
     }
 
-    fn region(&self, region: Region, len: usize) -> Result<crate::memory::Span, DeviceError> {
+    /// Where the beginning of a region lies, or all of a region that is not plain.
+    fn region(
+        &self,
+        region: Region,
+        len: usize,
+    ) -> Result<(crate::memory::Span, Option<Arrangement>), DeviceError> {
         // After a failure threads may still be working on grains of other tasks.
         self.check_alive()?;
-        let span = self.memory().region(region).filter(|span| span.len() >= len);
-        let span = span.ok_or_else(|| self.unknown(format!("{len} elements of {region:?}")))?;
-        Ok(span.part(0..len))
+        let unknown = || self.unknown(format!("{len} elements of {region:?}"));
+        match self.memory().region(region).ok_or_else(unknown)? {
+            (span, Some(blocked)) if len == blocked.count() => Ok((span, Some(blocked))),
+            (span, None) if len <= span.len() => Ok((span.part(0..len), None)),
+            _ => Err(unknown()),
+        }
     }
 }
 
@@ -511,9 +527,10 @@ impl Device for CpuDevice {
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {
             _ if task.tile != net.tile => Err(self.unknown(format!("{:?}", task.tile))),
-            Some(kind) if task.layer.0 < net.layers.len() && !is_transfer => {
-                self.push(lane, Payload { program: self.program, kind: kind as u8, index: task.layer.0 })
-            }
+            Some(kind) if task.layer.0 < net.layers.len() && !is_transfer => self.push(
+                lane,
+                Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },
+            ),
             _ => Err(self.unknown(format!("{} of layer {}", task.sub, task.layer.0))),
         }
     }
@@ -521,7 +538,7 @@ impl Device for CpuDevice {
     fn copy(&self, lane: LaneId, copy: &Copy) -> Result<CpuEvent, DeviceError> {
         let known = self.engine.bound.programs[self.program].copies.iter().position(|c| c == copy);
         let index = known.ok_or_else(|| self.unknown(format!("{copy:?}")))?;
-        self.push(lane, Payload { program: self.program, kind: COPY, index })
+        self.push(lane, Payload { program: self.program, kind: COPY, stage: 0, index })
     }
 
     fn wait_on(&self, lane: LaneId, event: &CpuEvent) -> Result<(), DeviceError> {
@@ -529,7 +546,7 @@ impl Device for CpuDevice {
         if !Arc::ptr_eq(&self.engine, &event.engine) {
             return Err(self.unknown("an event of another worker".into()));
         }
-        self.engine.lanes.push_wait(lane, event.ticket).map(|_| ()).ok_or_else(|| self.full())
+        self.engine.lanes.push_wait(lane, event.last).map(|_| ()).ok_or_else(|| self.full())
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
@@ -538,16 +555,30 @@ impl Device for CpuDevice {
     }
 
     fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
-        let span = self.region(region, values.len())?;
+        let (span, blocked) = self.region(region, values.len())?;
         // SAFETY: by the trait's contract no task of a running plan touches the region.
-        unsafe { self.memory().write(span) }.copy_from_slice(values);
+        let to = unsafe { self.memory().write(span) };
+        match blocked {
+            Some(a) => {
+                let images = values.chunks(a.channels * a.pixels).zip(to.chunks_mut(a.image_len()));
+                images.for_each(|(plain, image)| a.arrange(plain, image));
+            }
+            None => to.copy_from_slice(values),
+        }
         Ok(())
     }
 
     fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
-        let span = self.region(region, out.len())?;
+        let (span, blocked) = self.region(region, out.len())?;
         // SAFETY: by the trait's contract no task of a running plan writes the region.
-        out.copy_from_slice(unsafe { self.memory().read(span) });
+        let from = unsafe { self.memory().read(span) };
+        match blocked {
+            Some(a) => {
+                let images = from.chunks(a.image_len()).zip(out.chunks_mut(a.channels * a.pixels));
+                images.for_each(|(image, plain)| a.flatten(image, plain));
+            }
+            None => out.copy_from_slice(from),
+        }
         Ok(())
     }
 }

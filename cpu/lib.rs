@@ -9,6 +9,8 @@ pub mod kernel;
 #[cfg(not(loom))]
 mod layer;
 #[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
 pub mod machine;
 #[cfg(not(loom))]
 mod memory;
@@ -18,7 +20,7 @@ mod crew;
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 #[cfg(not(loom))]
-pub use layer::Choice;
+pub use layer::{Choice, implementations};
 
 /// The queue and the bell of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]

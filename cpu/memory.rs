@@ -7,16 +7,22 @@
 //!    validator (`quadrille_core::check`) accepts no other plan, and devices are made from checked plans only.
 //! 2. *Between the grains of a task*: each grain writes a part of the array that no other grain of the task reads
 //!    or writes. Every kernel states its cut.
-//! 3. *Against the host*: the host touches a region only between steps, or when no task of the running plan does.
+//! 3. *Between the tasks of a lane*: a lane runs one task at a time, so what tasks of one lane need only while they run
+//!    (packed weights, partial sums) is one workspace, used again by each.
+//! 4. *Against the host*: the host touches a region only between steps, or when no task of the running plan does.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
 use quadrille_core::device::{Packed, Region};
-use quadrille_core::net::{Net, ParamId, StorageId};
+use quadrille_core::net::{AuxId, Net, ParamId, StorageId};
+use quadrille_core::task::LaneId;
+
+use crate::crew::LANES;
+use crate::layout::{Arrangement, Layout};
 
 /// Arrays start at cache lines.
 const ALIGN: usize = 64;
@@ -30,8 +36,10 @@ enum ArenaKind {
     Gradients,
     Histories,
     Centre,
-    /// Blobs, layers' state, staging and workspace of one net.
+    /// Blobs, layers' state and staging of one net.
     Net,
+    /// What the tasks of one lane use while they run; one task after the other.
+    Lane(usize),
 }
 
 /// A named part of a device's memory.
@@ -83,10 +91,10 @@ impl Arena {
         Ok(Self { start, len })
     }
 
-    fn layout(len: usize) -> Layout {
+    fn layout(len: usize) -> std::alloc::Layout {
         // Never of size 0, which the allocator does not take.
         let bytes = len.max(ALIGN_ELEMENTS).checked_mul(size_of::<f32>());
-        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, ALIGN).ok());
+        let layout = bytes.and_then(|bytes| std::alloc::Layout::from_size_align(bytes, ALIGN).ok());
         layout.expect("checked shapes have lengths far below the limit of an allocation")
     }
 }
@@ -125,24 +133,22 @@ impl PackedMemory {
 /// Where everything of one net lies.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryMap {
-    storages: Vec<Range<usize>>,
+    storages: Vec<(Range<usize>, Arrangement)>,
     stages: Vec<(StorageId, Range<usize>)>,
-    aux: Vec<Range<usize>>,
+    aux: Vec<Option<Range<usize>>>,
     len: usize,
+    lanes: [usize; LANES],
 }
 
 impl MemoryMap {
-    /// Places the storages and states of `net`, and a staging array for each top of its sources.
-    pub fn new(net: &Net) -> Self {
+    /// Places the storages of `net`, which lie as `arrangements` say, and a staging array for each top of its sources.
+    pub fn new(net: &Net, arrangements: &[Arrangement]) -> Self {
         let mut map = Self::default();
-        for len in &net.storages {
-            let range = map.reserve(*len);
-            map.storages.push(range);
+        for arrangement in arrangements {
+            let range = map.reserve(arrangement.len());
+            map.storages.push((range, *arrangement));
         }
-        for len in &net.aux {
-            let range = map.reserve(*len);
-            map.aux.push(range);
-        }
+        map.aux = vec![None; net.aux.len()];
         for source in net.layers.iter().filter(|l| l.layer.is_source()) {
             for top in &source.tops {
                 let blob = net.blob(*top);
@@ -159,9 +165,12 @@ impl MemoryMap {
         start..start + len
     }
 
-    /// Memory for a kernel's own use within a task.
-    pub fn workspace(&mut self, len: usize) -> Span {
-        Self::net(self.reserve(len))
+    /// Memory for the use of a lane's tasks while they run, from `offset` on. It is the same for all tasks of the
+    /// lane, which run one after the other.
+    pub fn workspace(&mut self, lane: LaneId, offset: usize, len: usize) -> Span {
+        let end = &mut self.lanes[lane.0];
+        *end = (*end).max(offset + len);
+        Span { arena: ArenaKind::Lane(lane.0), offset, len }
     }
 
     fn net(range: Range<usize>) -> Span {
@@ -170,7 +179,7 @@ impl MemoryMap {
 
     /// A storage.
     pub fn storage(&self, id: StorageId) -> Span {
-        Self::net(self.storages[id.0].clone())
+        Self::net(self.storages[id.0].0.clone())
     }
 
     /// The staging array of a storage, if a source writes it.
@@ -178,9 +187,15 @@ impl MemoryMap {
         self.stages.iter().find(|(s, _)| *s == id).map(|(_, range)| Self::net(range.clone()))
     }
 
-    /// A layer's state.
-    pub fn aux(&self, id: quadrille_core::net::AuxId) -> Span {
-        Self::net(self.aux[id.0].clone())
+    /// A layer's state of `len` elements, placed when it is first asked for: a layout may need more elements than
+    /// the meaning, and a kernel may need no state at all.
+    pub fn aux(&mut self, id: AuxId, len: usize) -> Span {
+        let range = match self.aux[id.0].clone() {
+            Some(range) => range,
+            None => self.reserve(len),
+        };
+        self.aux[id.0] = Some(range.clone());
+        Self::net(range)
     }
 
     /// A parameter in one of the packed buffers.
@@ -204,26 +219,31 @@ fn arena_of(packed: Packed) -> ArenaKind {
 pub(crate) struct Memory {
     packed: Arc<PackedMemory>,
     net: Arena,
+    lanes: [Arena; LANES],
     map: MemoryMap,
 }
 
 impl Memory {
     pub fn new(packed: Arc<PackedMemory>, map: MemoryMap) -> Result<Self, OutOfMemory> {
-        Ok(Self { net: Arena::new(map.len)?, packed, map })
+        let [a, b, c, d] = map.lanes.map(Arena::new);
+        Ok(Self { net: Arena::new(map.len)?, lanes: [a?, b?, c?, d?], packed, map })
     }
 
-    /// The span of a region; `None` if the device has no such region.
-    pub fn region(&self, region: Region) -> Option<Span> {
-        let span = match region {
-            Region::Packed(packed) => Span { arena: arena_of(packed), offset: 0, len: self.packed.len },
-            Region::Storage(id) => {
-                let range = self.map.storages.get(id.0)?.clone();
-                MemoryMap::net(range)
+    /// The span of a region and how its array lies, if that is not plain; `None` if the device has no such region.
+    pub fn region(&self, region: Region) -> Option<(Span, Option<Arrangement>)> {
+        let (span, arrangement) = match region {
+            Region::Packed(packed) => {
+                (Span { arena: arena_of(packed), offset: 0, len: self.packed.len }, None)
             }
-            Region::Stage(id) => self.map.stage(id)?,
+            Region::Storage(id) => {
+                let (range, arrangement) = self.map.storages.get(id.0)?;
+                let blocked = (arrangement.layout != Layout::PLAIN).then_some(*arrangement);
+                (MemoryMap::net(range.clone()), blocked)
+            }
+            Region::Stage(id) => (self.map.stage(id)?, None),
         };
         // A device that has no centre, say, has an empty arena for it.
-        (span.offset + span.len <= self.arena(span.arena).len).then_some(span)
+        (span.offset + span.len <= self.arena(span.arena).len).then_some((span, arrangement))
     }
 
     /// A part of a packed buffer.
@@ -238,7 +258,35 @@ impl Memory {
             ArenaKind::Histories => &self.packed.histories,
             ArenaKind::Centre => &self.packed.centre,
             ArenaKind::Net => &self.net,
+            ArenaKind::Lane(lane) => &self.lanes[lane],
         }
+    }
+
+    /// The bytes of a span's memory.
+    ///
+    /// # Safety
+    /// As for [`Memory::read`], for these bytes.
+    pub unsafe fn read_bytes(&self, span: Span, bytes: Range<usize>) -> &[u8] {
+        assert!(bytes.start <= bytes.end && bytes.end <= span.len * size_of::<f32>(), "bytes beyond a span");
+        // SAFETY: in bounds as asserted; any four bytes are a float and the other way round; the rest by contract.
+        unsafe { slice::from_raw_parts(self.start(span).cast::<u8>().add(bytes.start), bytes.len()) }
+    }
+
+    /// The bytes of a span's memory, to be changed.
+    ///
+    /// # Safety
+    /// As for [`Memory::write`], for these bytes.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn write_bytes(&self, span: Span, bytes: Range<usize>) -> &mut [u8] {
+        assert!(bytes.start <= bytes.end && bytes.end <= span.len * size_of::<f32>(), "bytes beyond a span");
+        // SAFETY: as in `read_bytes`.
+        unsafe { slice::from_raw_parts_mut(self.start(span).cast::<u8>().add(bytes.start), bytes.len()) }
+    }
+
+    /// The first element of a span, for kernels whose grains write parts that lie between each other's, so that no
+    /// slice could hold one grain's alone. What holds for [`Memory::write`] holds for each element written through it.
+    pub fn pointer(&self, span: Span) -> *mut f32 {
+        self.start(span)
     }
 
     fn start(&self, span: Span) -> *mut f32 {

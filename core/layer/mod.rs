@@ -4,34 +4,40 @@
 //! naive meaning of every sub-task is in [`crate::reference`].
 
 mod accuracy;
+mod batch_norm;
 mod concat;
 mod contrastive_loss;
 mod convolution;
 mod data;
 mod dropout;
+mod eltwise;
 mod filler;
 mod flatten;
 mod inner_product;
 mod lrn;
 mod pooling;
 mod relu;
+mod scale;
 mod slice;
 mod softmax;
 mod softmax_loss;
 mod split;
 
 pub use accuracy::Accuracy;
+pub use batch_norm::BatchNorm;
 pub use concat::Concat;
 pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
 pub use dropout::Dropout;
+pub use eltwise::{Eltwise, EltwiseOperation};
 pub use filler::{Filler, VarianceNorm};
 pub use flatten::Flatten;
 pub use inner_product::InnerProduct;
 pub use lrn::{Lrn, NormRegion};
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
+pub use scale::{Factors, Scale};
 pub use slice::Slice;
 pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
@@ -40,7 +46,7 @@ pub use split::Split;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::net::Phase;
+use crate::net::{ParamRule, Phase};
 use crate::shape::Shape;
 use crate::site::Fault;
 
@@ -51,9 +57,9 @@ pub enum SubTask {
     Forward,
     /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below.
     GradActivation,
-    /// ∇W: computes the gradient of the weight (parameter 0).
+    /// ∇W: computes the gradient of the weight (parameter 0), or what is added to a layer's running sums.
     GradWeight,
-    /// ∇B: computes the gradient of the bias (parameter 1).
+    /// ∇B: computes the gradient of the bias (the last parameter).
     GradBias,
     /// Adds the layer's gradients of parameters that it shares to those of the layers above it.
     AddShared,
@@ -112,7 +118,7 @@ pub enum Operand {
     Top(usize),
     /// Gradient of top `i`.
     TopGrad(usize),
-    /// Parameter `i`: 0 is the weight, 1 the bias.
+    /// Parameter `i`, in Caffe's order: the weight, if there is one, and then the bias.
     Param(usize),
     /// Gradient of parameter `i`.
     ParamGrad(usize),
@@ -210,6 +216,12 @@ pub enum Layer {
     InnerProduct(InnerProduct),
     /// Rectified linear unit.
     Relu(Relu),
+    /// Batch normalisation.
+    BatchNorm(BatchNorm),
+    /// Products with repeated factors.
+    Scale(Scale),
+    /// Product, sum or maximum of several blobs.
+    Eltwise(Eltwise),
     /// Softmax.
     Softmax(Softmax),
     /// Multinomial logistic loss of a softmax.
@@ -233,13 +245,16 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 16] = [
+pub const TYPE_NAMES: [&str; 19] = [
     "Data",
     "Input",
     "Convolution",
     "Pooling",
     "InnerProduct",
     "ReLU",
+    "BatchNorm",
+    "Scale",
+    "Eltwise",
     "Softmax",
     "SoftmaxWithLoss",
     "Accuracy",
@@ -261,6 +276,9 @@ impl Layer {
             Self::Pooling(l) => l,
             Self::InnerProduct(l) => l,
             Self::Relu(l) => l,
+            Self::BatchNorm(l) => l,
+            Self::Scale(l) => l,
+            Self::Eltwise(l) => l,
             Self::Softmax(l) => l,
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
@@ -283,6 +301,9 @@ impl Layer {
             Self::Pooling(_) => "Pooling",
             Self::InnerProduct(_) => "InnerProduct",
             Self::Relu(_) => "ReLU",
+            Self::BatchNorm(_) => "BatchNorm",
+            Self::Scale(_) => "Scale",
+            Self::Eltwise(_) => "Eltwise",
             Self::Softmax(_) => "Softmax",
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
@@ -334,14 +355,6 @@ impl Layer {
         }
     }
 
-    /// The layer as it is in a net of `phase`.
-    pub(crate) fn in_phase(mut self, phase: Phase) -> Self {
-        if let Self::Dropout(l) = &mut self {
-            l.active = phase == Phase::Train;
-        }
-        self
-    }
-
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::SoftmaxWithLoss(_) | Self::ContrastiveLoss(_))
@@ -352,13 +365,35 @@ impl Layer {
         matches!(self, Self::SoftmaxWithLoss(l) if l.normalization == Normalization::None)
     }
 
+    /// The layer as it is in a net of `phase`: what its file leaves to the phase is settled.
+    pub fn in_phase(&self, phase: Phase) -> Self {
+        match self {
+            Self::BatchNorm(l) => {
+                let kept = l.use_global_stats.unwrap_or(phase == Phase::Test);
+                Self::BatchNorm(BatchNorm { use_global_stats: Some(kept), ..l.clone() })
+            }
+            Self::Dropout(l) => Self::Dropout(Dropout { active: phase == Phase::Train, ..l.clone() }),
+            other => other.clone(),
+        }
+    }
+
+    /// How the solver changes the layer's parameters.
+    pub fn param_rule(&self) -> ParamRule {
+        match self {
+            Self::BatchNorm(l) => ParamRule::RunningSum { fraction: l.moving_average_fraction },
+            _ => ParamRule::Gradient,
+        }
+    }
+
     /// The field that makes images depend on each other, if one does: such a layer cannot be cut by images.
+    /// BatchNorm can: each part of a mini-batch is normalised by its own statistics.
     pub fn mixes_images(&self, bottoms: &[Shape]) -> Option<&'static str> {
         let (axis, field) = match self {
             Self::Softmax(l) => (l.axis, "softmax_param.axis"),
             Self::SoftmaxWithLoss(l) => (l.axis, "softmax_param.axis"),
             Self::Accuracy(l) => (l.axis, "accuracy_param.axis"),
             Self::InnerProduct(l) => (l.axis, "inner_product_param.axis"),
+            Self::Scale(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "scale_param.axis"),
             Self::Concat(l) => (l.axis, "concat_param.axis"),
             Self::Slice(l) => (l.axis, "slice_param.axis"),
             Self::Flatten(l) => (l.axis, "flatten_param.axis"),

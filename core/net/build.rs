@@ -12,12 +12,12 @@ use crate::shape::Shape;
 use crate::site::{Fault, Site, SpecError, did_you_mean};
 
 impl Net {
-    /// Builds the net of `spec` for `state`. `loss_share` scales every loss weight: the part of the worker's
-    /// mini-batch that this net computes, so that gradients summed over devices are those of the whole.
+    /// Builds the net of `spec` for `state`. `share` is the part of the worker's mini-batch that this net computes; it
+    /// scales every loss weight, so that gradients summed over devices are those of the whole.
     ///
     /// # Errors
     /// A [`SpecError`] naming file, line and field of whatever cannot be.
-    pub fn build(spec: &NetSpec, state: &NetState, loss_share: f32) -> Result<Self, SpecError> {
+    pub fn build(spec: &NetSpec, state: &NetState, share: f32) -> Result<Self, SpecError> {
         for layer in &spec.layers {
             check_rules(layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
@@ -30,7 +30,7 @@ impl Net {
             return Err(fault.at(&file_site, "network"));
         }
         let readers = count_readers(&chosen);
-        let mut builder = Builder::new(spec, state, loss_share, readers);
+        let mut builder = Builder::new(spec, state, share, readers);
         for (index, layer) in chosen.iter().enumerate() {
             builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
@@ -77,7 +77,6 @@ fn count_readers(layers: &[LayerSpec]) -> HashMap<Version, usize> {
 
 struct Builder {
     net: Net,
-    loss_share: f32,
     readers: HashMap<Version, usize>,
     /// What the next reader of a name gets: one blob, or the tops of a split, last first.
     current: HashMap<String, Vec<BlobId>>,
@@ -88,7 +87,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(spec: &NetSpec, state: &NetState, loss_share: f32, readers: HashMap<Version, usize>) -> Self {
+    fn new(spec: &NetSpec, state: &NetState, share: f32, readers: HashMap<Version, usize>) -> Self {
         let net = Net {
             name: spec.name.clone(),
             file: spec.file.clone(),
@@ -99,10 +98,10 @@ impl Builder {
             aux: Vec::new(),
             params: ParamLayout::default(),
             force_backward: spec.force_backward,
+            share,
         };
         Self {
             net,
-            loss_share,
             readers,
             current: HashMap::new(),
             stopped: HashSet::new(),
@@ -112,6 +111,7 @@ impl Builder {
     }
 
     fn add(&mut self, index: usize, spec: &LayerSpec) -> Result<(), Fault> {
+        let spec = &LayerSpec { layer: spec.layer.in_phase(self.net.phase), ..spec.clone() };
         if let Some(line) = self.names.insert(spec.name.clone(), spec.site.line) {
             let place = if line > 0 { format!(" (line {line})") } else { String::new() };
             return Err(Fault::new("name", format!("another layer has this name{place}")));
@@ -235,10 +235,11 @@ impl Builder {
         Ok(tops)
     }
 
-    /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, or
-    /// because its producer's backward asks for the values that it made. Caffe overwrites in the second case, too,
-    /// and takes the gradient at other values; here the layer gets memory of its own, which changes nothing else.
-    /// What holds for the blob holds for all that lie in its memory.
+    /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, because
+    /// its producer's backward asks for the values that it made, or because the layer's own backward asks for what
+    /// it read. Caffe overwrites in the second case, too, and takes the gradient at other values; in the third it
+    /// keeps a copy. Here the layer gets memory of its own, which changes nothing else. What holds for the blob holds
+    /// for all that lie in its memory.
     fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
         let producer = self.net.layer(self.net.blob(blob).producer);
         let keep = match (&producer.layer, layer) {
@@ -249,11 +250,12 @@ impl Builder {
             (Layer::Relu(_), Layer::Relu(_) | Layer::Dropout(_)) => false,
             (made_by, _) => {
                 let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
-                let reads = SubTask::BACKWARD
-                    .into_iter()
-                    .filter_map(|sub| made_by.accesses(sub))
-                    .flat_map(|a| a.reads);
-                top.is_some_and(|top| reads.into_iter().any(|read| read == top))
+                let backward_reads = |layer: &Layer, operand: Operand| {
+                    let mut accesses = SubTask::BACKWARD.into_iter().filter_map(|sub| layer.accesses(sub));
+                    accesses.any(|accesses| accesses.reads.contains(&operand))
+                };
+                top.is_some_and(|top| backward_reads(made_by, top))
+                    || backward_reads(layer, Operand::Bottom(0))
             }
         };
         let data = self.net.blob(blob).data;
@@ -288,7 +290,7 @@ impl Builder {
         }
         let default = |i: usize| if i == 0 && spec.layer.is_loss() { 1.0 } else { 0.0 };
         // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares.
-        let share = if spec.layer.sums_images() { 1.0 } else { self.loss_share };
+        let share = if spec.layer.sums_images() { 1.0 } else { self.net.share };
         Ok((0..tops).map(|i| share * spec.loss_weights.get(i).copied().unwrap_or(default(i))).collect())
     }
 

@@ -6,7 +6,7 @@ mod params;
 mod sharing;
 mod spec;
 
-pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamView};
+pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use sharing::SharedGrad;
 pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 
@@ -113,6 +113,8 @@ pub struct Net {
     pub params: ParamLayout,
     /// Whether parameters that are frozen (`lr_mult` 0) get gradients all the same.
     pub force_backward: bool,
+    /// The part of the worker's mini-batch that this net computes.
+    pub share: f32,
 }
 
 impl Net {
@@ -162,16 +164,27 @@ impl Net {
             .filter(|(_, weight)| *weight != 0.0)
     }
 
-    /// Whether a layer's parameter is trained.
+    /// Whether a layer's parameter is trained by its gradient.
     fn is_trained(&self, id: ParamId) -> bool {
-        self.force_backward || self.params.view(id).lr_mult != 0.0
+        let view = self.params.view(id);
+        view.rule == ParamRule::Gradient && (self.force_backward || view.lr_mult != 0.0)
+    }
+
+    /// Whether a layer's parameter changes by what is computed: trained ones, and running sums always.
+    fn has_gradient(&self, id: ParamId) -> bool {
+        self.is_trained(id) || self.params.view(id).rule != ParamRule::Gradient
     }
 
     /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out.
     /// `None` if nothing is left to do.
     pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         let layer = self.layer(id);
-        if SubTask::BACKWARD.contains(&sub) && !layer.under_loss {
+        let mut accesses = layer.layer.accesses(sub)?;
+        // What adds to running sums asks nothing of the loss.
+        let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)
+            && !accesses.reads.iter().any(|read| matches!(read, Operand::TopGrad(_)));
+        let backward = SubTask::BACKWARD.contains(&sub);
+        if backward && !layer.under_loss && !(adds && self.phase == Phase::Train) {
             return None;
         }
         let exists = |operand: &Operand| match *operand {
@@ -180,10 +193,9 @@ impl Net {
             Operand::BottomGrad(i) => layer.bottoms.get(i).is_some_and(|b| self.blob(*b).grad.is_some()),
             Operand::TopGrad(i) => layer.tops.get(i).is_some_and(|b| self.blob(*b).grad.is_some()),
             Operand::Param(i) => i < layer.params.len(),
-            Operand::ParamGrad(i) => layer.params.get(i).is_some_and(|p| self.is_trained(*p)),
+            Operand::ParamGrad(i) => layer.params.get(i).is_some_and(|p| self.has_gradient(*p)),
             Operand::Aux(i) => i < layer.aux.len(),
         };
-        let mut accesses = layer.layer.accesses(sub)?;
         accesses.reads.retain(exists);
         accesses.writes.retain(exists);
         (!accesses.writes.is_empty()).then_some(accesses)

@@ -13,6 +13,20 @@ pub const ALIGNMENT: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub usize);
 
+/// How the update changes a parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum ParamRule {
+    /// By the solver's rule, down its gradient.
+    #[default]
+    Gradient,
+    /// `p ← fraction · p + g`, where `g`, which travels as a gradient does, is this iteration's term. No learning rate,
+    /// no decay, no history, no pull of a centre.
+    RunningSum {
+        /// What stays of the sum, 0 to 1.
+        fraction: f32,
+    },
+}
+
 /// One parameter in the packed buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamView {
@@ -22,9 +36,11 @@ pub struct ParamView {
     pub shape: Shape,
     /// First element in the packed buffer.
     pub offset: usize,
-    /// Factor of the learning rate.
+    /// How the update changes it.
+    pub rule: ParamRule,
+    /// Factor of the learning rate; 0 for a running sum.
     pub lr_mult: f32,
-    /// Factor of the weight decay.
+    /// Factor of the weight decay; 0 for a running sum.
     pub decay_mult: f32,
     /// How it starts.
     pub filler: Filler,

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::params::ParamView;
+use super::params::{ParamRule, ParamView};
 use super::spec::{LayerSpec, ParamSpec, ShareMode};
 use super::{AuxId, LayerId, Net, ParamId};
 use crate::layer::{Operand, ParamShape, SubTask};
@@ -47,7 +47,16 @@ impl Names {
         index: usize,
         param: &ParamShape,
     ) -> Result<ParamId, Fault> {
-        let said = spec.params.get(index).cloned().unwrap_or_default();
+        let mut said = spec.params.get(index).cloned().unwrap_or_default();
+        let rule = spec.layer.param_rule();
+        if let ParamRule::RunningSum { .. } = rule {
+            if said.name.is_some() {
+                return Err(
+                    Fault::new("param.name", "running sums cannot be shared yet").hint("leave it out")
+                );
+            }
+            said = ParamSpec { lr_mult: Some(0.0), decay_mult: Some(0.0), ..said };
+        }
         if let Some(named) = said.name.as_ref().and_then(|name| self.0.get_mut(name)) {
             named.check_shape(net, &said, param)?;
             named.agree(net, &said)?;
@@ -57,6 +66,7 @@ impl Names {
             name: format!("{}/{index}", spec.name),
             shape: param.shape.clone(),
             offset: 0,
+            rule,
             lr_mult: said.lr_mult.unwrap_or(1.0),
             decay_mult: said.decay_mult.unwrap_or(1.0),
             filler: param.filler.clone(),

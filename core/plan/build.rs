@@ -5,7 +5,7 @@ use std::fmt;
 use super::{LaneRole, Node, Plan, Stage};
 use crate::graph::AccessLog;
 use crate::layer::{Operand, SubTask};
-use crate::net::{LayerId, Net, NetLayer, ParamId};
+use crate::net::{LayerId, Net, NetLayer, ParamId, ParamRule};
 use crate::task::{Buffer, Copy, DeviceId, Place, Task, TaskId, Tile};
 
 /// What a plan is made for.
@@ -198,11 +198,17 @@ impl<'a> Builder<'a> {
     fn update(&mut self, device: DeviceId, layer: LayerId) {
         let mut reads = Vec::new();
         let mut writes = Vec::new();
-        for param in trained_params(&self.nets[device.0], layer) {
-            writes.extend([Buffer::Weight(param), Buffer::History(param)]);
-            reads.extend([Buffer::Gradient(param), Buffer::Weight(param), Buffer::History(param)]);
-            if self.options.elastic {
-                reads.push(Buffer::Centre(param));
+        let net = &self.nets[device.0];
+        for param in trained_params(net, layer) {
+            writes.push(Buffer::Weight(param));
+            reads.extend([Buffer::Gradient(param), Buffer::Weight(param)]);
+            // A running sum has no history and is not pulled.
+            if net.params.view(param).rule == ParamRule::Gradient {
+                writes.push(Buffer::History(param));
+                reads.push(Buffer::History(param));
+                if self.options.elastic {
+                    reads.push(Buffer::Centre(param));
+                }
             }
         }
         self.push(device, layer, SubTask::Update, &reads, &writes);
@@ -258,7 +264,8 @@ pub fn tiles(nets: &[Net]) -> Vec<Tile> {
     nets.iter().map(tile).collect()
 }
 
-/// The parameters of a layer that get a gradient and an update; of a shared one, the layer that adds to it last.
+/// The parameters of a layer that get a gradient and an update: those whose gradient some sub-task writes; a shared one
+/// belongs to the layer that adds to it last.
 pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
     let this = net.layer(layer);
     let trained = |index: &usize| net.finds_gradient(layer, *index) && this.completes_grad(*index);

@@ -28,9 +28,13 @@ impl CostModel {
     pub fn task(&self, nets: &[Net], node: &Node) -> f64 {
         let net = &nets[node.device.0];
         let flops = match node.task.sub {
-            // Decay, rate, momentum and subtraction: six operations a value.
             SubTask::Update => {
-                6 * node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64 / 2
+                let written = node.writes.iter().map(|p| match p.buffer {
+                    // Decay, rate, momentum and subtraction: six operations a value; two for a running sum.
+                    Buffer::History(_) => 4 * elements(net, p.buffer),
+                    buffer => 2 * elements(net, buffer),
+                });
+                written.sum::<usize>() as u64
             }
             SubTask::AddShared => node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),

@@ -5,10 +5,12 @@
 
 mod accuracy;
 mod arrays;
+mod batch_norm;
 mod concat;
 mod contrastive_loss;
 mod convolution;
 mod dropout;
+mod eltwise;
 mod flatten;
 mod inner_product;
 mod lrn;
@@ -16,6 +18,7 @@ mod net;
 mod pooling;
 mod real;
 mod relu;
+mod scale;
 mod softmax;
 mod softmax_loss;
 mod split;
@@ -41,6 +44,9 @@ pub struct Context<'a> {
     pub loss_weights: &'a [f32],
     /// Where random numbers come from; read by layers that draw.
     pub draw: Draw,
+    /// The part of the worker's mini-batch that the net computes; read by layers that sum over images for others
+    /// than a loss.
+    pub share: f32,
 }
 
 /// Computes `sub`. Reads the operands that [`Layer::accesses`] declares and replaces those it declares as written:
@@ -56,6 +62,9 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Pooling(layer) => pooling::compute(layer, ctx, sub, arrays),
         Layer::InnerProduct(layer) => inner_product::compute(layer, ctx, sub, arrays),
         Layer::Relu(layer) => relu::compute(layer, sub, arrays),
+        Layer::BatchNorm(layer) => batch_norm::compute(layer, ctx, sub, arrays),
+        Layer::Scale(layer) => scale::compute(layer, ctx, sub, arrays),
+        Layer::Eltwise(layer) => eltwise::compute(layer, sub, arrays),
         Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
         Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),
         Layer::Accuracy(layer) => accuracy::compute(layer, ctx, sub, arrays),

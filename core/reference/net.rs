@@ -150,6 +150,7 @@ impl<T: Real> ReferenceNet<T> {
             tops: &self.net.top_shapes(id),
             loss_weights: &layer.loss_weights,
             draw: Draw { layer: id.0 as u32, ..self.draw },
+            share: self.net.share,
         };
         compute(&ctx, sub, &mut arrays);
         for operand in accesses.writes {

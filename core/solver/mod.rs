@@ -2,9 +2,11 @@
 
 pub mod easgd;
 mod policy;
+mod running_sum;
 mod sgd;
 
 pub use policy::Policy;
+pub use running_sum::add_to_running_sum;
 pub use sgd::{Decay, Elastic, SgdRule, Step, update};
 
 use crate::site::Site;

@@ -12,7 +12,8 @@ use watchdog::must_end;
 
 /// Payloads with a meaning of their own; all others are only recorded.
 const PANIC: u64 = 1 << 40;
-const PANIC_AFTER: u64 = 2 << 40;
+/// Comes behind another entry and notes whether all of that one's grains are done.
+const AFTER: u64 = 2 << 40;
 const GATE: u64 = 3 << 40;
 
 /// Records what runs.
@@ -23,7 +24,7 @@ struct Recorder {
     waiting: AtomicBool,
     order: Mutex<Vec<u64>>,
     grains: AtomicU32,
-    combined: AtomicU32,
+    after: AtomicU32,
     early: AtomicU64,
     expected: AtomicU32,
 }
@@ -39,21 +40,19 @@ impl Work for Recorder {
                     std::thread::yield_now();
                 }
             }
+            AFTER => {
+                if self.grains.load(Ordering::Relaxed) < self.expected.load(Ordering::Relaxed) {
+                    self.early.fetch_add(1, Ordering::Relaxed);
+                }
+                self.after.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
             _ => {}
         }
         if grain == 0 {
             self.order.lock().expect("a sound lock").push(payload);
         }
         self.grains.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn combine(&self, _: usize, payload: u64) {
-        assert_ne!(payload, PANIC_AFTER, "combine is broken");
-        let expected = self.expected.load(Ordering::Relaxed);
-        if self.grains.load(Ordering::Relaxed) < expected {
-            self.early.fetch_add(1, Ordering::Relaxed);
-        }
-        self.combined.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -89,12 +88,6 @@ fn a_panic_in_a_grain_fails_the_worker() {
     for threads in [1, 2, 3] {
         assert_eq!(failure_of(PANIC, threads), (None, Some("grain 1 is broken".into())));
     }
-}
-
-#[test]
-fn a_panic_after_the_last_grain_fails_the_worker() {
-    let (before, after) = failure_of(PANIC_AFTER, 2);
-    assert!(before.is_none() && after.is_some_and(|reason| reason.contains("combine is broken")));
 }
 
 /// One thread finds all lanes full: it empties them in the order of their priorities.
@@ -143,21 +136,26 @@ fn a_wait_at_the_end_of_a_lane_ends() {
 }
 
 #[test]
-fn every_grain_runs_once_and_combine_comes_last() {
+fn every_grain_runs_once_and_the_next_entry_comes_after_all() {
     for threads in [1, 2, 3, 8] {
         must_end("a crew", move || {
             let (lanes, recorder, _crews) = start(1, threads, 100);
             for round in 1..=500 {
                 recorder.expected.fetch_add(7, Ordering::Relaxed);
                 let ticket = lanes.push_task(0, 5, 7).unwrap();
+                lanes.push_task(0, AFTER, 2).unwrap();
                 lanes.wait_idle(0);
                 assert!(lanes.is_done(ticket));
                 assert_eq!(recorder.grains.load(Ordering::Relaxed), 7 * round);
-                assert_eq!(recorder.combined.load(Ordering::Relaxed), round);
+                assert_eq!(recorder.after.load(Ordering::Relaxed), 2 * round);
                 let (start, end) = lanes.span(ticket);
                 assert!(start <= end, "{start} to {end}");
             }
-            assert_eq!(recorder.early.load(Ordering::Relaxed), 0, "combine ran before the last grain");
+            assert_eq!(
+                recorder.early.load(Ordering::Relaxed),
+                0,
+                "an entry started before the one before it was done"
+            );
         });
     }
 }

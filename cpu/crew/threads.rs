@@ -14,8 +14,6 @@ pub(crate) const LANES: usize = 4;
 pub(crate) trait Work: Send + Sync {
     /// Runs one grain of what was pushed as `payload` on a device.
     fn run(&self, device: usize, payload: u64, grain: usize, scratch: &mut [f32]);
-    /// Runs once after the last grain.
-    fn combine(&self, device: usize, payload: u64);
 }
 
 /// A lane of a quadrant with the times of its latest entries.
@@ -167,10 +165,6 @@ impl Lanes {
                 return false;
             }
             if lane.queue.finish(seq) {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work.combine(device, payload))) {
-                    self.fail(describe_panic(&*panic));
-                    return false;
-                }
                 span.1.store(self.now(), Ordering::Relaxed);
                 let empty = lane.queue.advance(seq);
                 self.finished(empty);

@@ -11,7 +11,7 @@ pub fn fused_multiply_adds(isa: Isa, rounds: usize, sink: &mut f32) -> u64 {
             #[target_feature(enable = "avx2,fma")]
             unsafe fn run(rounds: usize, sink: &mut f32) -> u64 {
                 // SAFETY: the CPU has the features: checked by the caller.
-                unsafe { chains::<super::gemm::x86::Avx2>(rounds, sink) }
+                unsafe { chains::<super::simd::Avx2>(rounds, sink) }
             }
             // SAFETY: the tier is available.
             unsafe { run(rounds, sink) }
@@ -21,7 +21,7 @@ pub fn fused_multiply_adds(isa: Isa, rounds: usize, sink: &mut f32) -> u64 {
             #[target_feature(enable = "avx512f")]
             unsafe fn run(rounds: usize, sink: &mut f32) -> u64 {
                 // SAFETY: the CPU has the features: checked by the caller.
-                unsafe { chains::<super::gemm::x86::Avx512f>(rounds, sink) }
+                unsafe { chains::<super::simd::Avx512f>(rounds, sink) }
             }
             // SAFETY: the tier is available.
             unsafe { run(rounds, sink) }
@@ -35,7 +35,7 @@ const CHAINS: usize = 12;
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn chains<S: super::gemm::Simd>(rounds: usize, sink: &mut f32) -> u64 {
+unsafe fn chains<S: super::simd::Simd>(rounds: usize, sink: &mut f32) -> u64 {
     // SAFETY: the CPU has the instruction set of `S` by contract; the store has room.
     unsafe {
         let (scale, add) = (S::splat(0.999_999), S::splat(*sink));

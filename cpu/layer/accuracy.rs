@@ -3,7 +3,7 @@
 use quadrille_core::layer::{Accuracy, ClassView, Layer, Operand, SubTask};
 
 use super::softmax_loss::Truth;
-use super::{Binder, Grain, LayerKernel};
+use super::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Rows {
@@ -26,8 +26,8 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 }
 
 impl LayerKernel for Rows {
-    fn grains(&self, _: SubTask) -> usize {
-        1
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(1)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

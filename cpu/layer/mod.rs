@@ -1,19 +1,23 @@
 //! How the CPU does each layer: one file per layer family, chosen through an ordered list.
 
 mod accuracy;
+mod bind;
 mod convolution;
 mod inner_product;
+mod layout_pass;
 mod pooling;
 mod reference;
 mod relu;
+mod reorder;
 mod select;
 mod softmax;
 mod softmax_loss;
 mod split;
 mod update;
 
-pub use select::Choice;
-pub(crate) use select::{Binder, bind};
+pub use bind::Choice;
+pub(crate) use bind::{Binder, Bound, bind};
+pub use select::implementations;
 pub(crate) use update::Update;
 
 use std::ops::Range;
@@ -21,6 +25,7 @@ use std::ops::Range;
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
 
+use crate::crew::MAX_GRAINS;
 use crate::memory::Memory;
 
 /// What a thread gets with a grain.
@@ -31,6 +36,8 @@ pub(crate) struct Grain<'a> {
     pub index: usize,
     /// Of how many.
     pub grains: usize,
+    /// In which stage of the task.
+    pub stage: usize,
     /// Memory of the thread's own, as long as the kernel asked for.
     pub scratch: &'a mut [f32],
     /// What changes from step to step.
@@ -56,11 +63,12 @@ pub(crate) fn share(count: usize, index: usize, shares: usize) -> Range<usize> {
 /// How one layer is computed: the five methods of every backend's layers. A kernel is bound to one layer of one
 /// net and knows where its arrays lie.
 ///
-/// The cut into grains is the kernel's, a function of shapes and machine table only. Each grain writes what no
-/// other grain of its task touches; `combine` runs once when all are done, for what needs them all.
+/// A sub-task is done in one or several stages; all grains of a stage are done before the next one begins, since they
+/// are entries of one in-order lane. The cut into grains is the kernel's, a function of shapes and machine table only.
+/// Each grain writes what no other grain of its stage touches.
 pub(crate) trait LayerKernel: Send + Sync {
-    /// Grains of a sub-task, at least 1.
-    fn grains(&self, sub: SubTask) -> usize;
+    /// Grains of each stage of a sub-task: at least one stage and at most [`MAX_STAGES`], each of at least 1 grain.
+    fn stages(&self, sub: SubTask) -> Stages;
 
     /// Elements of scratch that a thread needs for a grain.
     fn scratch(&self) -> usize {
@@ -79,12 +87,60 @@ pub(crate) trait LayerKernel: Send + Sync {
     /// Computes the gradient of the bias.
     fn grad_bias(&self, _grain: &mut Grain<'_>) {}
 
-    /// Applies the solver's rule to the layer's parameters; a kernel that fuses it with the weight gradient
-    /// overrides this.
-    fn update(&self, rule: &Update, grain: &mut Grain<'_>) {
-        rule.run(grain);
+    /// Computes one of the four.
+    fn compute(&self, sub: SubTask, grain: &mut Grain<'_>) {
+        match sub {
+            SubTask::Forward => self.forward(grain),
+            SubTask::GradActivation => self.grad_activation(grain),
+            SubTask::GradWeight => self.grad_weight(grain),
+            SubTask::GradBias => self.grad_bias(grain),
+            SubTask::AddShared
+            | SubTask::Update
+            | SubTask::Load
+            | SubTask::Accumulate
+            | SubTask::Broadcast => {}
+        }
+    }
+}
+
+/// Most stages of a task.
+pub(crate) const MAX_STAGES: usize = 4;
+
+/// The grains of each stage of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stages {
+    grains: [u32; MAX_STAGES],
+    count: usize,
+}
+
+impl Stages {
+    /// One stage of `grains` grains.
+    pub fn one(grains: usize) -> Self {
+        Self { grains: [0; MAX_STAGES], count: 0 }.then(grains)
     }
 
-    /// Runs once after the last grain of `sub`.
-    fn combine(&self, _sub: SubTask, _memory: &Memory) {}
+    /// One more stage.
+    ///
+    /// # Panics
+    /// If there are [`MAX_STAGES`] already.
+    pub fn then(mut self, grains: usize) -> Self {
+        self.grains[self.count] = grains.clamp(1, MAX_GRAINS as usize) as u32;
+        self.count += 1;
+        self
+    }
+
+    /// The stages of `self` and then those of `next`.
+    pub fn followed_by(self, next: Self) -> Self {
+        next.iter().fold(self, |stages, grains| stages.then(grains as usize))
+    }
+
+    /// Grains of each stage.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.grains.into_iter().take(self.count)
+    }
+
+    /// Number of stages.
+    pub fn len(&self) -> usize {
+        self.count
+    }
 }

@@ -9,7 +9,7 @@ use quadrille_core::reference::{Arrays, Context, compute};
 use quadrille_core::rng::Draw;
 use quadrille_core::shape::Shape;
 
-use super::{Binder, Grain, LayerKernel};
+use super::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Reference {
@@ -18,6 +18,7 @@ struct Reference {
     bottoms: Vec<Shape>,
     tops: Vec<Shape>,
     loss_weights: Vec<f32>,
+    share: f32,
     subs: Vec<(SubTask, Accesses)>,
     spans: Vec<(Operand, Span)>,
 }
@@ -35,6 +36,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         bottoms: net.bottom_shapes(id),
         tops: net.top_shapes(id),
         loss_weights: binder.layer().loss_weights.clone(),
+        share: net.share,
         subs,
         spans,
     }))
@@ -67,6 +69,7 @@ impl Reference {
                 layer: self.id.0 as u32,
                 first_image: grain.first_image as u64,
             },
+            share: self.share,
         };
         compute(&context, sub, &mut arrays);
         for operand in &accesses.writes {
@@ -79,8 +82,8 @@ impl Reference {
 }
 
 impl LayerKernel for Reference {
-    fn grains(&self, _: SubTask) -> usize {
-        1
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(1)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

@@ -2,7 +2,7 @@
 
 use quadrille_core::layer::{ClassView, Layer, Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel};
+use super::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Rows {
@@ -46,8 +46,8 @@ pub(super) fn softmax(view: &ClassView, x: &[f32], y: &mut [f32]) {
 }
 
 impl LayerKernel for Rows {
-    fn grains(&self, _: SubTask) -> usize {
-        self.grains
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(self.grains)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

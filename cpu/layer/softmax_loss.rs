@@ -3,8 +3,8 @@
 use quadrille_core::layer::{ClassView, Layer, Operand, SoftmaxWithLoss, SubTask};
 
 use super::softmax::softmax;
-use super::{Binder, Grain, LayerKernel};
-use crate::memory::{Memory, Span};
+use super::{Binder, Grain, LayerKernel, Stages};
+use crate::memory::Span;
 
 struct Rows {
     layer: SoftmaxWithLoss,
@@ -78,32 +78,11 @@ impl Rows {
         let valid = labels.iter().filter(|l| self.truth(**l) != Truth::Ignored).count();
         self.layer.divisor(&self.view, valid)
     }
-}
-
-impl LayerKernel for Rows {
-    fn grains(&self, _: SubTask) -> usize {
-        self.grains
-    }
-
-    fn forward(&self, grain: &mut Grain<'_>) {
-        for n in grain.share(self.view.outer) {
-            // SAFETY: grains have rows of their own.
-            let (x, p) = unsafe {
-                (
-                    grain.memory.read(self.scores.part(self.row(n))),
-                    grain.memory.write(self.probabilities.part(self.row(n))),
-                )
-            };
-            softmax(&self.view, x, p);
-        }
-    }
 
     /// The loss: `−Σ log max(p, smallest positive) / divisor`. A label that names no class gives NaN.
-    fn combine(&self, sub: SubTask, memory: &Memory) {
-        if sub != SubTask::Forward {
-            return;
-        }
-        // SAFETY: all grains of the task are done, and the caller is the only one to combine.
+    fn add_up(&self, grain: &Grain<'_>) {
+        let memory = grain.memory;
+        // SAFETY: the stage's only grain.
         let (labels, p, loss, copy) = unsafe {
             (
                 memory.read(self.labels),
@@ -128,6 +107,29 @@ impl LayerKernel for Rows {
         loss[0] = sum / self.divisor(labels);
         if let Some(copy) = copy {
             copy.copy_from_slice(p);
+        }
+    }
+}
+
+impl LayerKernel for Rows {
+    fn stages(&self, sub: SubTask) -> Stages {
+        let rows = Stages::one(self.grains);
+        if sub == SubTask::Forward { rows.then(1) } else { rows }
+    }
+
+    fn forward(&self, grain: &mut Grain<'_>) {
+        if grain.stage == 1 {
+            return self.add_up(grain);
+        }
+        for n in grain.share(self.view.outer) {
+            // SAFETY: grains have rows of their own.
+            let (x, p) = unsafe {
+                (
+                    grain.memory.read(self.scores.part(self.row(n))),
+                    grain.memory.write(self.probabilities.part(self.row(n))),
+                )
+            };
+            softmax(&self.view, x, p);
         }
     }
 

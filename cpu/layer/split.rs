@@ -2,7 +2,7 @@
 
 use quadrille_core::layer::{Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel};
+use super::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Stream {
@@ -22,8 +22,8 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 }
 
 impl LayerKernel for Stream {
-    fn grains(&self, _: SubTask) -> usize {
-        self.grains
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(self.grains)
     }
 
     /// The tops lie in the bottom's memory.

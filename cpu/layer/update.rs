@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use quadrille_core::device::Packed;
-use quadrille_core::net::{LayerId, Net};
-use quadrille_core::solver::{Elastic, SgdRule, Step, update};
+use quadrille_core::net::{LayerId, Net, ParamRule};
+use quadrille_core::solver::{Elastic, SgdRule, Step, add_to_running_sum, update};
 
 use super::Grain;
 use crate::isa::Isa;
@@ -15,6 +15,7 @@ use crate::memory::Memory;
 #[derive(Clone, Debug)]
 struct Piece {
     range: Range<usize>,
+    rule: ParamRule,
     lr_mult: f32,
     decay: f32,
 }
@@ -34,15 +35,14 @@ impl Update {
         let step = Machine::of(isa).grain_elements;
         let mut pieces = Vec::new();
         let this = net.layer(layer);
-        for (_, param) in this.params.iter().enumerate().filter(|(index, _)| this.completes_grad(*index)) {
-            let view = net.params.view(*param);
-            if view.lr_mult == 0.0 {
-                continue;
-            }
+        let completed = this.params.iter().enumerate().filter(|(index, _)| this.completes_grad(*index));
+        let views = completed.map(|(_, param)| net.params.view(*param));
+        for view in views.filter(|v| v.rule != ParamRule::Gradient || v.lr_mult != 0.0) {
             let range = view.range();
             for start in range.clone().step_by(step) {
                 pieces.push(Piece {
                     range: start..(start + step).min(range.end),
+                    rule: view.rule,
                     lr_mult: view.lr_mult,
                     decay: rule.weight_decay * view.decay_mult,
                 });
@@ -60,11 +60,16 @@ impl Update {
     pub fn run(&self, grain: &mut Grain<'_>) {
         let Some(piece) = self.pieces.get(grain.index) else { return };
         let span = |packed| Memory::packed(packed, piece.range.clone());
-        // SAFETY: the update's accesses are these four buffers; pieces of different grains do not overlap.
-        let (weight, gradient, history, centre) = unsafe {
+        // SAFETY: the update's accesses are these two buffers; pieces of different grains do not overlap.
+        let (weight, gradient) = unsafe {
+            (grain.memory.write(span(Packed::Weights)), grain.memory.read(span(Packed::Gradients)))
+        };
+        if let ParamRule::RunningSum { fraction } = piece.rule {
+            return add_to_running_sum(fraction, weight, gradient);
+        }
+        // SAFETY: the update of a trained parameter accesses these two, too.
+        let (history, centre) = unsafe {
             (
-                grain.memory.write(span(Packed::Weights)),
-                grain.memory.read(span(Packed::Gradients)),
                 grain.memory.write(span(Packed::Histories)),
                 self.elastic.then(|| grain.memory.read(span(Packed::Centre))),
             )

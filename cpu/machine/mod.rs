@@ -8,6 +8,8 @@ use crate::isa::Isa;
 /// The constants of one tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
+    /// Channels of a block of the blocked layout: the floats of a vector.
+    pub channel_block: usize,
     /// Rows of the register tile of a matrix product.
     pub tile_rows: usize,
     /// Columns of the register tile.
@@ -18,6 +20,22 @@ pub struct Machine {
     pub block_columns: usize,
     /// Rows of a packed block.
     pub block_rows: usize,
+    /// Bytes of packed weights that stay in the first-level cache while the pixels of a grain pass by.
+    pub chunk_bytes: usize,
+    /// Bytes of input that stay in the second-level cache while the tiles of output channels pass by.
+    pub strip_bytes: usize,
+    /// Pixels of a block in a weight's gradient: their gradients stay in the first-level cache.
+    pub gradient_pixels: usize,
+    /// Most bytes of partial sums of a weight's gradient.
+    pub partial_bytes: usize,
+    /// Steps of depth of an inner product's forward: a few rows of weights stay in the first-level cache.
+    pub inner_depth: usize,
+    /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
+    pub inner_columns: usize,
+    /// Rows of weights of an inner product's ∇A that are worked on together.
+    pub inner_rows: usize,
+    /// Grains of a task that is large enough: a few for each thread of a quadrant.
+    pub task_grains: usize,
     /// Floating-point operations that are worth a grain of their own.
     pub grain_flops: u64,
     /// Elements of a streaming operation (ReLU, update) that are worth a grain of their own.
@@ -30,11 +48,20 @@ pub struct Machine {
 
 /// Common to all tiers until measured otherwise: grains of some 10 to 50 microseconds.
 const BASE: Machine = Machine {
+    channel_block: 1,
     tile_rows: 4,
     tile_columns: 8,
     block_depth: 256,
     block_columns: 512,
     block_rows: 96,
+    chunk_bytes: 20 << 10,
+    strip_bytes: 256 << 10,
+    gradient_pixels: 224,
+    partial_bytes: 32 << 20,
+    inner_depth: 512,
+    inner_columns: 256,
+    inner_rows: 64,
+    task_grains: 64,
     grain_flops: 1 << 20,
     grain_elements: 1 << 14,
     reduction_grains: 8,
@@ -42,11 +69,18 @@ const BASE: Machine = Machine {
 };
 
 /// AVX2: 6 × 16 uses 12 of 16 registers for sums.
-const AVX2: Machine = Machine { tile_rows: 6, tile_columns: 16, grain_flops: 1 << 21, ..BASE };
+const AVX2: Machine =
+    Machine { channel_block: 8, tile_rows: 6, tile_columns: 16, grain_flops: 1 << 21, ..BASE };
 
 /// AVX-512F: 14 × 32 uses 28 of 32 registers for sums.
-const AVX512F: Machine =
-    Machine { tile_rows: 14, tile_columns: 32, block_rows: 112, grain_flops: 1 << 22, ..BASE };
+const AVX512F: Machine = Machine {
+    channel_block: 16,
+    tile_rows: 14,
+    tile_columns: 32,
+    block_rows: 112,
+    grain_flops: 1 << 22,
+    ..BASE
+};
 
 impl Machine {
     /// The table of a tier.

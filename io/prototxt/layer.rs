@@ -4,8 +4,8 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    Accuracy, ContrastiveLoss, Data, Dropout, Filler, InnerProduct, Input, Layer, Normalization, Relu,
-    Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
+    Accuracy, BatchNorm, ContrastiveLoss, Data, Dropout, Eltwise, EltwiseOperation, Filler, InnerProduct,
+    Input, Layer, Normalization, Relu, Scale, Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
@@ -14,19 +14,20 @@ use super::arrange;
 use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
 use super::window;
+use crate::schema::eltwise_parameter::EltwiseOp;
 use crate::schema::loss_parameter::NormalizationMode;
 use crate::schema::param_spec::DimCheckMode;
 use crate::schema::{
-    self, ContrastiveLossParameter, DataParameter, DropoutParameter, InnerProductParameter, LayerParameter,
-    LossParameter, NetStateRule, TransformationParameter,
+    self, BatchNormParameter, ContrastiveLossParameter, DataParameter, DropoutParameter, EltwiseParameter,
+    InnerProductParameter, LayerParameter, LossParameter, NetStateRule, ScaleParameter,
+    TransformationParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 45] = [
+const CAFFE_TYPES: [&str; 42] = [
     "AbsVal",
     "ArgMax",
     "BNLL",
-    "BatchNorm",
     "BatchReindex",
     "Bias",
     "Clip",
@@ -34,7 +35,6 @@ const CAFFE_TYPES: [&str; 45] = [
     "Deconvolution",
     "DummyData",
     "ELU",
-    "Eltwise",
     "Embed",
     "EuclideanLoss",
     "Exp",
@@ -59,7 +59,6 @@ const CAFFE_TYPES: [&str; 45] = [
     "Reduction",
     "Reshape",
     "SPP",
-    "Scale",
     "Sigmoid",
     "SigmoidCrossEntropyLoss",
     "Silence",
@@ -161,6 +160,9 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "Pooling" => (&["pooling_param"], window::pooling(parameter)),
         "InnerProduct" => (&["inner_product_param"], inner_product(parameter)),
         "ReLU" => (&["relu_param"], relu(parameter)),
+        "BatchNorm" => (&["batch_norm_param"], batch_norm(parameter)),
+        "Scale" => (&["scale_param"], scale(parameter)),
+        "Eltwise" => (&["eltwise_param"], eltwise(parameter)),
         "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
         "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], softmax_with_loss(parameter)),
         "Concat" => (&["concat_param"], arrange::concat(parameter)),
@@ -347,6 +349,62 @@ fn inner_product(parameter: &LayerParameter) -> Result<Layer, Fault> {
 fn relu(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let slope = parameter.relu_param.as_ref().map_or(0.0, |p| p.negative_slope());
     Ok(Layer::Relu(Relu { negative_slope: finite(slope, "relu_param.negative_slope")? }))
+}
+
+fn batch_norm(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.batch_norm_param.unwrap_or_default();
+    let BatchNormParameter { use_global_stats, moving_average_fraction: _, eps: _ } = param;
+    let fraction = param.moving_average_fraction();
+    Ok(Layer::BatchNorm(BatchNorm {
+        use_global_stats,
+        moving_average_fraction: finite(fraction, "batch_norm_param.moving_average_fraction")?,
+        eps: finite(param.eps(), "batch_norm_param.eps")?,
+    }))
+}
+
+fn scale(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.scale_param.clone().unwrap_or_default();
+    let ScaleParameter { axis: _, num_axes: _, filler, bias_term: _, bias_filler } = &param;
+    Ok(Layer::Scale(Scale {
+        bottoms: parameter.bottom.len(),
+        axis: param.axis(),
+        num_axes: param.num_axes(),
+        bias: param.bias_term(),
+        // Without a filler the layer starts as the identity.
+        filler: match filler {
+            None => Filler::Constant(1.0),
+            filler => flat_filler(filler.as_ref(), "scale_param.filler")?,
+        },
+        bias_filler: flat_filler(bias_filler.as_ref(), "scale_param.bias_filler")?,
+    }))
+}
+
+fn eltwise(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.eltwise_param.clone().unwrap_or_default();
+    let EltwiseParameter { operation: _, coeff, stable_prod_grad: _ } = &param;
+    let (bottoms, field) = (parameter.bottom.len(), "eltwise_param.coeff");
+    let operation = param.operation();
+    if operation == EltwiseOp::Prod && !coeff.is_empty() {
+        return Err(Fault::new(field, "a product takes no coefficients")
+            .hint("remove them, or write operation: SUM for a weighted sum"));
+    }
+    if !coeff.is_empty() && coeff.len() != bottoms {
+        let given = coeff.len();
+        return Err(Fault::new(
+            field,
+            format!("{given} given for {bottoms} bottoms; expected none, or one for each"),
+        ));
+    }
+    for value in coeff {
+        finite(*value, field)?;
+    }
+    let operation = match operation {
+        EltwiseOp::Prod => EltwiseOperation::Product { stable_gradient: param.stable_prod_grad() },
+        EltwiseOp::Sum => EltwiseOperation::Sum { coefficients: coeff.clone() },
+        // As in Caffe, coefficients of a maximum change nothing.
+        EltwiseOp::Max => EltwiseOperation::Max,
+    };
+    Ok(Layer::Eltwise(Eltwise { bottoms, operation }))
 }
 
 fn softmax_axis(parameter: &LayerParameter) -> i32 {

@@ -6,4 +6,5 @@ mod determinism;
 mod interruption;
 mod layer_times;
 mod layers;
+mod normalization;
 mod training;

@@ -1,8 +1,8 @@
 //! Networks that several test files use.
 
 use quadrille_core::layer::{
-    Accuracy, ContrastiveLoss, Convolution, Data, Filler, InnerProduct, Layer, PoolMethod, Pooling, Relu,
-    Slice, SoftmaxWithLoss, Transform, VarianceNorm,
+    Accuracy, BatchNorm, ContrastiveLoss, Convolution, Data, Eltwise, EltwiseOperation, Filler, InnerProduct,
+    Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform, VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::task::Tile;
@@ -121,6 +121,37 @@ pub fn siamese_net(batch: usize) -> NetSpec {
         |name: &str, one, other| LayerSpec::new(name, contrast.clone(), &[one, other, "label"], &[name]);
     layers.extend([loss("loss_ab", "feat_a", "feat_b"), loss("loss_bc", "feat_b", "feat_c")]);
     network("siamese", layers)
+}
+
+/// Layers with running sums: in place below a scale and a ReLU, on a branch that leads to no loss, and one that
+/// keeps its sums; a sum of two branches.
+pub fn normalizing_net(batch: usize) -> NetSpec {
+    let norm = |use_global_stats| {
+        Layer::BatchNorm(BatchNorm { use_global_stats, moving_average_fraction: 0.9, eps: 1e-5 })
+    };
+    let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+    let scale = Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler };
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new() };
+    network(
+        "normalizing",
+        vec![
+            data(batch, 1, 12),
+            LayerSpec::new("aside", norm(None), &["data"], &["aside"]),
+            LayerSpec::new("conv1", convolution(3, 3), &["data"], &["conv1"]),
+            LayerSpec::new("bn1", norm(None), &["conv1"], &["conv1"]),
+            LayerSpec::new("scale1", Layer::Scale(scale), &["conv1"], &["conv1"]),
+            LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["conv1"], &["conv1"]),
+            LayerSpec::new("bn2", norm(Some(true)), &["conv1"], &["bn2"]),
+            LayerSpec::new(
+                "sum",
+                Layer::Eltwise(Eltwise { bottoms: 2, operation }),
+                &["conv1", "bn2"],
+                &["sum"],
+            ),
+            LayerSpec::new("ip", inner_product(5), &["sum"], &["ip"]),
+            LayerSpec::new("loss", loss(), &["ip", "label"], &["loss"]),
+        ],
+    )
 }
 
 /// One net a device: the mini-batch of `spec` cut into near-equal tiles.

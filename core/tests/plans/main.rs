@@ -3,7 +3,7 @@
 mod common;
 mod sharing;
 
-use common::{branching_net, lenet, nets, siamese_net};
+use common::{branching_net, lenet, nets, normalizing_net, siamese_net};
 use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
@@ -22,7 +22,7 @@ fn plan(nets: &[Net], stage: Stage) -> Plan {
 
 fn every_case() -> Vec<(Vec<Net>, Plan)> {
     let mut cases = Vec::new();
-    for spec in [lenet(8), branching_net(8), siamese_net(8)] {
+    for spec in [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)] {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
             for stage in STAGES {
@@ -45,10 +45,39 @@ fn every_plan_that_is_made_is_accepted() {
     }
 }
 
+/// What adds to running sums is planned in TRAIN, also off the way to the loss, and nowhere else. Its update asks
+/// for no history and no centre.
+#[test]
+fn running_sums_are_summed_and_updated_like_gradients() {
+    let nets = nets(&normalizing_net(8), Phase::Train, 2);
+    let options = PlanOptions { stage: Stage::Iteration, elastic: true, chunk_layers: 1 };
+    let plan = Plan::build(&nets, options).expect("a plan");
+    let of = |name: &str, sub: SubTask| -> Vec<_> {
+        let is_it =
+            |n: &&quadrille_core::plan::Node| n.task.sub == sub && nets[0].layer(n.task.layer).name == name;
+        plan.nodes.iter().filter(is_it).collect()
+    };
+    for name in ["aside", "bn1"] {
+        let terms = [SubTask::GradWeight, SubTask::Accumulate, SubTask::Broadcast, SubTask::Update];
+        assert_eq!(terms.map(|sub| of(name, sub).len()), [2, 1, 1, 2], "{name}");
+        let update = of(name, SubTask::Update)[0];
+        let sums_only = |place: &quadrille_core::task::Place| {
+            matches!(place.buffer, Buffer::Weight(_) | Buffer::Gradient(_))
+        };
+        assert_eq!((update.reads.len(), update.writes.len()), (6, 3), "{name}");
+        assert!(update.reads.iter().chain(&update.writes).all(sums_only), "{name}");
+    }
+    assert!(of("aside", SubTask::GradActivation).is_empty());
+    assert!(of("bn2", SubTask::GradWeight).is_empty() && of("bn2", SubTask::Update).is_empty());
+    assert_eq!(of("bn2", SubTask::GradActivation).len(), 2);
+}
+
 #[test]
 fn test_phase_plans_are_accepted() {
-    let nets = nets(&lenet(8), Phase::Test, 2);
-    assert_eq!(check(&plan(&nets, Stage::Forward), &nets), Ok(()));
+    for spec in [lenet(8), normalizing_net(8)] {
+        let nets = nets(&spec, Phase::Test, 2);
+        assert_eq!(check(&plan(&nets, Stage::Forward), &nets), Ok(()));
+    }
 }
 
 /// Every single wait that the planner left in is needed: without it there is a race.

@@ -1,6 +1,7 @@
 //! One layer on given bottoms, with random arrays, and its gradients by finite differences.
 
 use quadrille_core::layer::{Convolution, Filler, InnerProduct, Layer, Operand, SubTask};
+use quadrille_core::net::ParamRule;
 use quadrille_core::reference::{Arrays, Context, Real, compute};
 use quadrille_core::rng::{Draw, Purpose, Stream};
 use quadrille_core::shape::Shape;
@@ -28,7 +29,7 @@ impl Case {
 
     pub fn context(&self) -> Context<'_> {
         let Self { layer, bottoms, tops, loss_weights, draw } = self;
-        Context { layer, bottoms, tops, loss_weights, draw: *draw }
+        Context { layer, bottoms, tops, loss_weights, draw: *draw, share: 1.0 }
     }
 
     fn shape(&self, operand: Operand) -> Shape {
@@ -72,11 +73,14 @@ impl Case {
     /// Random bottoms and parameters; `labels`, if there are any, are the last bottom.
     pub fn random(&self, seed: u64, labels: &[f64]) -> Arrays<f64> {
         let mut arrays = Arrays::new();
-        for (i, bottom) in self.bottoms.iter().enumerate() {
-            arrays.insert(Operand::Bottom(i), distinct(seed + 50 * i as u64, bottom.count()));
+        // Distinct over all bottoms, since some layers compare them.
+        let drawn = self.bottoms.len() - usize::from(!labels.is_empty());
+        let mut values = distinct(seed, self.bottoms[..drawn].iter().map(Shape::count).sum()).into_iter();
+        for (i, bottom) in self.bottoms[..drawn].iter().enumerate() {
+            arrays.insert(Operand::Bottom(i), values.by_ref().take(bottom.count()).collect());
         }
         if !labels.is_empty() {
-            arrays.insert(Operand::Bottom(self.bottoms.len() - 1), labels.to_vec());
+            arrays.insert(Operand::Bottom(drawn), labels.to_vec());
         }
         for (i, param) in self.layer.infer(&self.bottoms).expect("possible").params.iter().enumerate() {
             arrays.insert(Operand::Param(i), distinct(seed + 100 + i as u64, param.shape.count()));
@@ -84,9 +88,9 @@ impl Case {
         arrays
     }
 
-    /// Compares every gradient of the layer with central differences of `J = Σ dY · Y` (for a loss, `J` is the
-    /// weighted loss), for random dY. `third` bounds the third derivatives of a top by an input; 0 for layers that
-    /// are linear in each single input.
+    /// Compares every gradient of the layer with central differences of `J = Σ dY · Y` (for a loss, `J` is the weighted
+    /// loss), for random dY; terms of running sums are no gradients. `third` bounds the third derivatives of a top by
+    /// an input; 0 for layers that are linear in each single input.
     ///
     /// The bound: the truncation `h²/6 · Σ|dY| · third`, and what rounding does to the difference of two values of
     /// `J` over `2h`.
@@ -102,18 +106,18 @@ impl Case {
         for sub in [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias] {
             let Some(accesses) = self.layer.accesses(sub) else { continue };
             self.run(sub, &mut arrays);
-            for gradient in accesses.writes {
-                self.check_gradient(&objective, &arrays, gradient, third);
+            for written in accesses.writes {
+                self.check_gradient(&objective, &arrays, written, third);
             }
         }
     }
 
-    /// Compares one gradient with central differences.
+    /// Compares one gradient, if `written` is one, with central differences.
     fn check_gradient(&self, objective: &Objective, arrays: &Arrays<f64>, written: Operand, third: f64) {
         let input = match written {
             Operand::BottomGrad(i) => Operand::Bottom(i),
-            Operand::ParamGrad(i) => Operand::Param(i),
-            other => panic!("{other:?} is no gradient"),
+            Operand::ParamGrad(i) if self.layer.param_rule() == ParamRule::Gradient => Operand::Param(i),
+            _ => return,
         };
         let gradient = arrays.get(written);
         let bound = H * H / 6.0 * objective.weight * third + objective.rounding(self, arrays) / H;
@@ -190,15 +194,17 @@ impl Objective {
         let magnitudes =
             |operand| arrays.find(operand).map(|a| a.iter().map(|v| v.abs()).collect::<Vec<_>>());
         let mut absolute = arrays.clone();
-        for operand in [Operand::Bottom(0), Operand::Param(0), Operand::Param(1)] {
-            if let (Some(values), true) = (magnitudes(operand), case.bottoms.len() == 1) {
+        let params = case.layer.infer(&case.bottoms).expect("possible").params;
+        let inputs =
+            (0..case.bottoms.len()).map(Operand::Bottom).chain((0..params.len()).map(Operand::Param));
+        for operand in inputs.filter(|_| !case.layer.is_loss()) {
+            if let Some(values) = magnitudes(operand) {
                 absolute.insert(operand, values);
             }
         }
         let tops = self.tops(case, &absolute);
         let seeds = self.seeds.iter().flatten().map(|dy| dy.abs());
         let magnitude: f64 = seeds.zip(tops.iter().flatten()).map(|(dy, y)| dy * y.abs()).sum();
-        let params = case.layer.infer(&case.bottoms).expect("possible").params;
         let per_top = params.first().map_or(case.bottoms[0].count(), |p| p.shape.count());
         let terms = per_top + tops.iter().map(Vec::len).sum::<usize>() + 8;
         f64::EPSILON * terms as f64 * (magnitude + self.weight)

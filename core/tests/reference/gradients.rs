@@ -1,8 +1,8 @@
 //! Every gradient of every layer against central differences, over awkward shapes.
 
 use quadrille_core::layer::{
-    Convolution, InnerProduct, Layer, Normalization, PoolMethod, Pooling, Relu, Softmax, SoftmaxWithLoss,
-    Split,
+    BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Layer, Normalization, Operand,
+    PoolMethod, Pooling, Relu, Scale, Softmax, SoftmaxWithLoss, Split,
 };
 
 use crate::case::{Case, convolution, inner_product, labels};
@@ -91,6 +91,79 @@ fn relu_has_the_gradient_of_its_forward() {
         for bottom in [&[7][..], &[2, 3, 4, 5], &[1, 2]] {
             Case::new(Layer::Relu(Relu { negative_slope }), &[bottom]).check_gradients(seed as u64, &[], 0.0);
         }
+    }
+}
+
+/// The smallest deviation of a channel of `x`, a blob of shape (N, C, …).
+fn least_deviation(x: &[f64], dims: &[usize]) -> f64 {
+    let (channels, inner) = (dims[1], dims[2..].iter().product::<usize>());
+    let deviation = |channel: usize| {
+        let own: Vec<f64> = (0..x.len()).filter(|i| i / inner % channels == channel).map(|i| x[i]).collect();
+        let mean = own.iter().sum::<f64>() / own.len() as f64;
+        (own.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / own.len() as f64).sqrt()
+    };
+    (0..channels).map(deviation).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn batch_norm_has_the_gradient_of_its_forward() {
+    let shapes: [&[usize]; 4] = [&[4, 3, 2, 3], &[8, 5], &[1, 2, 3, 4], &[3, 1, 5]];
+    for (seed, dims) in shapes.into_iter().enumerate() {
+        for eps in [1e-5, 0.5] {
+            let layer = BatchNorm { use_global_stats: Some(false), moving_average_fraction: 0.999, eps };
+            let case = Case::new(Layer::BatchNorm(layer), &[dims]);
+            let x = case.random(seed as u64, &[]).get(Operand::Bottom(0)).to_vec();
+            let values = (x.len() / dims[1]) as f64;
+            // With u = x − mean and s = variance + eps, y = u · s^(−½); |u| ≤ √(m·s), |s'| ≤ 2·√(s/m), s'' ≤ 2/m and
+            // s''' = 0, so that |y'''| ≤ |u| · |(s^(−½))'''| + 3 · |(s^(−½))''| ≤ (24 + 12) / (m · s^(3/2)).
+            let third = 36.0 / (values * least_deviation(&x, dims).powi(3));
+            case.check_gradients(seed as u64, &[], third);
+        }
+    }
+}
+
+#[test]
+fn scale_has_the_gradients_of_its_forward() {
+    let x: &[usize] = &[2, 3, 4, 2];
+    let cases: [(i32, i32, Option<&[usize]>); 9] = [
+        (1, 1, None),
+        (0, 2, None),
+        (2, -1, None),
+        (0, -1, None),
+        (-1, 1, None),
+        (1, 0, None),
+        (1, 1, Some(&[3, 4])),
+        (0, 1, Some(&[2, 3])),
+        (3, 1, Some(&[])),
+    ];
+    for (seed, (axis, num_axes, factors)) in cases.into_iter().enumerate() {
+        for bias in [true, false] {
+            let bottoms: Vec<&[usize]> = [x].into_iter().chain(factors).collect();
+            let filler = Filler::default();
+            let (filler, bias_filler) = (filler.clone(), filler);
+            let layer = Scale { bottoms: bottoms.len(), axis, num_axes, bias, filler, bias_filler };
+            Case::new(Layer::Scale(layer), &bottoms).check_gradients(seed as u64, &[], 0.0);
+        }
+    }
+}
+
+#[test]
+fn eltwise_has_the_gradients_of_its_forward() {
+    let sum = |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec() };
+    let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
+    let cases = [
+        (2, sum(&[])),
+        (3, sum(&[1.0, -0.5, 0.25])),
+        (2, product(true)),
+        (4, product(true)),
+        (3, product(false)),
+        (2, EltwiseOperation::Max),
+        (4, EltwiseOperation::Max),
+    ];
+    for (seed, (bottoms, operation)) in cases.into_iter().enumerate() {
+        let layer = Layer::Eltwise(Eltwise { bottoms, operation });
+        let shapes: Vec<&[usize]> = vec![&[2, 3, 4]; bottoms];
+        Case::new(layer, &shapes).check_gradients(seed as u64, &[], 0.0);
     }
 }
 

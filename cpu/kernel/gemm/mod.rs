@@ -7,7 +7,7 @@
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod x86;
+mod x86;
 
 use crate::isa::Isa;
 use crate::machine::Machine;
@@ -113,24 +113,4 @@ pub fn gemm(isa: Isa, product: &Product<'_>, c: &mut [f32], c_stride: usize, scr
         #[cfg(not(target_arch = "x86_64"))]
         _ => portable::gemm(product, c, c_stride),
     }
-}
-
-/// A vector register of an instruction set.
-///
-/// # Safety
-/// Every method needs a CPU that has the instruction set; loads and stores need `LANES` elements behind the
-/// pointer.
-#[cfg(target_arch = "x86_64")]
-pub(crate) trait Simd {
-    /// The register.
-    type Vector: Copy;
-    /// Floats in it.
-    const LANES: usize;
-    unsafe fn zero() -> Self::Vector;
-    unsafe fn splat(value: f32) -> Self::Vector;
-    unsafe fn load(from: *const f32) -> Self::Vector;
-    unsafe fn store(to: *mut f32, value: Self::Vector);
-    unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a·b + c`, rounded once.
-    unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 }

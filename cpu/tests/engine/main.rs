@@ -7,5 +7,7 @@ mod dropout;
 mod exact;
 mod gemm;
 mod refusals;
+mod running_sums;
 mod sharing;
 mod watchdog;
+mod whole_nets;

@@ -132,7 +132,7 @@ fn forced_kernels_are_taken_or_refused() {
     let worker = made(&[("Convolution", "reference"), ("conv2", "im2col-gemm")]).expect("a worker");
     let chosen =
         |name: &str| worker.choices().iter().find(|c| c.layer == name).expect("a layer").implementation;
-    assert_eq!([chosen("conv1"), chosen("conv2"), chosen("ip1")], ["reference", "im2col-gemm", "gemm"]);
+    assert_eq!([chosen("conv1"), chosen("conv2"), chosen("ip1")], ["reference", "im2col-gemm", "tiles"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod accepted;
 mod compared;
+mod normalization;
 mod refused;
 
 use std::path::{Path, PathBuf};

@@ -5,12 +5,14 @@ use quadrille_core::layer::{Operand, SubTask};
 use quadrille_core::plan::LaneRole;
 use quadrille_core::reference::Arrays;
 use quadrille_core::task::{Task, Tile};
-use quadrille_cpu::{CpuDevice, EngineOptions};
+use quadrille_cpu::isa::Isa;
+use quadrille_cpu::{CpuDevice, EngineOptions, implementations};
 
 use crate::common::{options, tiers, worker};
-use crate::exact::case::{Case, SUBS};
+use crate::exact::case::{BLOCKS, Case, SUBS};
 
-/// Compares all sub-tasks of `cases` with the oracle, with tolerance 0.
+/// Compares all sub-tasks of `cases` with the oracle, with tolerance 0: every implementation on every tier and number
+/// of threads, and once more with bottoms in blocks of channels.
 pub fn exact(test: &str, cases: &[Case]) {
     let tiers = tiers(test);
     for case in cases {
@@ -18,14 +20,33 @@ pub fn exact(test: &str, cases: &[Case]) {
         let mut expected = arrays.clone();
         case.reference(&mut expected);
         for isa in &tiers {
-            for threads in [1, 2, 3] {
-                let how = format!("{case}, {isa}, {threads} threads");
-                let found = run(case, &options(*isa), threads, &arrays);
-                for (sub, operand) in written(case) {
-                    compare(&format!("{sub} {operand:?} of {how}"), case, &expected, &found, operand);
+            for implementation in implementations(&case.net, case.id, *isa) {
+                for threads in [1, 2, 3] {
+                    exact_on(case, implementation, *isa, threads, [&arrays, &expected]);
+                }
+                if let Some(blocked) = case.blocked().filter(|_| *isa != Isa::Portable) {
+                    exact_on(&blocked, implementation, *isa, 2, [&arrays, &expected]);
                 }
             }
         }
+    }
+}
+
+fn exact_on(
+    case: &Case,
+    implementation: &str,
+    isa: Isa,
+    threads: usize,
+    [arrays, expected]: [&Arrays<f32>; 2],
+) {
+    let how = format!("{case}, {implementation} on {isa}, {threads} threads");
+    let mut kernels = vec![(case.net.layer(case.id).name.clone(), implementation.to_owned())];
+    for before in case.net.layers.iter().filter(|l| l.name.starts_with(BLOCKS)) {
+        kernels.push((before.name.clone(), "blocks".to_owned()));
+    }
+    let found = run(case, &EngineOptions { kernels, ..options(isa) }, threads, arrays);
+    for (sub, operand) in written(case) {
+        compare(&format!("{sub} {operand:?} of {how}"), case, expected, &found, operand);
     }
 }
 

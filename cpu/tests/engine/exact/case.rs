@@ -1,6 +1,6 @@
 //! A layer between inputs and a loss, and the arrays that it works on.
 
-use quadrille_core::layer::{Layer, Operand, SubTask};
+use quadrille_core::layer::{Layer, Operand, PoolMethod, Pooling, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetState, Phase, StorageId};
 use quadrille_core::plan::{Plan, Stage};
 use quadrille_core::reference::{Arrays, Context, Real, compute};
@@ -13,11 +13,17 @@ use crate::common::{self, inner_product, input, integers, loss};
 pub const SUBS: [SubTask; 4] =
     [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
 
+/// Begins the names of the layers that leave blocks.
+pub const BLOCKS: &str = "blocks";
+
 /// A layer on bottoms of given shapes.
 pub struct Case {
     pub layer: Layer,
     pub bottoms: Vec<Shape>,
     pub in_place: bool,
+    gradients: bool,
+    /// Whether layers that leave their bottoms in blocks of channels stand before it.
+    pub after_blocks: bool,
     /// Why most of the results may be 0, if they may.
     pub zeros: Option<&'static str>,
     /// Factor of the integers in the tops' gradients, for what is divided later.
@@ -29,11 +35,16 @@ pub struct Case {
 
 impl Case {
     pub fn new(layer: Layer, bottoms: &[&[usize]]) -> Self {
-        Self::build(layer, bottoms, false)
+        Self::build(layer, bottoms, Around { gradients: true, ..Around::default() })
+    }
+
+    /// On images, which need no gradient.
+    pub fn of_images(layer: Layer, bottom: &[usize]) -> Self {
+        Self::build(layer, &[bottom], Around::default())
     }
 
     pub fn in_place(layer: Layer, bottom: &[usize]) -> Self {
-        Self::build(layer, &[bottom], true)
+        Self::build(layer, &[bottom], Around { in_place: true, gradients: true, ..Around::default() })
     }
 
     pub fn zeros(self, why: &'static str) -> Self {
@@ -44,15 +55,25 @@ impl Case {
         Self { scale, ..self }
     }
 
-    fn build(layer: Layer, bottoms: &[&[usize]], in_place: bool) -> Self {
+    fn build(layer: Layer, bottoms: &[&[usize]], around: Around) -> Self {
         let bottoms: Vec<Shape> = bottoms.iter().map(|dims| Shape::new(*dims)).collect();
-        let net = build_net(&layer, &bottoms, in_place);
+        let net = build_net(&layer, &bottoms, around);
         let is_it = |l: &quadrille_core::net::NetLayer| match &layer {
             Layer::Split(_) => matches!(l.layer, Layer::Split(_)) && l.name.starts_with("x0"),
             _ => l.name == "it",
         };
         let id = LayerId(net.layers.iter().position(is_it).expect("the layer is in its net"));
-        Self { layer, bottoms, in_place, zeros: None, scale: 1.0, seed: 1, net, id }
+        let Around { in_place, gradients, after_blocks } = around;
+        Self { layer, bottoms, in_place, gradients, after_blocks, zeros: None, scale: 1.0, seed: 1, net, id }
+    }
+
+    /// The same with its bottoms in blocks of channels, if they are images.
+    pub fn blocked(&self) -> Option<Self> {
+        let bottoms: Vec<&[usize]> = self.bottoms.iter().map(Shape::dims).collect();
+        let Self { in_place, gradients, zeros, scale, seed, .. } = *self;
+        let around = Around { in_place, gradients, after_blocks: true };
+        let case = || Self { zeros, scale, seed, ..Self::build(self.layer.clone(), &bottoms, around) };
+        bottoms.iter().any(|dims| dims.len() == 4).then(case)
     }
 
     pub fn plan(&self) -> Plan {
@@ -113,6 +134,7 @@ impl Case {
                 tops: &self.net.top_shapes(self.id),
                 loss_weights: &self.net.layer(self.id).loss_weights,
                 draw: Draw { layer: self.id.0 as u32, ..Draw::default() },
+                share: self.net.share,
             };
             compute(&ctx, sub, arrays);
         }
@@ -122,15 +144,37 @@ impl Case {
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = if self.in_place { " in place" } else { "" };
+        let place = if self.after_blocks { format!("{place} after blocks") } else { place.to_owned() };
         write!(f, "{:?}{place} on {:?} seed {}", self.layer, self.bottoms, self.seed)
     }
 }
 
+/// What stands around the layer.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    in_place: bool,
+    /// Whether its bottoms get gradients.
+    gradients: bool,
+    /// Whether poolings of single pixels, which leave images as they are, but in blocks, stand before it.
+    after_blocks: bool,
+}
+
 /// Inputs, the layer, and a loss on each of its tops, so that all its gradients exist.
-fn build_net(layer: &Layer, bottoms: &[Shape], in_place: bool) -> Net {
+fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
+    let Around { in_place, gradients, after_blocks } = around;
     let names: Vec<String> = (0..bottoms.len()).map(|i| format!("x{i}")).collect();
-    let mut layers: Vec<LayerSpec> =
-        names.iter().zip(bottoms).map(|(name, shape)| input(name, shape.dims())).collect();
+    let mut layers: Vec<LayerSpec> = Vec::new();
+    for (i, (name, shape)) in names.iter().zip(bottoms).enumerate() {
+        if !after_blocks || shape.axes() != 4 {
+            layers.push(input(name, shape.dims()));
+            continue;
+        }
+        let raw = format!("raw{i}");
+        layers.push(input(&raw, shape.dims()));
+        let (kernel, pad, stride) = (Some([1; 2]), [0; 2], [1; 2]);
+        let identity = Layer::Pooling(Pooling { method: PoolMethod::Max, kernel, pad, stride });
+        layers.push(LayerSpec::new(&format!("{BLOCKS}{i}"), identity, &[&raw], &[name]));
+    }
     let bottoms: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut heads = vec![if in_place { "x0" } else { "top" }];
     match layer {
@@ -154,6 +198,6 @@ fn build_net(layer: &Layer, bottoms: &[Shape], in_place: bool) -> Net {
         layers.push(LayerSpec::new(&name, Layer::InnerProduct(ip), &[head], &[&score]));
         layers.push(LayerSpec::new(&loss_name, loss(-1), &[&score, &label], &[&loss_name]));
     }
-    let spec = common::network(layers, true);
+    let spec = common::network(layers, gradients);
     Net::build(&spec, &NetState::new(phase), 1.0).expect("the case is possible")
 }

@@ -1,7 +1,8 @@
 //! The cases.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, InnerProduct, Layer, Operand, PoolMethod, Pooling, Relu, Softmax, Split,
+    Accuracy, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Layer, Operand, PoolMethod,
+    Pooling, Relu, Scale, Softmax, Split,
 };
 
 use crate::common::{convolution, inner_product, labels, options, tiers};
@@ -39,6 +40,54 @@ fn convolutions_of_awkward_shapes() {
         conv_cases(&convolution(33, [2, 2]), [3, 5, 5]),
     ];
     exact("convolutions", &cases.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn convolutions_of_images() {
+    let of = |n: usize, layer: &Convolution, [c, h, w]: [usize; 3]| {
+        Case::of_images(Layer::Convolution(layer.clone()), &[n, c, h, w])
+    };
+    let layers = [
+        (Convolution { stride: [4, 4], ..convolution(24, [11, 11]) }, [3, 43, 39]),
+        (Convolution { stride: [2, 2], pad: [3, 3], bias: false, ..convolution(16, [7, 7]) }, [3, 21, 33]),
+        (Convolution { pad: [1, 1], ..convolution(35, [3, 3]) }, [3, 17, 18]),
+        (convolution(20, [5, 5]), [1, 28, 28]),
+        (Convolution { pad: [2, 2], dilation: [2, 1], ..convolution(7, [3, 5]) }, [4, 9, 31]),
+        (Convolution { group: 3, ..convolution(48, [2, 2]) }, [3, 6, 6]),
+    ];
+    let cases = BATCHES.into_iter().flat_map(|n| layers.iter().map(move |(l, shape)| of(n, l, *shape)));
+    exact("convolutions of images", &cases.collect::<Vec<_>>());
+}
+
+/// Shapes of the networks: whole blocks, odd channel counts, groups that begin at blocks, strides with gradients.
+#[test]
+fn convolutions_of_blocks() {
+    let same = |out: usize, k: usize| Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) };
+    let strided = |layer: Convolution| Convolution { stride: [2, 2], ..layer };
+    let layers = [
+        (same(64, 3), [32, 14, 14]),
+        (same(16, 3), [48, 7, 7]),
+        (same(50, 5), [20, 8, 8]),
+        (same(48, 5), [24, 13, 13]),
+        (same(96, 1), [64, 7, 7]),
+        (same(40, 1), [33, 20, 21]),
+        (strided(same(32, 3)), [32, 15, 14]),
+        (strided(same(64, 1)), [32, 14, 14]),
+        (strided(same(16, 7)), [16, 12, 9]),
+        (Convolution { group: 2, ..same(64, 5) }, [32, 9, 9]),
+        (Convolution { group: 2, stride: [3, 2], ..same(32, 3) }, [64, 9, 10]),
+        (Convolution { pad: [0, 3], ..convolution(32, [1, 7]) }, [32, 17, 17]),
+        (Convolution { pad: [3, 0], ..convolution(32, [7, 1]) }, [32, 17, 17]),
+        (Convolution { dilation: [2, 2], pad: [2, 2], ..convolution(32, [3, 3]) }, [32, 10, 30]),
+    ];
+    let case = |n: usize, layer: &Convolution, [c, h, w]: [usize; 3]| {
+        let case = Case::new(Layer::Convolution(layer.clone()), &[&[n, c, h, w]]);
+        let skips = layer.kernel < layer.stride;
+        if skips { case.zeros("most pixels are seen by no tap") } else { case }
+    };
+    let cases: Vec<Case> =
+        [1, 3].into_iter().flat_map(|n| layers.iter().map(move |(l, s)| case(n, l, *s))).collect();
+    exact("convolutions of blocks", &cases);
 }
 
 #[test]
@@ -235,4 +284,47 @@ fn accuracies() {
             }
         }
     }
+}
+
+#[test]
+fn scales() {
+    let scale = |bottoms, axis, num_axes, bias| {
+        let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+        Layer::Scale(Scale { bottoms, axis, num_axes, bias, filler, bias_filler })
+    };
+    let mut cases = Vec::new();
+    for n in BATCHES {
+        for bias in [false, true] {
+            let x = &[n, 3, 5, 7][..];
+            cases.push(Case::new(scale(1, 1, 1, bias), &[x]));
+            cases.push(Case::in_place(scale(1, 1, 1, bias), x));
+            cases.push(Case::new(scale(1, 2, -1, bias), &[x]));
+            cases.push(Case::new(scale(1, 0, 2, bias), &[x]));
+            cases.push(Case::new(scale(1, -1, 0, bias), &[x]));
+            cases.push(Case::new(scale(2, 0, 1, bias), &[x, &[n, 3]]));
+        }
+    }
+    exact("scales", &cases);
+}
+
+#[test]
+fn operations_on_elements() {
+    let sum = |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec() };
+    let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
+    let mut cases = Vec::new();
+    for n in BATCHES {
+        let case = |bottoms: usize, operation: EltwiseOperation| {
+            let shape = [n, 3, 5, 2];
+            let shapes: Vec<&[usize]> = vec![&shape; bottoms];
+            Case::new(Layer::Eltwise(Eltwise { bottoms, operation }), &shapes)
+        };
+        cases.push(case(2, sum(&[])).zeros("integers of both signs add up to 0"));
+        cases.push(case(3, sum(&[1.0, -2.0, 3.0])).zeros("integers of both signs add up to 0"));
+        cases.extend([case(2, product(true)), case(3, product(true)), case(2, product(false))]);
+        for bottoms in [2, 4] {
+            let why = "only the bottom of a maximum has a gradient";
+            cases.push(case(bottoms, EltwiseOperation::Max).zeros(why));
+        }
+    }
+    exact("operations on elements", &cases);
 }

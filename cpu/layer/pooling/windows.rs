@@ -1,8 +1,9 @@
 //! Pooling by windows, plane by plane.
 
-use quadrille_core::layer::{Layer, Operand, PoolMethod, Pooling, SubTask, Window};
+use quadrille_core::layer::{Layer, Operand, PoolMethod, SubTask, Window};
 
-use super::{Binder, Grain, LayerKernel};
+use super::along;
+use crate::layer::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Windows {
@@ -20,7 +21,7 @@ struct Windows {
     grains: usize,
 }
 
-pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Pooling(pooling) = &binder.layer().layer else { return None };
     let bottom = binder.net.bottom_shapes(binder.id).swap_remove(0);
     let top = binder.net.top_shapes(binder.id).swap_remove(0);
@@ -30,8 +31,8 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         method: pooling.method,
         planes,
         input,
-        rows: windows(pooling, 0, input, top.dim(2)),
-        columns: windows(pooling, 1, input, top.dim(3)),
+        rows: along(pooling, 0, input, top.dim(2)),
+        columns: along(pooling, 1, input, top.dim(3)),
         bottom: binder.span(Operand::Bottom(0))?,
         top: binder.span(Operand::Top(0))?,
         positions: binder.span(Operand::Aux(0)),
@@ -39,11 +40,6 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         top_grad: binder.span(Operand::TopGrad(0)),
         grains: binder.stream_grains(bottom.count()).min(planes),
     }))
-}
-
-fn windows(pooling: &Pooling, axis: usize, input: [usize; 2], count: usize) -> Vec<Window> {
-    let kernel = pooling.kernel_over(input)[axis];
-    (0..count).map(|at| pooling.window(axis, at, kernel, input[axis])).collect()
 }
 
 impl Windows {
@@ -118,8 +114,8 @@ impl Windows {
 }
 
 impl LayerKernel for Windows {
-    fn grains(&self, _: SubTask) -> usize {
-        self.grains
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(self.grains)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

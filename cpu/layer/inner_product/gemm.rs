@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel, share};
 use crate::isa::Isa;
 use crate::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
+use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
 use crate::memory::Span;
 
 struct Gemm {
@@ -27,7 +27,7 @@ struct Gemm {
     grains: usize,
 }
 
-pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::InnerProduct(ip) = &binder.layer().layer else { return None };
     let [rows, inputs] = ip.matrix(&binder.net.bottom_shapes(binder.id)[0]).ok()?;
     let flops = binder.net.flops(binder.id, SubTask::Forward);
@@ -91,8 +91,8 @@ struct Part<'a> {
 }
 
 impl LayerKernel for Gemm {
-    fn grains(&self, sub: SubTask) -> usize {
-        if sub == SubTask::GradBias { 1 } else { self.grains }
+    fn stages(&self, sub: SubTask) -> Stages {
+        Stages::one(if sub == SubTask::GradBias { 1 } else { self.grains })
     }
 
     fn scratch(&self) -> usize {

@@ -5,11 +5,11 @@
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel};
 use crate::isa::Isa;
 use crate::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
 use crate::kernel::im2col::Geometry;
-use crate::memory::{Memory, Span};
+use crate::layer::{Binder, Grain, LayerKernel, Stages};
+use crate::memory::Span;
 
 struct Im2colGemm {
     isa: Isa,
@@ -33,9 +33,10 @@ struct Im2colGemm {
     partials: Span,
     image_grains: usize,
     reduction_grains: usize,
+    sum_grains: usize,
 }
 
-pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Convolution(conv) = &binder.layer().layer else { return None };
     let (net, id) = (binder.net, binder.id);
     let (bottom, top) = (net.bottom_shapes(id).swap_remove(0), net.top_shapes(id).swap_remove(0));
@@ -47,7 +48,8 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let reduction_grains = image_grains.min(binder.machine.reduction_grains);
     let weight = binder.span(Operand::Param(0))?;
     let trained = net.accesses(id, SubTask::GradWeight).is_some();
-    let partials = binder.workspace(if trained { reduction_grains * weight.len() } else { 0 });
+    let partials =
+        binder.workspace(SubTask::GradWeight, if trained { reduction_grains * weight.len() } else { 0 });
     Some(Box::new(Im2colGemm {
         isa: binder.isa,
         geometry,
@@ -67,6 +69,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         partials,
         image_grains,
         reduction_grains,
+        sum_grains: binder.stream_grains(weight.len()),
     }))
 }
 
@@ -101,14 +104,34 @@ impl Im2colGemm {
             part(self.outputs * self.geometry.rows()),
         ]
     }
+
+    /// Adds the partial sums of ∇W in the order of their grains: each grain a part of the weights.
+    fn sum_partials(&self, grain: &Grain<'_>) {
+        let Some(weight_grad) = self.weight_grad else { return };
+        let part = grain.share(self.weight.len());
+        for partial in 0..self.reduction_grains {
+            let start = partial * self.weight.len();
+            // SAFETY: grains have parts of their own; the partial sums were done in the stage before.
+            let (dw, sums) = unsafe {
+                (
+                    grain.memory.write(weight_grad.part(part.clone())),
+                    grain.memory.read(self.partials.part(start + part.start..start + part.end)),
+                )
+            };
+            match partial {
+                0 => dw.copy_from_slice(sums),
+                _ => dw.iter_mut().zip(sums).for_each(|(sum, value)| *sum += value),
+            }
+        }
+    }
 }
 
 impl LayerKernel for Im2colGemm {
-    fn grains(&self, sub: SubTask) -> usize {
+    fn stages(&self, sub: SubTask) -> Stages {
         match sub {
-            SubTask::GradWeight => self.reduction_grains,
-            SubTask::GradBias => 1,
-            _ => self.image_grains,
+            SubTask::GradWeight => Stages::one(self.reduction_grains).then(self.sum_grains),
+            SubTask::GradBias => Stages::one(1),
+            _ => Stages::one(self.image_grains),
         }
     }
 
@@ -186,6 +209,9 @@ impl LayerKernel for Im2colGemm {
     }
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
+        if grain.stage == 1 {
+            return self.sum_partials(grain);
+        }
         let Some(top_grad) = self.top_grad else { return };
         let pixels = self.geometry.columns();
         let partial =
@@ -229,20 +255,6 @@ impl LayerKernel for Im2colGemm {
         for image in dy.chunks(self.top_image) {
             for (sum, plane) in db.iter_mut().zip(image.chunks(self.geometry.columns())) {
                 *sum += plane.iter().sum::<f32>();
-            }
-        }
-    }
-
-    /// Adds the partial sums of ∇W in the order of the grains.
-    fn combine(&self, sub: SubTask, memory: &Memory) {
-        let (SubTask::GradWeight, Some(weight_grad)) = (sub, self.weight_grad) else { return };
-        // SAFETY: all grains of the task are done, and the caller is the only one to combine.
-        let (dw, partials) = unsafe { (memory.write(weight_grad), memory.read(self.partials)) };
-        let mut parts = partials.chunks(self.weight.len());
-        dw.copy_from_slice(parts.next().unwrap_or(&[]));
-        for part in parts {
-            for (sum, value) in dw.iter_mut().zip(part) {
-                *sum += value;
             }
         }
     }

@@ -1,0 +1,121 @@
+//! Correlation on register tiles, the arithmetic of convolution and of both its gradients.
+//!
+//! Everything is a sum over *sources*: the values of one input channel seen through one tap of the kernel. Source `k`
+//! of pixel `p` lies at `x[offset(k) + p · PIXEL]`.
+//!
+//! - [`Tile`]: `y[p][o] (+)= Σ_k x[offset(k) + p · PIXEL] · w[k][o]` for a few pixels in a row and one or two vectors
+//!   of `o`, all sums in registers. The convolution itself, and ∇A with the weights turned round.
+//! - [`WeightTile`]: `dw[k][o] (+)= Σ_p x[offset(k) + p] · dy[p][o]` for a few sources over a block of pixels.
+//!
+//! Each element is one chain of fused multiply-adds in an order that depends on the layer's shape alone.
+
+mod tile;
+mod weight;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::isa::Isa;
+
+/// Sources that lie side by side: channels of one block through one tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Place of the first, seen from pixel 0.
+    pub offset: u32,
+    /// How many.
+    pub len: u32,
+}
+
+/// What the sums start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// 0.
+    Zero,
+    /// A value for each output channel.
+    Bias(*const f32),
+    /// What is there.
+    There,
+}
+
+/// One register tile of outputs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tile<'a> {
+    /// The sources.
+    pub runs: &'a [Run],
+    /// Where pixel 0 of the tile begins.
+    pub x: *const f32,
+    /// Weights: source by source, a whole tile's width each.
+    pub w: *const f32,
+    /// Output of pixel 0, first vector.
+    pub y: *mut f32,
+    /// Distance of pixels in the output.
+    pub y_pixel: usize,
+    /// Distance of vectors in the output.
+    pub y_vector: usize,
+    /// What the sums start from.
+    pub start: Start,
+}
+
+/// One register tile of a weight's gradient.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WeightTile<'a> {
+    /// Places of the sources, seen from pixel (0, 0); as many as the tile is high.
+    pub offsets: &'a [u32],
+    /// Where pixel (0, 0) of the block begins.
+    pub x: *const f32,
+    /// Distance of rows of pixels in `x`.
+    pub x_row: usize,
+    /// Gradient of pixel (0, 0), first vector; pixels of a row lie a vector apart.
+    pub dy: *const f32,
+    /// Distance of rows of pixels in `dy`.
+    pub dy_row: usize,
+    /// Distance of vectors in `dy`.
+    pub dy_vector: usize,
+    /// Rows and columns of the block.
+    pub pixels: [usize; 2],
+    /// Sums: those of source 0; vectors lie side by side.
+    pub dw: *mut f32,
+    /// Distance of sources in the sums.
+    pub dw_source: usize,
+    /// Whether the sums are added to what is there.
+    pub add: bool,
+}
+
+/// Distance of neighbouring pixels in the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pixel {
+    /// One element: plain planes.
+    One,
+    /// One vector: blocked channels.
+    Vector,
+}
+
+pub(crate) type TileKernel = unsafe fn(&Tile<'_>);
+pub(crate) type WeightKernel = unsafe fn(&WeightTile<'_>);
+
+/// The kernels of a tier for one width of tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    /// Tiles of 1, 2, … pixels.
+    pub tiles: &'static [TileKernel],
+    /// Tiles of 1, 2, … sources.
+    pub weights: &'static [WeightKernel],
+}
+
+/// The kernels of a tier for tiles of `vectors` vectors; `None` if the tier has none.
+///
+/// Calling one is sound if the CPU has the tier (checked here), the pointers lead to what the fields say, and nobody
+/// else touches the output meanwhile.
+pub(crate) fn kernels(isa: Isa, vectors: usize, pixel: Pixel) -> Option<Kernels> {
+    if !isa.is_available() {
+        return None;
+    }
+    match isa {
+        Isa::Portable => None,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => x86::avx2::kernels(vectors, pixel),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512f => x86::avx512f::kernels(vectors, pixel),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => None,
+    }
+}

@@ -1,0 +1,59 @@
+//! The tile of outputs, for every instruction set.
+
+use super::{Start, Tile};
+use crate::kernel::simd::Simd;
+
+/// Computes a tile of `ROWS` pixels, `PIXEL` elements apart in the input, by `VECTORS` vectors.
+///
+/// # Safety
+/// The CPU has the instruction set of `S`; all pointers of `t` lead to what its fields say.
+#[inline(always)]
+pub(super) unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(
+    t: &Tile<'_>,
+) {
+    // SAFETY: by contract.
+    unsafe {
+        let at = |r: usize, v: usize| t.y.add(r * t.y_pixel + v * t.y_vector);
+        let mut sums = [[S::zero(); VECTORS]; ROWS];
+        match t.start {
+            Start::Zero => {}
+            Start::Bias(bias) => {
+                for row in &mut sums {
+                    for (v, sum) in row.iter_mut().enumerate() {
+                        *sum = S::load(bias.add(v * S::LANES));
+                    }
+                }
+            }
+            Start::There => {
+                for (r, row) in sums.iter_mut().enumerate() {
+                    for (v, sum) in row.iter_mut().enumerate() {
+                        *sum = S::load(at(r, v));
+                    }
+                }
+            }
+        }
+        let mut w = t.w;
+        for run in t.runs {
+            let mut x = t.x.add(run.offset as usize);
+            for _ in 0..run.len {
+                let mut weights = [S::zero(); VECTORS];
+                for (v, weight) in weights.iter_mut().enumerate() {
+                    *weight = S::load(w.add(v * S::LANES));
+                }
+                for (r, row) in sums.iter_mut().enumerate() {
+                    let value = S::splat(*x.add(r * PIXEL));
+                    for (sum, weight) in row.iter_mut().zip(weights) {
+                        *sum = S::fused(value, weight, *sum);
+                    }
+                }
+                x = x.add(1);
+                w = w.add(VECTORS * S::LANES);
+            }
+        }
+        for (r, row) in sums.iter().enumerate() {
+            for (v, sum) in row.iter().enumerate() {
+                S::store(at(r, v), *sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Binds the chosen implementation to every layer: from here on a kernel knows where its arrays lie.
+
+use quadrille_core::device::Packed;
+use quadrille_core::layer::{Operand, SubTask};
+use quadrille_core::net::{BlobId, LayerId, Net, NetLayer};
+use quadrille_core::plan::LaneRole;
+
+use super::layout_pass::{Decisions, decide};
+use super::select::{Candidate, Form};
+use super::{LayerKernel, reorder};
+use crate::isa::Isa;
+use crate::layout::Arrangement;
+use crate::machine::Machine;
+use crate::memory::{MemoryMap, Span};
+
+/// What was chosen for a layer, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The layer.
+    pub layer: String,
+    /// Its type.
+    pub type_name: &'static str,
+    /// The implementation.
+    pub implementation: &'static str,
+    /// The layout of its tops.
+    pub layout: String,
+    /// Whether some of its arrays are copied from and to another layout.
+    pub reorders: bool,
+}
+
+/// What a candidate needs to bind itself to a layer.
+pub(crate) struct Binder<'a> {
+    /// The net.
+    pub net: &'a Net,
+    /// The layer.
+    pub id: LayerId,
+    /// The kernels' tier.
+    pub isa: Isa,
+    /// Its constants.
+    pub machine: Machine,
+    pub(super) decisions: &'a Decisions,
+    pub(super) form: Form,
+    pub(super) map: &'a mut MemoryMap,
+    /// Elements of workspace that each sub-task has taken.
+    pub(super) taken: [usize; SubTask::ALL.len()],
+    /// Arrays that lie otherwise than the implementation wants, and the copies that it gets in their place.
+    pub(super) copies: Vec<(Span, Span)>,
+}
+
+impl<'a> Binder<'a> {
+    /// The layer.
+    pub fn layer(&self) -> &'a NetLayer {
+        self.net.layer(self.id)
+    }
+
+    /// Where an operand lies; `None` if it does not exist in this net. State has the length of its meaning.
+    /// The gradient of a shared parameter is the layer's own, where it has one.
+    pub fn span(&mut self, operand: Operand) -> Option<Span> {
+        if let Operand::Aux(i) = operand {
+            let id = *self.layer().aux.get(i)?;
+            return Some(self.map.aux(id, self.net.aux[id.0]));
+        }
+        if let Operand::ParamGrad(i) = operand
+            && let Some(own) = self.layer().own_grad(i)
+        {
+            return Some(self.map.aux(own, self.net.aux[own.0]));
+        }
+        let span = self.memory(operand)?;
+        Some(self.copies.iter().find(|(original, _)| *original == span).map_or(span, |(_, copy)| *copy))
+    }
+
+    /// Where an operand other than state lies in the net's memory, in the layout of its blob; of a gradient, whether it
+    /// is shared or not, where the whole of it lies.
+    pub(super) fn memory(&self, operand: Operand) -> Option<Span> {
+        let layer = self.layer();
+        let data =
+            |blobs: &[BlobId], i: usize| blobs.get(i).map(|b| self.map.storage(self.net.blob(*b).data));
+        let grad = |blobs: &[BlobId], i: usize| {
+            blobs.get(i).and_then(|b| self.net.blob(*b).grad).map(|g| self.map.storage(g))
+        };
+        let param = |packed, i: usize| layer.params.get(i).map(|p| MemoryMap::param(self.net, packed, *p));
+        match operand {
+            Operand::Bottom(i) => data(&layer.bottoms, i),
+            Operand::Top(i) => data(&layer.tops, i),
+            Operand::BottomGrad(i) => grad(&layer.bottoms, i),
+            Operand::TopGrad(i) => grad(&layer.tops, i),
+            Operand::Param(i) => param(Packed::Weights, i),
+            Operand::ParamGrad(i) => param(Packed::Gradients, i),
+            Operand::Aux(_) => None,
+        }
+    }
+
+    /// How a blob's operand lies for this kernel.
+    pub fn arrangement(&self, operand: Operand) -> Option<Arrangement> {
+        let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.form, operand)?;
+        // A reordered array lies as wanted; any other as it is, which is the same but for its name.
+        let copied = self.memory(operand).is_some_and(|span| self.copies.iter().any(|(o, _)| *o == span));
+        Some(if copied || !matches!(self.form, Form::Any | Form::Exit) { wanted } else { lies })
+    }
+
+    /// State `i` of the layer with `len` elements, for a kernel whose layout needs more than the meaning.
+    pub fn state(&mut self, i: usize, len: usize) -> Option<Span> {
+        let id = *self.layer().aux.get(i)?;
+        Some(self.map.aux(id, len))
+    }
+
+    /// Memory for the kernel's own use while a task of `sub` runs.
+    pub fn workspace(&mut self, sub: SubTask, len: usize) -> Span {
+        const CACHE_LINE: usize = 16;
+        let taken = SubTask::ALL.iter().position(|s| *s == sub).map(|i| &mut self.taken[i]);
+        let mut none = 0;
+        let taken = taken.unwrap_or(&mut none);
+        let offset = *taken;
+        *taken = (offset + len).next_multiple_of(CACHE_LINE);
+        self.map.workspace(LaneRole::of(sub).lane(), offset, len)
+    }
+
+    /// Grains for a streaming operation on `elements`.
+    pub fn stream_grains(&self, elements: usize) -> usize {
+        elements.div_ceil(self.machine.grain_elements).max(1)
+    }
+}
+
+/// Every layer's kernel, what was chosen, and where everything lies.
+pub(crate) struct Bound {
+    /// One kernel for each layer.
+    pub kernels: Vec<Box<dyn LayerKernel>>,
+    /// For the log.
+    pub choices: Vec<Choice>,
+    /// Where everything lies.
+    pub map: MemoryMap,
+}
+
+/// Chooses and binds an implementation for every layer of `net`. `forced` holds (layer or type, implementation).
+///
+/// # Errors
+/// If a forced implementation does not exist or cannot do the layer, or names no layer.
+pub(crate) fn bind(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Bound, String> {
+    let decisions = decide(net, isa, forced)?;
+    let mut map = MemoryMap::new(net, &decisions.storages);
+    let mut kernels = Vec::new();
+    let mut choices = Vec::new();
+    for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {
+        let candidate: &Candidate = candidate;
+        let mut binder = Binder {
+            net,
+            id: LayerId(index),
+            isa,
+            machine: Machine::of(isa),
+            decisions: &decisions,
+            form: candidate.form,
+            map: &mut map,
+            taken: [0; SubTask::ALL.len()],
+            copies: Vec::new(),
+        };
+        let reorders = reorder::is_needed(&binder);
+        let kernel =
+            if reorders { reorder::build(&mut binder, candidate) } else { (candidate.build)(&mut binder) };
+        let top = layer.tops.first().map(|t| decisions.storages[net.blob(*t).data.0].layout);
+        choices.push(Choice {
+            layer: layer.name.clone(),
+            type_name: layer.layer.type_name(),
+            implementation: candidate.name,
+            layout: top.map(|layout| layout.to_string()).unwrap_or_default(),
+            reorders,
+        });
+        kernels.push(kernel.ok_or_else(|| {
+            format!("layer {:?}: {:?} fits and does not bind: please report this", layer.name, candidate.name)
+        })?);
+    }
+    Ok(Bound { kernels, choices, map })
+}

@@ -1,0 +1,260 @@
+//! ∇W on register tiles: sums over pixels and images of source times gradient.
+//!
+//! A grain sums some tiles of weights over some images, block of pixels by block of pixels, so that the gradients of a
+//! block stay in the first-level cache while all sources meet them. Grains of different images have sums of their own;
+//! a second stage adds them in the order of the images and turns them into Caffe's order.
+
+use std::ops::Range;
+
+use quadrille_core::layer::Convolution;
+
+use super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::passes::Passes;
+use super::weights::Packing;
+use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
+use crate::kernel::strip::Strip;
+use crate::layer::{Grain, share};
+use crate::layout::Arrangement;
+use crate::machine::Machine;
+use crate::memory::Span;
+
+/// ∇W of a convolution.
+pub(super) struct WeightGradient {
+    passes: Passes,
+    packing: Packing,
+    source: Arrangement,
+    target: Arrangement,
+    strip: Option<Strip>,
+    row_len: usize,
+    pixel: usize,
+    /// Place of each source, in packed order.
+    offsets: Vec<u32>,
+    /// Blocks of pixels: first row and rows; first column and columns.
+    rows: Vec<(usize, usize)>,
+    columns: Vec<(usize, usize)>,
+    kernels: Vec<Kernels>,
+    image_parts: usize,
+    tile_parts: usize,
+}
+
+impl WeightGradient {
+    /// Prepares ∇W; `None` if the tier has no tiles. `setup` is that of the forward direction.
+    pub fn new(setup: &Setup<'_>) -> Option<Self> {
+        let machine = Machine::of(setup.isa);
+        let layer: &Convolution = setup.layer;
+        let pixel = setup.source.layout.block;
+        let kind = if pixel == 1 { Pixel::One } else { Pixel::Vector };
+        let kernels: Vec<Kernels> =
+            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, kind)).collect::<Option<_>>()?;
+        let passes = Passes::forward(layer, setup.input, setup.output);
+        let pointwise = passes.is_pointwise();
+        let passes = if pointwise { passes.in_one_row() } else { passes };
+        let (sources, targets) = (setup.source.channels / layer.group, setup.target.channels / layer.group);
+        let packing = Packing {
+            groups: layer.group,
+            sources,
+            targets,
+            source_block: pixel,
+            vector: setup.target.layout.block,
+            tile_vectors: TILE_VECTORS,
+            targets_are_outputs: true,
+            passes: Packing::taps(&passes),
+        };
+        let [height, width] = passes.target;
+        let rows = even_parts(&(0..height), (machine.gradient_pixels / width).max(1));
+        let columns = even_parts(&(0..width), machine.gradient_pixels);
+        let planes = sources.div_ceil(pixel);
+        let strip = (!pointwise).then(|| strip(&passes, planes, pixel, rows.first().map_or(1, |r| r.1)));
+        let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
+        let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
+        let offsets = offsets(&passes, strip.as_ref(), &packing, plane_len);
+        let wanted = machine.grains(setup.flops, machine.task_grains);
+        let tile_parts = packing.tiles().min(wanted);
+        let images = setup.source.images;
+        // Each part of the images costs memory for its sums, and a pass over them.
+        let parts = wanted.div_ceil(tile_parts * layer.group).min(images);
+        let image_parts = parts.min((machine.partial_bytes / (size_of::<f32>() * packing.len())).max(1));
+        let (source, target) = (setup.source, setup.target);
+        Some(Self {
+            passes,
+            packing,
+            source,
+            target,
+            strip,
+            row_len,
+            pixel,
+            offsets,
+            rows,
+            columns,
+            kernels,
+            image_parts,
+            tile_parts,
+        })
+    }
+
+    /// Grains of the sums.
+    pub fn grains(&self) -> usize {
+        self.packing.groups * self.image_parts * self.tile_parts
+    }
+
+    /// Grains that add the sums up: one for each tile.
+    pub fn unpacking_grains(&self) -> usize {
+        self.packing.groups * self.packing.tiles()
+    }
+
+    /// Elements of the sums of all grains.
+    pub fn partials(&self) -> usize {
+        self.image_parts * self.packing.len()
+    }
+
+    /// Elements of scratch for a grain.
+    pub fn scratch(&self) -> usize {
+        self.strip.as_ref().map_or(0, Strip::len)
+    }
+
+    fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
+        let (plane, planes) = (self.source.pixels * self.pixel, self.packing.sources.div_ceil(self.pixel));
+        let start = image * self.source.image_len() + group * planes * plane;
+        source.part(start..start + planes * plane)
+    }
+
+    /// Sums up a grain's part.
+    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
+        let (index, tile_part) = (grain.index / self.tile_parts, grain.index % self.tile_parts);
+        let (group, image_part) = (index / self.image_parts, index % self.image_parts);
+        let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
+        let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
+        let mut add = false;
+        for image in share(self.source.images, image_part, self.image_parts) {
+            for rows in &self.rows {
+                let x = self.block(grain, source, image, group, rows);
+                for tile in tiles.clone() {
+                    let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
+                    let dy = self.gradient(grain, gradient, image, group, tile);
+                    for (i, columns) in self.columns.iter().enumerate() {
+                        self.add_block(tile, Block { x, dy, dw, rows, columns, add: add || i > 0 });
+                    }
+                }
+                add = true;
+            }
+        }
+    }
+
+    /// Where the source of the block's rows begins, copied into a strip if taps need it.
+    fn block(
+        &self,
+        grain: &mut Grain<'_>,
+        source: Span,
+        image: usize,
+        group: usize,
+        rows: &(usize, usize),
+    ) -> *const f32 {
+        // SAFETY: only read in this task.
+        let planes = unsafe { grain.memory.read(self.source_image(source, image, group)) };
+        let Some(strip) = &self.strip else { return planes[rows.0 * self.row_len..].as_ptr() };
+        let [least, most] = self.passes.reach(0);
+        let step = self.passes.source_step[0];
+        let tall = (rows.1 - 1) * step + (most - least) as usize + 1;
+        strip.fill(planes, (rows.0 * step) as isize + least, tall, grain.scratch);
+        grain.scratch.as_ptr()
+    }
+
+    /// Where the gradient of a tile's targets begins in an image.
+    fn gradient(
+        &self,
+        grain: &Grain<'_>,
+        gradient: Span,
+        image: usize,
+        group: usize,
+        tile: usize,
+    ) -> *const f32 {
+        let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
+        let start = image * self.target.image_len() + first * self.target.pixels;
+        // SAFETY: only read in this task.
+        unsafe { grain.memory.read(gradient)[start..].as_ptr() }
+    }
+
+    fn add_block(&self, tile: usize, block: Block<'_>) {
+        let (vector, vectors) = (self.packing.vector, self.packing.vectors(tile));
+        let weights = self.kernels[vectors - 1].weights;
+        let dy_row = self.passes.target[1] * vector;
+        let mut dw = block.dw;
+        for offsets in self.offsets.chunks(weights.len()) {
+            // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
+            // source; the sums are the grain's own, a tile's width for each source.
+            unsafe {
+                let tile = WeightTile {
+                    offsets,
+                    x: block.x.add(block.columns.0 * self.pixel),
+                    x_row: self.passes.source_step[0] * self.row_len,
+                    dy: block.dy.add(block.rows.0 * dy_row + block.columns.0 * vector),
+                    dy_row,
+                    dy_vector: self.target.pixels * vector,
+                    pixels: [block.rows.1, block.columns.1],
+                    dw,
+                    dw_source: vectors * vector,
+                    add: block.add,
+                };
+                weights[offsets.len() - 1](&tile);
+                dw = dw.add(offsets.len() * vectors * vector);
+            }
+        }
+    }
+
+    /// Adds the sums of the grain's tile in the order of the images, in Caffe's order of weights.
+    pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
+        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
+        let place = self.packing.tile(group, tile);
+        // SAFETY: grains have tiles of their own, whose targets' weights lie together.
+        let gradient = unsafe { grain.memory.write(weight_grad.part(self.packing.rows(group, tile))) };
+        for part in 0..self.image_parts {
+            let start = part * self.packing.len();
+            // SAFETY: summed up in the stage before.
+            let sums = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
+            self.packing.unpack(sums, tile, part > 0, gradient);
+        }
+    }
+}
+
+/// A block of pixels for one tile.
+struct Block<'a> {
+    x: *const f32,
+    dy: *const f32,
+    dw: *mut f32,
+    rows: &'a (usize, usize),
+    columns: &'a (usize, usize),
+    add: bool,
+}
+
+/// The strip of a block of `rows` rows.
+fn strip(passes: &Passes, planes: usize, pixel: usize, rows: usize) -> Strip {
+    let [least, most] = passes.reach(0);
+    let [left, right] = passes.reach(1);
+    let step = passes.source_step;
+    let columns = (passes.places[1] - 1) * step[1] + (right - left) as usize + 1;
+    Strip {
+        pixel,
+        planes,
+        rows: (rows - 1) * step[0] + (most - least) as usize + 1,
+        phases: step[1],
+        phase_len: columns.div_ceil(step[1]),
+        first_column: left,
+        source: passes.source,
+    }
+}
+
+/// The place of every source: block of channels, tap, channel.
+fn offsets(passes: &Passes, strip: Option<&Strip>, packing: &Packing, plane_len: usize) -> Vec<u32> {
+    let least = [0, 1].map(|a| passes.reach(a)[0]);
+    let mut offsets = Vec::new();
+    for first in (0..packing.sources).step_by(packing.source_block) {
+        let channels: Range<usize> = 0..packing.source_block.min(packing.sources - first);
+        for tap in passes.passes.iter().flat_map(|p| &p.taps) {
+            let seen = [0, 1].map(|a| (tap.offset[a] - least[a]) as usize);
+            let place =
+                first / packing.source_block * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
+            offsets.extend(channels.clone().map(|c| (place + c) as u32));
+        }
+    }
+    offsets
+}

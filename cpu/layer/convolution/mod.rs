@@ -1,0 +1,213 @@
+//! Convolution: on register tiles over blocked channels, or as a matrix product over unfolded windows.
+
+mod direction;
+mod gradient;
+mod im2col;
+mod passes;
+mod weights;
+
+pub(super) use im2col::build as im2col;
+
+use quadrille_core::layer::{Convolution, Layer, Operand, SubTask};
+use quadrille_core::net::{LayerId, Net};
+
+use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
+use self::gradient::WeightGradient;
+use super::{Binder, Grain, LayerKernel, Stages, share};
+use crate::isa::Isa;
+use crate::layout::Arrangement;
+use crate::machine::Machine;
+use crate::memory::Span;
+
+/// Whether tiles over blocked bottoms can do a layer: groups must begin at blocks.
+pub(super) fn fits_blocked(net: &Net, id: LayerId, isa: Isa) -> bool {
+    fits(net, id, isa, true)
+}
+
+/// Whether tiles over plain bottoms should do a layer: images of a few channels, which blocks would mostly fill with
+/// zeros, and which get no gradient.
+pub(super) fn fits_entry(net: &Net, id: LayerId, isa: Isa) -> bool {
+    let few = net.bottom_shapes(id)[0].dim(1) <= Machine::of(isa).channel_block / 2;
+    few && net.accesses(id, SubTask::GradActivation).is_none() && fits(net, id, isa, false)
+}
+
+fn fits(net: &Net, id: LayerId, isa: Isa, blocked: bool) -> bool {
+    let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
+    let block = Machine::of(isa).channel_block;
+    let whole = |channels: usize| layer.group == 1 || (channels / layer.group).is_multiple_of(block);
+    isa != Isa::Portable
+        && whole(layer.num_output)
+        && (!blocked || whole(net.bottom_shapes(id)[0].dim(1)))
+        // Places in a strip are 32-bit numbers.
+        && net.bottom_shapes(id)[0].per_image() < (1 << 28)
+}
+
+struct Tiles {
+    forward: Direction,
+    activation: Option<Direction>,
+    weight: Option<WeightGradient>,
+    bottom: Span,
+    top: Span,
+    weights: Span,
+    bias: Option<Span>,
+    bottom_grad: Option<Span>,
+    top_grad: Option<Span>,
+    weight_grad: Option<Span>,
+    bias_grad: Option<Span>,
+    outputs: Arrangement,
+    /// Packed weights of forward and of ∇A, the padded bias, and the sums of ∇W.
+    packed: Span,
+    packed_bias: Option<Span>,
+    packed_back: Span,
+    partials: Span,
+}
+
+pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    let Layer::Convolution(layer) = &binder.layer().layer else { return None };
+    let (net, id) = (binder.net, binder.id);
+    let (input, output) = (binder.arrangement(Operand::Bottom(0))?, binder.arrangement(Operand::Top(0))?);
+    let extents = |shape: quadrille_core::shape::Shape| [shape.dim(2), shape.dim(3)];
+    let setup = |sub: SubTask, source, target| Setup {
+        layer,
+        sub,
+        isa: binder.isa,
+        source,
+        target,
+        input: extents(net.bottom_shapes(id).swap_remove(0)),
+        output: extents(net.top_shapes(id).swap_remove(0)),
+        flops: net.flops(id, SubTask::Forward),
+    };
+    let forward = Direction::new(&setup(SubTask::Forward, input, output))?;
+    let has = |sub| net.accesses(id, sub).is_some();
+    let activation = match has(SubTask::GradActivation) {
+        true => Some(Direction::new(&setup(SubTask::GradActivation, output, input))?),
+        false => None,
+    };
+    let weight = match has(SubTask::GradWeight) {
+        true => Some(WeightGradient::new(&setup(SubTask::Forward, input, output))?),
+        false => None,
+    };
+    let padded = padded_outputs(layer, output.layout.block);
+    let bias = binder.span(Operand::Param(1));
+    Some(Box::new(Tiles {
+        packed: binder.workspace(SubTask::Forward, forward.packing.len()),
+        packed_bias: bias.map(|_| binder.workspace(SubTask::Forward, padded)),
+        packed_back: {
+            let len = activation.as_ref().map_or(0, |a| a.packing.len());
+            binder.workspace(SubTask::GradActivation, len)
+        },
+        partials: binder.workspace(SubTask::GradWeight, weight.as_ref().map_or(0, |w| w.partials())),
+        forward,
+        activation,
+        weight,
+        bottom: binder.span(Operand::Bottom(0))?,
+        top: binder.span(Operand::Top(0))?,
+        weights: binder.span(Operand::Param(0))?,
+        bias,
+        bottom_grad: binder.span(Operand::BottomGrad(0)),
+        top_grad: binder.span(Operand::TopGrad(0)),
+        weight_grad: binder.span(Operand::ParamGrad(0)),
+        bias_grad: binder.span(Operand::ParamGrad(1)),
+        outputs: output,
+    }))
+}
+
+/// Outputs with the padding of the last tile.
+fn padded_outputs(layer: &Convolution, vector: usize) -> usize {
+    layer.num_output.next_multiple_of(vector * TILE_VECTORS)
+}
+
+impl Tiles {
+    /// Copies the bias and fills it up with zeros.
+    fn pad_bias(&self, grain: &Grain<'_>) {
+        if let (Some(bias), Some(padded)) = (self.bias, self.packed_bias) {
+            // SAFETY: one grain does this; the stage reads neither elsewhere.
+            let (bias, padded) = unsafe { (grain.memory.read(bias), grain.memory.write(padded)) };
+            padded[..bias.len()].copy_from_slice(bias);
+            padded[bias.len()..].fill(0.0);
+        }
+    }
+}
+
+impl LayerKernel for Tiles {
+    fn stages(&self, sub: SubTask) -> Stages {
+        match (sub, &self.activation, &self.weight) {
+            (SubTask::Forward, _, _) => {
+                Stages::one(self.forward.packing_grains()).then(self.forward.grains())
+            }
+            (SubTask::GradActivation, Some(a), _) => Stages::one(a.packing_grains()).then(a.grains()),
+            (SubTask::GradWeight, _, Some(w)) => Stages::one(w.grains()).then(w.unpacking_grains()),
+            _ => Stages::one(self.outputs.channels.div_ceil(self.outputs.layout.block)),
+        }
+    }
+
+    fn scratch(&self) -> usize {
+        let activation = self.activation.as_ref().map_or(0, Direction::scratch);
+        let weight = self.weight.as_ref().map_or(0, WeightGradient::scratch);
+        self.forward.scratch().max(activation).max(weight)
+    }
+
+    fn forward(&self, grain: &mut Grain<'_>) {
+        if grain.stage == 0 {
+            if grain.index == 0 {
+                self.pad_bias(grain);
+            }
+            return self.forward.pack(grain, self.weights, self.packed);
+        }
+        let arrays =
+            Arrays { source: self.bottom, target: self.top, packed: self.packed, bias: self.packed_bias };
+        self.forward.run(grain, &arrays);
+    }
+
+    fn grad_activation(&self, grain: &mut Grain<'_>) {
+        let (Some(activation), Some(target), Some(source)) =
+            (&self.activation, self.bottom_grad, self.top_grad)
+        else {
+            return;
+        };
+        if grain.stage == 0 {
+            return activation.pack(grain, self.weights, self.packed_back);
+        }
+        activation.run(grain, &Arrays { source, target, packed: self.packed_back, bias: None });
+    }
+
+    fn grad_weight(&self, grain: &mut Grain<'_>) {
+        let (Some(weight), Some(weight_grad), Some(top_grad)) =
+            (&self.weight, self.weight_grad, self.top_grad)
+        else {
+            return;
+        };
+        match grain.stage {
+            0 => weight.sum(grain, self.bottom, top_grad, self.partials),
+            _ => weight.unpack(grain, self.partials, weight_grad),
+        }
+    }
+
+    /// Sums each block of channels over images and pixels: image by image, so that no chain is longer than an image.
+    fn grad_bias(&self, grain: &mut Grain<'_>) {
+        let (Some(bias_grad), Some(top_grad)) = (self.bias_grad, self.top_grad) else { return };
+        let Arrangement { images, channels, pixels, layout } = self.outputs;
+        let blocks = channels.div_ceil(layout.block);
+        for block in share(blocks, grain.index, grain.grains) {
+            let mut sums = [0.0f32; MAX_BLOCK];
+            for image in 0..images {
+                let start = image * self.outputs.image_len() + block * pixels * layout.block;
+                // SAFETY: only read in this task.
+                let dy = unsafe { grain.memory.read(top_grad.part(start..start + pixels * layout.block)) };
+                let mut of_image = [0.0f32; MAX_BLOCK];
+                for pixel in dy.chunks_exact(layout.block) {
+                    of_image.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += value);
+                }
+                sums.iter_mut().zip(of_image).for_each(|(sum, value)| *sum += value);
+            }
+            let first = block * layout.block;
+            let part = bias_grad.part(first..(first + layout.block).min(channels));
+            // SAFETY: grains have blocks of their own.
+            let db = unsafe { grain.memory.write(part) };
+            db.copy_from_slice(&sums[..db.len()]);
+        }
+    }
+}
+
+/// The widest block of channels of any tier.
+const MAX_BLOCK: usize = 16;

@@ -1,0 +1,120 @@
+//! Convolution and its ∇A as one thing: passes of correlation.
+//!
+//! A pass computes target pixels `first + q · step` for places `q` of a grid from source pixels
+//! `q · source_step + offset(tap)`. The convolution is one pass over all taps. In ∇A with stride s the input pixels of
+//! one residue modulo s see the same taps, so there are s × s passes, each with its share of the taps; a residue that
+//! no tap sees gets zeros.
+
+use std::ops::Range;
+
+use quadrille_core::layer::Convolution;
+
+/// A tap of the kernel in a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tap {
+    /// Its place in the kernel, row by row.
+    pub index: usize,
+    /// Rows and columns between the grid's place in the source and what the tap sees.
+    pub offset: [isize; 2],
+}
+
+/// One pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    /// The taps.
+    pub taps: Vec<Tap>,
+    /// Target pixel of place (0, 0).
+    pub first: [isize; 2],
+    /// Distance of target pixels.
+    pub step: [usize; 2],
+    /// The places whose target pixels exist.
+    pub places: [Range<usize>; 2],
+}
+
+/// All passes of one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Passes {
+    /// The passes.
+    pub passes: Vec<Pass>,
+    /// Rows and columns of the source.
+    pub source: [usize; 2],
+    /// Rows and columns of the target.
+    pub target: [usize; 2],
+    /// Distance in the source of neighbouring places.
+    pub source_step: [usize; 2],
+    /// Places along each axis.
+    pub places: [usize; 2],
+}
+
+impl Passes {
+    /// The convolution itself.
+    pub fn forward(layer: &Convolution, input: [usize; 2], output: [usize; 2]) -> Self {
+        let offset = |tap: usize, a: usize| (tap * layer.dilation[a]) as isize - layer.pad[a] as isize;
+        let taps = taps(layer).map(|(index, [h, w])| Tap { index, offset: [offset(h, 0), offset(w, 1)] });
+        let pass = Pass {
+            taps: taps.collect(),
+            first: [0; 2],
+            step: [1; 2],
+            places: output.map(|places| 0..places),
+        };
+        let (source, target, source_step) = (input, output, layer.stride);
+        Self { passes: vec![pass], source, target, source_step, places: output }
+    }
+
+    /// The gradient of the input.
+    pub fn backward(layer: &Convolution, input: [usize; 2], output: [usize; 2]) -> Self {
+        let [sh, sw] = layer.stride;
+        let passes = (0..sh * sw).map(|phase| {
+            let phase = [phase / sw, phase % sw];
+            let offset = |tap: usize, a: usize| {
+                let seen = (tap * layer.dilation[a]).checked_sub(phase[a])?;
+                seen.is_multiple_of(layer.stride[a]).then(|| -((seen / layer.stride[a]) as isize))
+            };
+            let taps = taps(layer)
+                .filter_map(|(index, [h, w])| Some(Tap { index, offset: [offset(h, 0)?, offset(w, 1)?] }));
+            let places = |a: usize| {
+                let first = layer.pad[a].saturating_sub(phase[a]).div_ceil(layer.stride[a]);
+                let end = (input[a] + layer.pad[a]).saturating_sub(phase[a]).div_ceil(layer.stride[a]);
+                first..end.max(first)
+            };
+            Pass {
+                taps: taps.collect(),
+                first: [0, 1].map(|a| phase[a] as isize - layer.pad[a] as isize),
+                step: layer.stride,
+                places: [places(0), places(1)],
+            }
+        });
+        let places = [0, 1].map(|a| (input[a] + layer.pad[a]).div_ceil(layer.stride[a]));
+        Self { passes: passes.collect(), source: output, target: input, source_step: [1; 2], places }
+    }
+
+    /// The smallest and the largest offset of a tap along an axis.
+    pub fn reach(&self, axis: usize) -> [isize; 2] {
+        let offsets = || self.passes.iter().flat_map(|p| &p.taps).map(|t| t.offset[axis]);
+        [offsets().min().unwrap_or(0), offsets().max().unwrap_or(0)]
+    }
+
+    /// Whether each target pixel sees the source pixel at its own place and nothing else.
+    pub fn is_pointwise(&self) -> bool {
+        let alone = |p: &Pass| p.taps.len() == 1 && p.step == [1; 2] && p.first == [0; 2];
+        self.passes.iter().all(alone)
+            && self.source_step == [1; 2]
+            && self.source == self.target
+            && [0, 1].into_iter().all(|a| self.reach(a) == [0; 2])
+    }
+
+    /// The same pointwise passes with all pixels in one row.
+    pub fn in_one_row(mut self) -> Self {
+        let pixels = self.source[0] * self.source[1];
+        let row = [1, pixels];
+        (self.source, self.target, self.places) = (row, row, row);
+        self.passes.iter_mut().for_each(|p| p.places = [0..1, 0..pixels]);
+        self
+    }
+}
+
+/// The kernel's taps: place, row and column.
+fn taps(layer: &Convolution) -> impl Iterator<Item = (usize, [usize; 2])> {
+    let [kh, kw] = layer.kernel;
+    (0..kh * kw).map(move |index| (index, [index / kw, index % kw]))
+}

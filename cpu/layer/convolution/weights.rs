@@ -1,0 +1,152 @@
+//! Weights in the order in which register tiles read them, and back.
+//!
+//! Caffe's order is (output, input of the group, tap). Packed, they lie group by group, tile of targets by tile, pass
+//! by pass, source by source (block of channels, tap, channel), a tile's width of targets each; what a tile lacks in
+//! targets is filled up with zeros.
+
+use std::ops::Range;
+
+use super::passes::Passes;
+
+/// Extents of the weights in one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Packing {
+    /// Groups.
+    pub groups: usize,
+    /// Source channels of a group.
+    pub sources: usize,
+    /// Target channels of a group.
+    pub targets: usize,
+    /// Source channels of a block: those that lie side by side.
+    pub source_block: usize,
+    /// Floats of a vector.
+    pub vector: usize,
+    /// Most vectors of a tile.
+    pub tile_vectors: usize,
+    /// Whether the targets are the layer's outputs (the convolution and ∇W) or its inputs (∇A).
+    pub targets_are_outputs: bool,
+    /// Places of each pass's taps in the kernel.
+    pub passes: Vec<Vec<usize>>,
+}
+
+impl Packing {
+    /// Places of the taps of `passes`.
+    pub fn taps(passes: &Passes) -> Vec<Vec<usize>> {
+        passes.passes.iter().map(|p| p.taps.iter().map(|t| t.index).collect()).collect()
+    }
+
+    /// Taps of the whole kernel.
+    fn kernel(&self) -> usize {
+        self.passes.iter().map(Vec::len).sum()
+    }
+
+    /// Tiles of a group.
+    pub fn tiles(&self) -> usize {
+        self.targets.div_ceil(self.vector).div_ceil(self.tile_vectors)
+    }
+
+    /// Vectors of a tile.
+    pub fn vectors(&self, tile: usize) -> usize {
+        (self.targets.div_ceil(self.vector) - tile * self.tile_vectors).min(self.tile_vectors)
+    }
+
+    /// Elements of all tiles.
+    pub fn len(&self) -> usize {
+        self.groups * self.group_len()
+    }
+
+    fn group_len(&self) -> usize {
+        self.sources * self.kernel() * self.targets.next_multiple_of(self.vector)
+    }
+
+    /// The elements of one tile.
+    pub fn tile(&self, group: usize, tile: usize) -> Range<usize> {
+        let depth = self.sources * self.kernel();
+        let start = group * self.group_len() + tile * depth * self.tile_vectors * self.vector;
+        start..start + depth * self.vectors(tile) * self.vector
+    }
+
+    /// The blocks of sources of a tile, in their packed order.
+    fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+        let mut depth = 0;
+        self.passes.iter().flat_map(move |taps| {
+            let start = depth;
+            depth += self.sources * taps.len();
+            (0..self.sources).step_by(self.source_block).map(move |first| Block {
+                sources: first..(first + self.source_block).min(self.sources),
+                taps,
+                depth: start + first * taps.len(),
+            })
+        })
+    }
+
+    /// Where the weight of (target, source, tap 0) of a group stands in Caffe's order.
+    fn place(&self, group: usize, target: usize, source: usize) -> usize {
+        let kernel = self.kernel();
+        if self.targets_are_outputs {
+            ((group * self.targets + target) * self.sources + source) * kernel
+        } else {
+            ((group * self.sources + source) * self.targets + target) * kernel
+        }
+    }
+
+    /// Packs one tile of `weights` into `packed`, which is that tile alone.
+    pub fn pack(&self, weights: &[f32], group: usize, tile: usize, packed: &mut [f32]) {
+        let width = self.vectors(tile) * self.vector;
+        let first = tile * self.tile_vectors * self.vector;
+        if first + width > self.targets {
+            packed.fill(0.0);
+        }
+        for block in self.blocks() {
+            for lane in 0..width.min(self.targets - first) {
+                for (i, source) in block.sources.clone().enumerate() {
+                    let from = &weights[self.place(group, first + lane, source)..][..self.kernel()];
+                    for (t, tap) in block.taps.iter().enumerate() {
+                        packed[(block.depth + t * block.sources.len() + i) * width + lane] = from[*tap];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes one packed tile of ∇W into the rows of `gradient` that belong to its targets: `gradient` begins at the
+    /// first of them. `add` adds instead.
+    pub fn unpack(&self, packed: &[f32], tile: usize, add: bool, gradient: &mut [f32]) {
+        let width = self.vectors(tile) * self.vector;
+        let first = tile * self.tile_vectors * self.vector;
+        let base = self.place(0, first, 0);
+        for block in self.blocks() {
+            for lane in 0..width.min(self.targets - first) {
+                for (i, source) in block.sources.clone().enumerate() {
+                    let to = &mut gradient[self.place(0, first + lane, source) - base..][..self.kernel()];
+                    for (t, tap) in block.taps.iter().enumerate() {
+                        let value = packed[(block.depth + t * block.sources.len() + i) * width + lane];
+                        if add {
+                            to[*tap] += value;
+                        } else {
+                            to[*tap] = value;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The elements of Caffe's order that belong to the targets of a tile; only where targets are outputs.
+    pub fn rows(&self, group: usize, tile: usize) -> Range<usize> {
+        let first = tile * self.tile_vectors * self.vector;
+        let end = (first + self.vectors(tile) * self.vector).min(self.targets);
+        let start = self.place(group, first, 0);
+        start..start + (end - first) * self.sources * self.kernel()
+    }
+}
+
+/// The sources of one block of channels in one pass.
+struct Block<'a> {
+    /// Channels.
+    sources: Range<usize>,
+    /// Taps of the pass.
+    taps: &'a [usize],
+    /// Place of the first source in the tile.
+    depth: usize,
+}

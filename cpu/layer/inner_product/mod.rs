@@ -1,0 +1,7 @@
+//! InnerProduct: on register tiles that read the weights where they lie, or as packed matrix products.
+
+mod gemm;
+mod tiles;
+
+pub(super) use gemm::build as gemm;
+pub(super) use tiles::{build as tiles, fits as fits_tiles};

@@ -1,0 +1,169 @@
+//! The layout pass: which implementation each layer gets and how each blob lies, decided together.
+//!
+//! In the order of forward, each layer gets the first implementation of its list that works in the layout in which its
+//! bottoms lie, or an earlier one that is worth reordering them for. Its tops lie as it writes them. What remains are
+//! the places where a layer reads another layout than its bottom's producer wrote; [`super::reorder`] copies there.
+//! Memory in which blobs of several shapes lie, such as the bottom of a Flatten and its top, is plain: only there does
+//! one order of the elements serve all of them.
+
+use quadrille_core::layer::Operand;
+use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
+
+use super::select::{Candidate, Form, candidates};
+use crate::isa::Isa;
+use crate::layout::{Arrangement, Layout};
+use crate::machine::Machine;
+
+/// What was decided.
+pub(super) struct Decisions {
+    /// The implementation of each layer.
+    pub chosen: Vec<&'static Candidate>,
+    /// How each storage lies.
+    pub storages: Vec<Arrangement>,
+    blobs: Vec<Layout>,
+    /// Whether blobs of several shapes lie in a storage.
+    reshaped: Vec<bool>,
+    block: usize,
+}
+
+impl Decisions {
+    /// How the blobs of `layer` lie for an implementation of `form`: bottoms, then tops. A blob without pixels, such
+    /// as a row of scores, lies plain in every form.
+    pub fn wanted(&self, net: &Net, layer: &NetLayer, form: Form) -> (Vec<Layout>, Vec<Layout>) {
+        let first = layer.bottoms.first().map_or(Layout::PLAIN, |b| self.blobs[b.0]);
+        let blocked = Layout { block: self.block };
+        let (bottoms, tops) = match form {
+            Form::Plain => (Layout::PLAIN, Layout::PLAIN),
+            Form::Blocked => (blocked, blocked),
+            Form::Entry => (Layout::PLAIN, blocked),
+            Form::Exit => (first, Layout::PLAIN),
+            Form::Any => (first, first),
+        };
+        let each = |blobs: &[BlobId], layout| {
+            let axes = |b: &BlobId| net.blob(*b).shape.axes();
+            blobs.iter().map(|b| if axes(b) < 3 { Layout::PLAIN } else { layout }).collect()
+        };
+        (each(&layer.bottoms, bottoms), each(&layer.tops, tops))
+    }
+
+    /// How `operand` lies in memory, and how an implementation of `form` wants it; `None` if it is not a blob's.
+    pub fn arrangements(
+        &self,
+        net: &Net,
+        id: LayerId,
+        form: Form,
+        operand: Operand,
+    ) -> Option<(Arrangement, Arrangement)> {
+        let layer = net.layer(id);
+        let (bottoms, tops) = self.wanted(net, layer, form);
+        let (blob, wanted) = match operand {
+            Operand::Bottom(i) | Operand::BottomGrad(i) => (*layer.bottoms.get(i)?, *bottoms.get(i)?),
+            Operand::Top(i) | Operand::TopGrad(i) => (*layer.tops.get(i)?, *tops.get(i)?),
+            Operand::Param(_) | Operand::ParamGrad(_) | Operand::Aux(_) => return None,
+        };
+        let shape = &net.blob(blob).shape;
+        Some((Arrangement::new(shape, self.blobs[blob.0]), Arrangement::new(shape, wanted)))
+    }
+
+    /// Whether an implementation of `form` finds every bottom as it wants it, and writes its tops as they lie already
+    /// if it works in place.
+    fn is_native(&self, net: &Net, id: LayerId, form: Form) -> bool {
+        let layer = net.layer(id);
+        let (bottoms, tops) = self.wanted(net, layer, form);
+        let like = |blob: BlobId, lies: Layout, wanted: Layout| {
+            let shape = &net.blob(blob).shape;
+            Arrangement::new(shape, lies).is_like(&Arrangement::new(shape, wanted))
+        };
+        let reads_as_it_lies = layer.bottoms.iter().zip(bottoms).all(|(b, w)| like(*b, self.blobs[b.0], w));
+        reads_as_it_lies
+            && layer
+                .tops
+                .iter()
+                .zip(tops)
+                .all(|(t, w)| self.shared_layout(net, layer, *t).is_none_or(|l| like(*t, l, w)))
+    }
+
+    /// The layout of a top that lies in a bottom's memory.
+    fn shared_layout(&self, net: &Net, layer: &NetLayer, top: BlobId) -> Option<Layout> {
+        let data = net.blob(top).data;
+        layer.bottoms.iter().find(|b| net.blob(**b).data == data).map(|b| self.blobs[b.0])
+    }
+
+    /// How a top lies whose layer writes it in `layout`.
+    fn layout_of_top(&self, net: &Net, layer: &NetLayer, top: BlobId, layout: Layout) -> Layout {
+        if self.reshaped[net.blob(top).data.0] {
+            return Layout::PLAIN;
+        }
+        self.shared_layout(net, layer, top).unwrap_or(layout)
+    }
+
+    fn choose(
+        &self,
+        net: &Net,
+        id: LayerId,
+        isa: Isa,
+        wanted: Option<&str>,
+    ) -> Result<&'static Candidate, String> {
+        let layer = net.layer(id);
+        let list = candidates(&layer.layer);
+        let mut fitting =
+            list.iter().filter(|c| wanted.is_none_or(|w| w == c.name) && (c.fits)(net, id, isa));
+        let first = fitting.clone().next();
+        fitting.find(|c| c.eager || self.is_native(net, id, c.form)).or(first).ok_or_else(|| {
+            let names: Vec<&str> = list.iter().map(|c| c.name).collect();
+            format!(
+                "layer {:?} ({}) cannot be computed by {:?}; its implementations are {}",
+                layer.name,
+                layer.layer.type_name(),
+                wanted.unwrap_or("any"),
+                names.join(", ")
+            )
+        })
+    }
+}
+
+/// Whether blobs of several shapes lie in a storage, for each storage.
+fn reshaped(net: &Net) -> Vec<bool> {
+    let mut found: Vec<Option<Arrangement>> = vec![None; net.storages.len()];
+    let mut reshaped = vec![false; net.storages.len()];
+    for blob in &net.blobs {
+        let arrangement = Arrangement::new(&blob.shape, Layout::PLAIN);
+        let first = *found[blob.data.0].get_or_insert(arrangement);
+        reshaped[blob.data.0] |= first != arrangement;
+    }
+    reshaped
+}
+
+/// Decides for every layer of `net`. `forced` holds (layer or type, implementation); the last one counts.
+///
+/// # Errors
+/// If a forced implementation does not exist or cannot do the layer, or names no layer.
+pub(super) fn decide(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Decisions, String> {
+    for (name, _) in forced {
+        if !net.layers.iter().any(|l| l.name == *name || l.layer.type_name() == *name) {
+            return Err(format!("no layer and no type of layer of this network is named {name:?}"));
+        }
+    }
+    let block = Machine::of(isa).channel_block;
+    let blobs = vec![Layout::PLAIN; net.blobs.len()];
+    let reshaped = reshaped(net);
+    let mut decisions = Decisions { chosen: Vec::new(), storages: Vec::new(), blobs, reshaped, block };
+    for (index, layer) in net.layers.iter().enumerate() {
+        let asked = forced.iter().rev().find(|(n, _)| *n == layer.name || n == layer.layer.type_name());
+        let wanted = asked.map(|(_, implementation)| implementation.as_str());
+        let candidate = decisions.choose(net, LayerId(index), isa, wanted)?;
+        let (_, tops) = decisions.wanted(net, layer, candidate.form);
+        for (top, layout) in layer.tops.iter().zip(tops) {
+            decisions.blobs[top.0] = decisions.layout_of_top(net, layer, *top, layout);
+        }
+        decisions.chosen.push(candidate);
+    }
+    let plain = |count: &usize| Arrangement { images: 1, channels: 1, pixels: *count, layout: Layout::PLAIN };
+    decisions.storages = net.storages.iter().map(plain).collect();
+    for (blob, layout) in net.blobs.iter().zip(&decisions.blobs) {
+        let mut place = |id: StorageId| decisions.storages[id.0] = Arrangement::new(&blob.shape, *layout);
+        place(blob.data);
+        blob.grad.map(place);
+    }
+    Ok(decisions)
+}
