@@ -221,7 +221,6 @@ mod tests {
                 let written = std::fs::read_to_string(&file).unwrap();
                 assert!(text == written, "run `quadrille-bench shapes` after a change of a network");
             }
-            Err(reason) if reason.contains("not supported yet") => println!("skipped: {reason}"),
             Err(reason) => panic!("{reason}"),
         }
     }

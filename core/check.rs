@@ -1,8 +1,9 @@
 //! The validator: says whether a plan is one that computes what it should, whoever made it.
 //!
 //! It knows nothing of how plans are built. Order is taken from the lanes and the waits alone (vector clocks), so
-//! a missing wait shows itself as a race; sums over devices are followed symbolically, so a gradient that is
-//! missing, counted twice, or added in another order on another device shows itself, too.
+//! a missing wait shows itself as a race; sums over devices, and over layers that share a parameter, are followed
+//! symbolically, so a gradient that is missing, counted twice, or added in another order on another device shows
+//! itself, too.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,7 +36,8 @@ pub enum Violation {
     Unexpected(TaskId),
     /// The devices' tiles of a layer do not cover the mini-batch, each image once.
     Tiles(LayerId),
-    /// At its use, a parameter's gradient is not the sum over all devices, each once, in one order everywhere.
+    /// At its use, a parameter's gradient is not the sum over all devices and all layers that
+    /// have it, each once, in one order everywhere.
     WrongSum(DeviceId, ParamId),
 }
 
@@ -151,6 +153,11 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
         let writes = params.iter().map(|p| Buffer::Weight(*p)).chain(histories).collect();
         return (!params.is_empty()).then_some(writes);
     }
+    if sub == SubTask::AddShared {
+        let writes: Vec<Buffer> =
+            net.layer(layer).grads_to_add().map(|(_, param)| Buffer::Gradient(param)).collect();
+        return (net.layer(layer).under_loss && !writes.is_empty()).then_some(writes);
+    }
     let accesses = net.accesses(layer, sub)?;
     Some(accesses.writes.iter().filter_map(|o| operand_buffer(net, net.layer(layer), *o)).collect())
 }
@@ -170,6 +177,10 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                         _ => None,
                     };
                     writes.iter().copied().chain(writes.iter().filter_map(gradient)).collect()
+                }
+                SubTask::AddShared => {
+                    let own = layer.grads_to_add().map(|(own, _)| Buffer::Aux(own));
+                    own.chain(writes.iter().copied()).collect()
                 }
                 sub => net.accesses(node.task.layer, sub).map_or(Vec::new(), |a| {
                     a.reads.iter().filter_map(|o| operand_buffer(net, layer, *o)).collect()
@@ -250,23 +261,43 @@ fn check_order(plan: &Plan) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What a device's gradient of a parameter is at some moment: which devices' parts, and in which order added.
+/// What a device's gradient of a parameter is at some moment: what which layer found on which device, and in which
+/// order it was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sum {
-    Own(usize),
+    Part(DeviceId, LayerId),
     Of(Box<(Sum, Sum)>),
 }
 
 impl Sum {
-    fn count(&self, counts: &mut [usize]) {
+    fn of(one: Self, other: Self) -> Self {
+        Self::Of(Box::new((one, other)))
+    }
+
+    fn parts(&self, found: &mut Vec<(DeviceId, LayerId)>) {
         match self {
-            Self::Own(device) => counts[*device] += 1,
-            Self::Of(parts) => {
-                parts.0.count(counts);
-                parts.1.count(counts);
+            Self::Part(device, layer) => found.push((*device, *layer)),
+            Self::Of(both) => {
+                both.0.parts(found);
+                both.1.parts(found);
             }
         }
     }
+}
+
+/// All that belongs into the gradient of each parameter: one part of each layer that has it, on each device.
+fn parts_of(nets: &[Net]) -> HashMap<ParamId, Vec<(DeviceId, LayerId)>> {
+    let mut parts: HashMap<ParamId, Vec<(DeviceId, LayerId)>> = HashMap::new();
+    for (device, net) in nets.iter().enumerate() {
+        for layer in (0..net.layers.len()).map(LayerId) {
+            for (index, param) in net.layer(layer).params.iter().enumerate() {
+                if net.finds_gradient(layer, index) {
+                    parts.entry(*param).or_default().push((DeviceId(device), layer));
+                }
+            }
+        }
+    }
+    parts
 }
 
 /// Follows the sums over the devices; the order of submission will do, since there are no races by now.
@@ -274,25 +305,34 @@ fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     if !plan.stage.includes(SubTask::GradWeight) {
         return Ok(());
     }
+    let wanted = parts_of(nets);
     let mut sums: HashMap<Place, Sum> = HashMap::new();
     let mut used: HashMap<ParamId, Sum> = HashMap::new();
     let mut use_sum = |device: DeviceId, param: ParamId, sum: Option<&Sum>| {
         let wrong = Violation::WrongSum(device, param);
         let sum = sum.ok_or(wrong.clone())?;
-        let mut counts = vec![0; plan.devices];
-        sum.count(&mut counts);
+        let mut found = Vec::new();
+        sum.parts(&mut found);
+        found.sort_unstable();
         let same_everywhere = *used.entry(param).or_insert_with(|| sum.clone()) == *sum;
-        if counts.iter().all(|c| *c == 1) && same_everywhere { Ok(()) } else { Err(wrong) }
+        if wanted.get(&param) == Some(&found) && same_everywhere { Ok(()) } else { Err(wrong) }
     };
     for node in &plan.nodes {
         for place in &node.writes {
             let Buffer::Gradient(_) = place.buffer else { continue };
             let value = match &node.copy {
-                None => Some(Sum::Own(node.device.0)),
+                None => {
+                    let part = Sum::Part(node.device, node.task.layer);
+                    match (node.task.sub, sums.get(place).cloned()) {
+                        (SubTask::AddShared, Some(so_far)) => Some(Sum::of(so_far, part)),
+                        (SubTask::AddShared, None) => None,
+                        _ => Some(part),
+                    }
+                }
                 Some(copy) => {
                     let theirs = sums.get(&Place { device: copy.from, ..*place }).cloned();
                     match (copy.add, sums.get(place).cloned(), theirs) {
-                        (true, Some(mine), Some(theirs)) => Some(Sum::Of(Box::new((mine, theirs)))),
+                        (true, Some(mine), Some(theirs)) => Some(Sum::of(mine, theirs)),
                         (true, _, _) => None,
                         (false, _, theirs) => theirs,
                     }

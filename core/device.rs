@@ -34,6 +34,8 @@ pub struct Scalars {
     pub rate: f32,
     /// ηρ, the pull of the centre; 0 outside the EASGD family.
     pub elastic: f32,
+    /// What layers draw at random in this step follows from it ([`crate::rng::step_seed`]).
+    pub seed: u64,
 }
 
 /// A whole packed buffer of a device.

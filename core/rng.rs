@@ -15,6 +15,10 @@ pub enum Purpose {
     Transform,
     /// Data made up for timing.
     Dummy,
+    /// The seeds of a worker's steps.
+    Step,
+    /// What the layer with this index draws in one step.
+    Layer(u32),
 }
 
 impl Purpose {
@@ -23,6 +27,8 @@ impl Purpose {
             Self::Sampling => 1,
             Self::Transform => 2,
             Self::Dummy => 3,
+            Self::Step => 4,
+            Self::Layer(index) => 0x4000_0000 | index,
             Self::Filler(index) => 0x8000_0000 | index,
         }
     }
@@ -65,6 +71,31 @@ impl Stream {
         let u = (f64::from(pair[0]) + 1.0) / 4_294_967_296.0;
         let v = f64::from(pair[1]) / 4_294_967_296.0;
         ((-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()) as f32
+    }
+}
+
+/// The seed of everything that layers draw in one step of `worker`: another in each iteration and on each worker.
+pub fn step_seed(seed: u64, worker: u32, iteration: u64) -> u64 {
+    let [low, high, ..] = Stream::new(seed, Purpose::Step, worker).block(iteration);
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Where a layer draws its random numbers in a step: all that they depend on but the place of the value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Draw {
+    /// The step's seed ([`step_seed`]).
+    pub seed: u64,
+    /// The layer's place in its net.
+    pub layer: u32,
+    /// The first image of the task, counted over the worker's whole mini-batch. Element `i` of a blob is drawn at
+    /// `first_image · (elements of an image) + i`.
+    pub first_image: u64,
+}
+
+impl Draw {
+    /// The layer's stream in this step.
+    pub fn stream(&self) -> Stream {
+        Stream::new(self.seed, Purpose::Layer(self.layer), 0)
     }
 }
 
@@ -171,6 +202,20 @@ mod tests {
         assert_eq!(order(1, 0), order(1, 0));
         assert_ne!(order(1, 0), order(1, 1));
         assert_ne!(order(1, 0), order(2, 0));
+    }
+
+    #[test]
+    fn steps_workers_and_layers_draw_differently() {
+        let words = |seed, worker, iteration, layer| {
+            let draw = Draw { seed: step_seed(seed, worker, iteration), layer, first_image: 0 };
+            draw.stream().block(0)
+        };
+        let all =
+            [words(1, 0, 0, 2), words(2, 0, 0, 2), words(1, 1, 0, 2), words(1, 0, 1, 2), words(1, 0, 0, 3)];
+        assert_eq!(all[0], words(1, 0, 0, 2));
+        for (i, one) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|other| other != one), "{i}");
+        }
     }
 
     #[test]

@@ -8,16 +8,16 @@ use quadrille_core::check::check;
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
-use quadrille_core::plan::{LaneRole, Plan};
+use quadrille_core::plan::{LaneRole, Plan, tiles};
 use quadrille_core::solver::SgdRule;
-use quadrille_core::task::{Copy, LaneId, Task};
+use quadrille_core::task::{Copy, LaneId, Task, Tile};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
 use crate::isa::Isa;
 use crate::layer::{Choice, Grain, LayerKernel, MAX_STAGES, Stages, Update, bind};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::{Memory, OutOfMemory, PackedMemory};
+use crate::memory::{Memory, MemoryMap, OutOfMemory, PackedMemory};
 
 /// The crew of one quadrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,12 +92,16 @@ struct BoundLayer {
     kernel: Box<dyn LayerKernel>,
     update: Update,
     loads: Vec<(crate::memory::Span, crate::memory::Span)>,
+    /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
+    shared: Vec<(crate::memory::Span, crate::memory::Span)>,
 }
 
 /// One net on one device.
 struct BoundNet {
     layers: Vec<BoundLayer>,
     memory: Memory,
+    /// The images of every task of the net.
+    tile: Tile,
 }
 
 /// A net on all devices of a worker.
@@ -112,6 +116,7 @@ struct Bound {
     iteration: AtomicU64,
     rate: AtomicU32,
     elastic: AtomicU32,
+    seed: AtomicU64,
 }
 
 /// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 8 bits stage, 32 bits layer or copy.
@@ -158,6 +163,7 @@ impl Bound {
             iteration: self.iteration.load(Ordering::Relaxed),
             rate: float(&self.rate),
             elastic: float(&self.elastic),
+            seed: self.seed.load(Ordering::Relaxed),
         }
     }
 
@@ -170,6 +176,7 @@ impl Bound {
         match sub {
             SubTask::Update => Stages::one(layer.update.grains()),
             SubTask::Load => Stages::one(1),
+            SubTask::AddShared => Stages::one(layer.shared.len()),
             sub => layer.kernel.stages(sub),
         }
     }
@@ -200,8 +207,9 @@ impl Work for Bound {
         let layer = &net.layers[payload.index];
         let stage = payload.stage;
         let grains = self.stages(device, payload).iter().nth(stage).unwrap_or(1) as usize;
-        let scalars = self.scalars();
-        let mut grain = Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars };
+        let (scalars, first_image) = (self.scalars(), net.tile.first);
+        let mut grain =
+            Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, first_image };
         match sub {
             SubTask::Update => layer.update.run(&mut grain),
             SubTask::Load => {
@@ -210,6 +218,14 @@ impl Work for Bound {
                     unsafe { net.memory.write(*storage).copy_from_slice(net.memory.read(*stage)) }
                 }
             }
+            SubTask::AddShared => {
+                let Some((own, gradient)) = layer.shared.get(grain.index).copied() else { return };
+                // SAFETY: grains have pieces of their own; the layer's own gradient is another array than the whole.
+                let (sum, own) = unsafe { (net.memory.write(gradient), net.memory.read(own)) };
+                sum.iter_mut().zip(own).for_each(|(sum, value)| *sum += value);
+            }
+            // Transfers come as copies.
+            SubTask::Accumulate | SubTask::Broadcast => {}
             sub => layer.kernel.compute(sub, &mut grain),
         }
     }
@@ -257,8 +273,8 @@ impl CpuWorker {
                 check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
             }
             let mut nets = Vec::new();
-            for (net, packed) in program.nets.iter().zip(&packed) {
-                let (net, chosen, needs) = bind_net(net, packed.clone(), options)?;
+            for ((net, packed), tile) in program.nets.iter().zip(&packed).zip(tiles(program.nets)) {
+                let (net, chosen, needs) = bind_net(net, packed.clone(), tile, options)?;
                 nets.push(net);
                 scratch = scratch.max(needs);
                 choices = if choices.is_empty() { chosen } else { choices };
@@ -281,6 +297,7 @@ impl CpuWorker {
             iteration: AtomicU64::new(0),
             rate: AtomicU32::new(0),
             elastic: AtomicU32::new(0),
+            seed: AtomicU64::new(0),
         });
         let cpus: Vec<Vec<Option<usize>>> = crews.iter().map(|c| c.cpus.clone()).collect();
         let work: Arc<dyn Work> = bound.clone();
@@ -351,9 +368,10 @@ fn check_options(
 fn bind_net(
     net: &Net,
     packed: Arc<PackedMemory>,
+    tile: Tile,
     options: &EngineOptions,
 ) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
-    let crate::layer::Bound { kernels, choices, map } =
+    let crate::layer::Bound { kernels, choices, mut map } =
         bind(net, options.isa, &options.kernels).map_err(EngineError::Kernel)?;
     let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     let layers = kernels
@@ -364,10 +382,27 @@ fn bind_net(
             let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
             let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
             let update = Update::new(net, id, options.rule, options.elastic, options.isa);
-            BoundLayer { kernel, update, loads }
+            BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &mut map) }
         })
         .collect();
-    Ok((BoundNet { layers, memory: Memory::new(packed, map)? }, choices, scratch))
+    Ok((BoundNet { layers, memory: Memory::new(packed, map)?, tile }, choices, scratch))
+}
+
+/// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.
+fn shared_pieces(
+    net: &Net,
+    id: LayerId,
+    map: &mut MemoryMap,
+) -> Vec<(crate::memory::Span, crate::memory::Span)> {
+    let mut pieces = Vec::new();
+    for (own, param) in net.layer(id).grads_to_add() {
+        let (own, gradient) = (map.aux(own, net.aux[own.0]), MemoryMap::param(net, Packed::Gradients, param));
+        for start in (0..own.len()).step_by(COPY_GRAIN) {
+            let part = start..(start + COPY_GRAIN).min(own.len());
+            pieces.push((own.part(part.clone()), gradient.part(part)));
+        }
+    }
+    pieces
 }
 
 /// One quadrant, running one program.
@@ -482,15 +517,17 @@ impl Device for CpuDevice {
         bound.iteration.store(scalars.iteration, Ordering::Relaxed);
         bound.rate.store(scalars.rate.to_bits(), Ordering::Relaxed);
         bound.elastic.store(scalars.elastic.to_bits(), Ordering::Relaxed);
+        bound.seed.store(scalars.seed, Ordering::Relaxed);
         Ok(())
     }
 
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CpuEvent, DeviceError> {
-        let layers = self.engine.bound.programs[self.program].nets[self.index].layers.len();
+        let net = &self.engine.bound.programs[self.program].nets[self.index];
         let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {
-            Some(kind) if task.layer.0 < layers && !is_transfer => self.push(
+            _ if task.tile != net.tile => Err(self.unknown(format!("{:?}", task.tile))),
+            Some(kind) if task.layer.0 < net.layers.len() && !is_transfer => self.push(
                 lane,
                 Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },
             ),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use quadrille_core::net::ParamLayout;
+use quadrille_core::net::{LayerId, ParamLayout};
 use quadrille_io::{LayerWeights, NetWeights, RunFolder, Snapshot};
 
 use crate::failure::{Code, Failure};
@@ -204,15 +204,15 @@ pub fn read_weights(path: &Path, layout: &ParamLayout, packed: &mut [f32]) -> Re
 
 /// Writes the weights as a `.caffemodel`, for Caffe's own tools.
 pub fn write_caffemodel(path: &Path, net: &quadrille_core::net::Net, packed: &[f32]) -> Result<(), Failure> {
-    let layers = net.layers.iter().filter(|l| !l.params.is_empty()).map(|layer| LayerWeights {
-        name: layer.name.clone(),
-        kind: layer.layer.type_name().to_owned(),
-        blobs: layer
-            .params
-            .iter()
-            .map(|p| net.params.view(*p))
-            .map(|view| (view.shape.dims().to_vec(), packed[view.range()].to_vec()))
-            .collect(),
+    let layers = net.layers.iter().enumerate().filter(|(_, l)| !l.params.is_empty()).map(|(index, layer)| {
+        // A shared parameter can have another shape in each of its layers.
+        let shapes = net.param_shapes(LayerId(index));
+        let values = layer.params.iter().map(|p| packed[net.params.view(*p).range()].to_vec());
+        LayerWeights {
+            name: layer.name.clone(),
+            kind: layer.layer.type_name().to_owned(),
+            blobs: shapes.iter().map(|shape| shape.dims().to_vec()).zip(values).collect(),
+        }
     });
     Ok(NetWeights { name: net.name.clone(), layers: layers.collect() }.write(path)?)
 }

@@ -9,6 +9,7 @@ use quadrille_comm::handshake::Fingerprint;
 use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::net::{Net, Phase};
+use quadrille_core::rng::step_seed;
 use quadrille_core::run::run_step;
 use quadrille_io::{IoError, RunFolder, weights_hash};
 use serde_json::{Value, json};
@@ -34,7 +35,8 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
         }
         let start = Instant::now();
         let rate = settings.rate(iteration);
-        let scalars = Scalars { iteration, rate, elastic: rate * settings.rho };
+        let seed = step_seed(settings.seed, worker.rank as u32, iteration);
+        let scalars = Scalars { iteration, rate, elastic: rate * settings.rho, seed };
 
         let batch = worker.batches.next_batch()?;
         worker.clock.data += start.elapsed();

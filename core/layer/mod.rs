@@ -5,28 +5,40 @@
 
 mod accuracy;
 mod batch_norm;
+mod concat;
+mod contrastive_loss;
 mod convolution;
 mod data;
+mod dropout;
 mod eltwise;
 mod filler;
+mod flatten;
 mod inner_product;
+mod lrn;
 mod pooling;
 mod relu;
 mod scale;
+mod slice;
 mod softmax;
 mod softmax_loss;
 mod split;
 
 pub use accuracy::Accuracy;
 pub use batch_norm::BatchNorm;
+pub use concat::Concat;
+pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
+pub use dropout::Dropout;
 pub use eltwise::{Eltwise, EltwiseOperation};
 pub use filler::{Filler, VarianceNorm};
+pub use flatten::Flatten;
 pub use inner_product::InnerProduct;
+pub use lrn::{Lrn, NormRegion};
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
 pub use scale::{Factors, Scale};
+pub use slice::Slice;
 pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
 pub use split::Split;
@@ -49,6 +61,8 @@ pub enum SubTask {
     GradWeight,
     /// ∇B: computes the gradient of the bias (the last parameter).
     GradBias,
+    /// Adds the layer's gradients of parameters that it shares to those of the layers above it.
+    AddShared,
     /// Applies the solver's rule to the layer's parameters.
     Update,
     /// Copies a mini-batch into the tops of a data layer.
@@ -61,16 +75,20 @@ pub enum SubTask {
 
 impl SubTask {
     /// Every sub-task, in the order of an iteration.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Load,
         Self::Forward,
         Self::GradActivation,
         Self::GradWeight,
         Self::GradBias,
+        Self::AddShared,
         Self::Accumulate,
         Self::Broadcast,
         Self::Update,
     ];
+
+    /// The sub-tasks in which a layer computes gradients.
+    pub const BACKWARD: [Self; 3] = [Self::GradActivation, Self::GradWeight, Self::GradBias];
 }
 
 impl fmt::Display for SubTask {
@@ -80,6 +98,7 @@ impl fmt::Display for SubTask {
             Self::GradActivation => "grad-activation",
             Self::GradWeight => "grad-weight",
             Self::GradBias => "grad-bias",
+            Self::AddShared => "add-shared",
             Self::Update => "update",
             Self::Load => "load",
             Self::Accumulate => "accumulate",
@@ -209,12 +228,24 @@ pub enum Layer {
     SoftmaxWithLoss(SoftmaxWithLoss),
     /// Share of right answers.
     Accuracy(Accuracy),
+    /// Local response normalisation.
+    Lrn(Lrn),
+    /// Bottoms side by side along an axis.
+    Concat(Concat),
+    /// A bottom cut along an axis.
+    Slice(Slice),
+    /// Several axes as one.
+    Flatten(Flatten),
+    /// Contrastive loss of pairs.
+    ContrastiveLoss(ContrastiveLoss),
+    /// Values dropped at random.
+    Dropout(Dropout),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 13] = [
+pub const TYPE_NAMES: [&str; 19] = [
     "Data",
     "Input",
     "Convolution",
@@ -227,6 +258,12 @@ pub const TYPE_NAMES: [&str; 13] = [
     "Softmax",
     "SoftmaxWithLoss",
     "Accuracy",
+    "LRN",
+    "Dropout",
+    "ContrastiveLoss",
+    "Concat",
+    "Slice",
+    "Flatten",
     "Split",
 ];
 
@@ -245,6 +282,12 @@ impl Layer {
             Self::Softmax(l) => l,
             Self::SoftmaxWithLoss(l) => l,
             Self::Accuracy(l) => l,
+            Self::Lrn(l) => l,
+            Self::Dropout(l) => l,
+            Self::ContrastiveLoss(l) => l,
+            Self::Concat(l) => l,
+            Self::Slice(l) => l,
+            Self::Flatten(l) => l,
             Self::Split(l) => l,
         }
     }
@@ -264,6 +307,12 @@ impl Layer {
             Self::Softmax(_) => "Softmax",
             Self::SoftmaxWithLoss(_) => "SoftmaxWithLoss",
             Self::Accuracy(_) => "Accuracy",
+            Self::Lrn(_) => "LRN",
+            Self::Dropout(_) => "Dropout",
+            Self::ContrastiveLoss(_) => "ContrastiveLoss",
+            Self::Concat(_) => "Concat",
+            Self::Slice(_) => "Slice",
+            Self::Flatten(_) => "Flatten",
             Self::Split(_) => "Split",
         }
     }
@@ -296,9 +345,19 @@ impl Layer {
         self.meaning().works_in_place()
     }
 
+    /// Whether the tops are the bottom itself under other names or in other shapes: they lie in its memory, and
+    /// forward is nothing.
+    pub fn is_view(&self) -> bool {
+        match self {
+            Self::Split(_) | Self::Flatten(_) => true,
+            Self::Dropout(l) => !l.active,
+            _ => false,
+        }
+    }
+
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Self::SoftmaxWithLoss(_))
+        matches!(self, Self::SoftmaxWithLoss(_) | Self::ContrastiveLoss(_))
     }
 
     /// Whether the layer's loss is a sum over images and not a mean.
@@ -313,6 +372,7 @@ impl Layer {
                 let kept = l.use_global_stats.unwrap_or(phase == Phase::Test);
                 Self::BatchNorm(BatchNorm { use_global_stats: Some(kept), ..l.clone() })
             }
+            Self::Dropout(l) => Self::Dropout(Dropout { active: phase == Phase::Train, ..l.clone() }),
             other => other.clone(),
         }
     }
@@ -334,6 +394,9 @@ impl Layer {
             Self::Accuracy(l) => (l.axis, "accuracy_param.axis"),
             Self::InnerProduct(l) => (l.axis, "inner_product_param.axis"),
             Self::Scale(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "scale_param.axis"),
+            Self::Concat(l) => (l.axis, "concat_param.axis"),
+            Self::Slice(l) => (l.axis, "slice_param.axis"),
+            Self::Flatten(l) => (l.axis, "flatten_param.axis"),
             _ => return None,
         };
         (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)

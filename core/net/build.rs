@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::params::{ParamLayout, ParamRule, ParamView};
-use super::spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase};
+use super::params::ParamLayout;
+use super::sharing::Names;
+use super::spec::{LayerSpec, NetSpec, NetState, Phase};
 use super::{AuxId, Blob, BlobId, LayerId, Net, NetLayer, ParamId, StorageId};
 use crate::layer::{Inferred, Layer, Operand, Split, SubTask};
 use crate::shape::Shape;
@@ -20,7 +21,9 @@ impl Net {
         for layer in &spec.layers {
             check_rules(layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
-        let chosen: Vec<&LayerSpec> = spec.layers.iter().filter(|l| l.belongs(state)).collect();
+        let chosen = spec.layers.iter().filter(|l| l.belongs(state)).cloned();
+        let chosen: Vec<LayerSpec> =
+            chosen.map(|l| LayerSpec { layer: l.layer.in_phase(state.phase), ..l }).collect();
         let file_site = Site { file: spec.file.clone(), ..Site::default() };
         if chosen.is_empty() {
             let fault = Fault::new("layer", format!("no layer belongs to phase {}", state.phase));
@@ -41,6 +44,7 @@ impl Net {
         }
         if state.phase == Phase::Train {
             net.find_gradients(&stopped);
+            net.share_gradients();
         }
         Ok(net)
     }
@@ -55,7 +59,7 @@ fn subject(layer: &LayerSpec) -> String {
 type Version = (usize, usize);
 
 /// How often each version is read.
-fn count_readers(layers: &[&LayerSpec]) -> HashMap<Version, usize> {
+fn count_readers(layers: &[LayerSpec]) -> HashMap<Version, usize> {
     let mut current: HashMap<&str, Version> = HashMap::new();
     let mut readers = HashMap::new();
     for (index, layer) in layers.iter().enumerate() {
@@ -79,6 +83,7 @@ struct Builder {
     /// Bottoms that are to get no gradient. Each blob has one reader, so it need not be said whose bottom.
     stopped: HashSet<BlobId>,
     names: HashMap<String, u32>,
+    param_names: Names,
 }
 
 impl Builder {
@@ -95,7 +100,14 @@ impl Builder {
             force_backward: spec.force_backward,
             share,
         };
-        Self { net, readers, current: HashMap::new(), stopped: HashSet::new(), names: HashMap::new() }
+        Self {
+            net,
+            readers,
+            current: HashMap::new(),
+            stopped: HashSet::new(),
+            names: HashMap::new(),
+            param_names: Names::default(),
+        }
     }
 
     fn add(&mut self, index: usize, spec: &LayerSpec) -> Result<(), Fault> {
@@ -133,6 +145,7 @@ impl Builder {
             bottoms,
             tops: tops.clone(),
             params,
+            shared: Vec::new(),
             aux,
             loss_weights,
             under_loss: false,
@@ -173,24 +186,8 @@ impl Builder {
                 ),
             ));
         }
-        let mut ids = Vec::new();
-        for (i, param) in inferred.params.iter().enumerate() {
-            let rule = spec.layer.param_rule();
-            let said = match rule {
-                ParamRule::Gradient => spec.params.get(i).cloned().unwrap_or_default(),
-                ParamRule::RunningSum { .. } => ParamSpec { lr_mult: 0.0, decay_mult: 0.0 },
-            };
-            ids.push(self.net.params.push(ParamView {
-                name: format!("{}/{i}", spec.name),
-                shape: param.shape.clone(),
-                offset: 0,
-                rule,
-                lr_mult: said.lr_mult,
-                decay_mult: said.decay_mult,
-                filler: param.filler.clone(),
-            }));
-        }
-        Ok(ids)
+        let params = inferred.params.iter().enumerate();
+        params.map(|(i, param)| self.param_names.place(&mut self.net, spec, i, param)).collect()
     }
 
     fn add_tops(
@@ -224,14 +221,13 @@ impl Builder {
                         )
                         .hint("give the top a name of its own"));
                     }
-                    let kept = self.must_keep_values(bottoms[bottom], &spec.layer);
+                    let kept = !spec.layer.is_view() && self.must_keep_values(bottoms[bottom], &spec.layer);
                     (!kept).then(|| self.net.blob(bottoms[bottom]).data)
                 }
                 None if self.current.contains_key(name) => {
                     return Err(Fault::new("top", format!("another layer already makes the blob {name:?}")));
                 }
-                // A split only names its bottom anew.
-                None if matches!(spec.layer, Layer::Split(_)) => Some(self.net.blob(bottoms[0]).data),
+                None if spec.layer.is_view() => Some(self.net.blob(bottoms[0]).data),
                 None => None,
             };
             tops.push(self.add_blob(name, &inferred.tops[i], id, storage));
@@ -242,26 +238,29 @@ impl Builder {
     /// Whether `layer`, though it could work in place, must not overwrite `blob`: because others read it, too, because
     /// its producer's backward asks for the values that it made, or because the layer's own backward asks for what
     /// it read. Caffe overwrites in the second case, too, and takes the gradient at other values; in the third it
-    /// keeps a copy. Here the layer gets memory of its own, which changes nothing else.
+    /// keeps a copy. Here the layer gets memory of its own, which changes nothing else. What holds for the blob holds
+    /// for all that lie in its memory.
     fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
         let producer = self.net.layer(self.net.blob(blob).producer);
-        match (&producer.layer, layer) {
+        let keep = match (&producer.layer, layer) {
             // The tops of a split are one memory.
             (Layer::Split(_), _) => true,
-            // A ReLU asks its top only which values are above 0, and a ReLU in place leaves that as it is.
-            (Layer::Relu(_), Layer::Relu(_)) => false,
+            // A ReLU asks its top only which values are above 0. A ReLU in place leaves that as it is, and so does a
+            // dropout but for values it drops, whose gradient is 0 on either side.
+            (Layer::Relu(_), Layer::Relu(_) | Layer::Dropout(_)) => false,
             (made_by, _) => {
                 let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
                 let backward_reads = |layer: &Layer, operand: Operand| {
-                    [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias]
-                        .into_iter()
-                        .filter_map(|sub| layer.accesses(sub))
-                        .any(|accesses| accesses.reads.contains(&operand))
+                    let mut accesses = SubTask::BACKWARD.into_iter().filter_map(|sub| layer.accesses(sub));
+                    accesses.any(|accesses| accesses.reads.contains(&operand))
                 };
                 top.is_some_and(|top| backward_reads(made_by, top))
                     || backward_reads(layer, Operand::Bottom(0))
             }
-        }
+        };
+        let data = self.net.blob(blob).data;
+        let below = producer.bottoms.iter().find(|bottom| self.net.blob(**bottom).data == data);
+        keep || below.is_some_and(|bottom| self.must_keep_values(*bottom, layer))
     }
 
     fn add_blob(
@@ -314,6 +313,7 @@ impl Builder {
             bottoms: vec![blob],
             tops: tops.clone(),
             params: Vec::new(),
+            shared: Vec::new(),
             aux: Vec::new(),
             loss_weights: vec![0.0; readers],
             under_loss: false,

@@ -1,6 +1,6 @@
 //! Who needs a gradient: the blobs between trained parameters and the loss.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::{BlobId, Net, NetLayer, StorageId};
 use crate::layer::{Layer, Operand, SubTask};
@@ -17,23 +17,20 @@ impl Net {
             .collect();
         let needs = self.needs_gradient(&down);
         let reached = self.mark_under_loss(&down);
-        // Storage by storage of the values, so that in-place layers share their gradient's memory, too.
-        let mut of_data: HashMap<StorageId, StorageId> = HashMap::new();
         for index in 0..self.blobs.len() {
             if !(needs[index] && reached[index]) {
                 continue;
             }
             let blob = &self.blobs[index];
             let producer = self.layer(blob.producer);
-            let in_place = !matches!(producer.layer, Layer::Split(_))
-                && producer.bottoms.iter().any(|b| self.blob(*b).data == blob.data);
-            let (data, count) = (blob.data, blob.shape.count());
-            let shared = in_place.then(|| of_data.get(&data).copied()).flatten();
+            // What lies in one memory has its gradient in one memory, too, but for the tops of a split, which add up.
+            let below = producer.bottoms.iter().map(|b| self.blob(*b)).find(|b| b.data == blob.data);
+            let shared = below.filter(|_| !matches!(producer.layer, Layer::Split(_))).and_then(|b| b.grad);
+            let count = blob.shape.count();
             let grad = shared.unwrap_or_else(|| {
                 self.storages.push(count);
                 StorageId(self.storages.len() - 1)
             });
-            of_data.insert(data, grad);
             self.blobs[index].grad = Some(grad);
         }
     }

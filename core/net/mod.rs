@@ -3,10 +3,12 @@
 mod build;
 mod gradients;
 mod params;
+mod sharing;
 mod spec;
 
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
-pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, StateRule};
+pub use sharing::SharedGrad;
+pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 
 use std::sync::Arc;
 
@@ -61,14 +63,33 @@ pub struct NetLayer {
     pub bottoms: Vec<BlobId>,
     /// What it makes.
     pub tops: Vec<BlobId>,
-    /// Its parameters.
+    /// Its parameters; layers that share one have the same here.
     pub params: Vec<ParamId>,
+    /// Its part in the gradients of parameters that other layers add to as well; never in phase TEST.
+    pub shared: Vec<SharedGrad>,
     /// Its own state.
     pub aux: Vec<AuxId>,
     /// Weight of each top in the loss, times the share of the mini-batch that this net computes.
     pub loss_weights: Vec<f32>,
     /// Whether the gradient of the loss reaches it, so that it takes part in backward; never in phase TEST.
     pub under_loss: bool,
+}
+
+impl NetLayer {
+    /// Where the layer's own gradient of parameter `index` lies, if not where the whole gradient does.
+    pub fn own_grad(&self, index: usize) -> Option<AuxId> {
+        self.shared.iter().find(|s| s.index == index).and_then(|s| s.own)
+    }
+
+    /// Whether the gradient of parameter `index` is complete when this layer has done its part.
+    pub fn completes_grad(&self, index: usize) -> bool {
+        self.shared.iter().find(|s| s.index == index).is_none_or(|s| s.is_last)
+    }
+
+    /// What the layer has to add to gradients of shared parameters: its own gradient, and to which.
+    pub fn grads_to_add(&self) -> impl Iterator<Item = (AuxId, ParamId)> {
+        self.shared.iter().filter_map(|s| s.own.map(|own| (own, self.params[s.index])))
+    }
 }
 
 /// A network, ready to be planned.
@@ -123,6 +144,13 @@ impl Net {
         self.layer(layer).tops.iter().map(|b| self.blob(*b).shape.clone()).collect()
     }
 
+    /// Shapes of a layer's parameters as the layer sees them. Layers that share one permissively see as many values in
+    /// shapes of their own.
+    pub fn param_shapes(&self, layer: LayerId) -> Vec<Shape> {
+        let inferred = self.layer(layer).layer.infer(&self.bottom_shapes(layer)).unwrap_or_default();
+        inferred.params.into_iter().map(|param| param.shape).collect()
+    }
+
     /// Blobs that nobody reads, in the order of their making: what Caffe prints as the net's output.
     pub fn outputs(&self) -> impl Iterator<Item = BlobId> {
         self.blobs.iter().enumerate().filter(|(_, b)| b.readers == 0).map(|(i, _)| BlobId(i))
@@ -155,7 +183,7 @@ impl Net {
         // What adds to running sums asks nothing of the loss.
         let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)
             && !accesses.reads.iter().any(|read| matches!(read, Operand::TopGrad(_)));
-        let backward = matches!(sub, SubTask::GradActivation | SubTask::GradWeight | SubTask::GradBias);
+        let backward = SubTask::BACKWARD.contains(&sub);
         if backward && !layer.under_loss && !(adds && self.phase == Phase::Train) {
             return None;
         }

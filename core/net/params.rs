@@ -30,7 +30,7 @@ pub enum ParamRule {
 /// One parameter in the packed buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamView {
-    /// `layer/index`, index 0 being the weight: Caffe's order.
+    /// `layer/index`, index 0 being the weight: Caffe's order. Of several layers that share it, the first.
     pub name: String,
     /// Extents.
     pub shape: Shape,
@@ -77,6 +77,10 @@ impl ParamLayout {
     /// One view.
     pub fn view(&self, id: ParamId) -> &ParamView {
         &self.views[id.0]
+    }
+
+    pub(super) fn view_mut(&mut self, id: ParamId) -> &mut ParamView {
+        &mut self.views[id.0]
     }
 
     /// Elements of a packed buffer, padding between views included (it stays 0).

@@ -68,18 +68,33 @@ impl StateRule {
     }
 }
 
-/// What a layer says about one of its parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ParamSpec {
-    /// Factor of the learning rate; 0 freezes the parameter.
-    pub lr_mult: f32,
-    /// Factor of the weight decay.
-    pub decay_mult: f32,
+/// What layers that share a parameter must have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShareMode {
+    /// Its shape.
+    #[default]
+    Strict,
+    /// The number of its values.
+    Permissive,
 }
 
-impl Default for ParamSpec {
-    fn default() -> Self {
-        Self { lr_mult: 1.0, decay_mult: 1.0 }
+/// What a layer says about one of its parameters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParamSpec {
+    /// Its name. Layers that give the same name share the parameter; the first of them says how it starts.
+    pub name: Option<String>,
+    /// How much it must be like that of the layers above that share it.
+    pub share: ShareMode,
+    /// Factor of the learning rate, 1 unless said; 0 freezes the parameter.
+    pub lr_mult: Option<f32>,
+    /// Factor of the weight decay, 1 unless said.
+    pub decay_mult: Option<f32>,
+}
+
+impl ParamSpec {
+    /// A parameter of the layer's own with these factors of the learning rate and of the weight decay.
+    pub fn with(lr_mult: f32, decay_mult: f32) -> Self {
+        Self { lr_mult: Some(lr_mult), decay_mult: Some(decay_mult), ..Self::default() }
     }
 }
 

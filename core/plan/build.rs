@@ -54,6 +54,7 @@ impl Plan {
                 layer,
                 &[SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias],
             );
+            builder.add_shared(layer);
             builder.sum_and_update(layer);
         }
         builder.finish_chunk();
@@ -108,6 +109,23 @@ impl<'a> Builder<'a> {
                     }));
                 }
                 self.push(DeviceId(device), layer, *sub, &reads, &writes);
+            }
+        }
+    }
+
+    /// Adds what the layer found of the gradients of shared parameters, on every device.
+    fn add_shared(&mut self, layer: LayerId) {
+        if !self.options.stage.includes(SubTask::AddShared) {
+            return;
+        }
+        for device in 0..self.nets.len() {
+            let (mut reads, mut writes) = (Vec::new(), Vec::new());
+            for (own, param) in self.nets[device].layer(layer).grads_to_add() {
+                reads.extend([Buffer::Aux(own), Buffer::Gradient(param)]);
+                writes.push(Buffer::Gradient(param));
+            }
+            if !writes.is_empty() {
+                self.push(DeviceId(device), layer, SubTask::AddShared, &reads, &writes);
             }
         }
     }
@@ -246,13 +264,12 @@ pub fn tiles(nets: &[Net]) -> Vec<Tile> {
     nets.iter().map(tile).collect()
 }
 
-/// The parameters of a layer that get a gradient and an update: those whose gradient some sub-task writes.
+/// The parameters of a layer that get a gradient and an update: those whose gradient some sub-task writes; a shared one
+/// belongs to the layer that adds to it last.
 pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
-    let subs = [SubTask::GradWeight, SubTask::GradBias];
-    let written: Vec<Operand> =
-        subs.into_iter().filter_map(|sub| net.accesses(layer, sub)).flat_map(|a| a.writes).collect();
-    let params = net.layer(layer).params.iter().enumerate();
-    params.filter(|(i, _)| written.contains(&Operand::ParamGrad(*i))).map(|(_, param)| *param).collect()
+    let this = net.layer(layer);
+    let trained = |index: &usize| net.finds_gradient(layer, *index) && this.completes_grad(*index);
+    (0..this.params.len()).filter(trained).map(|index| this.params[index]).collect()
 }
 
 /// The array behind a layer's operand; `None` for a gradient that nobody needs.
@@ -265,7 +282,9 @@ pub(crate) fn operand_buffer(net: &Net, layer: &NetLayer, operand: Operand) -> O
         Operand::BottomGrad(i) => grad(layer.bottoms[i]),
         Operand::TopGrad(i) => grad(layer.tops[i]),
         Operand::Param(i) => Some(Buffer::Weight(layer.params[i])),
-        Operand::ParamGrad(i) => Some(Buffer::Gradient(layer.params[i])),
+        Operand::ParamGrad(i) => {
+            Some(layer.own_grad(i).map_or(Buffer::Gradient(layer.params[i]), Buffer::Aux))
+        }
         Operand::Aux(i) => Some(Buffer::Aux(layer.aux[i])),
     }
 }

@@ -36,6 +36,7 @@ impl CostModel {
                 });
                 written.sum::<usize>() as u64
             }
+            SubTask::AddShared => node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),
         }
     }

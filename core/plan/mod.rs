@@ -46,7 +46,7 @@ pub enum LaneRole {
     Critical,
     /// Gradient sums between the devices of a worker.
     Transfer,
-    /// ∇W and ∇B, which nobody waits for before the update (TurboDL).
+    /// ∇W and ∇B, and sums of them over layers that share parameters, which nobody waits for before the update (TurboDL).
     Gradient,
     /// Updates.
     Update,
@@ -61,7 +61,7 @@ impl LaneRole {
         match sub {
             SubTask::Load | SubTask::Forward | SubTask::GradActivation => Self::Critical,
             SubTask::Accumulate | SubTask::Broadcast => Self::Transfer,
-            SubTask::GradWeight | SubTask::GradBias => Self::Gradient,
+            SubTask::GradWeight | SubTask::GradBias | SubTask::AddShared => Self::Gradient,
             SubTask::Update => Self::Update,
         }
     }

@@ -6,9 +6,14 @@
 mod accuracy;
 mod arrays;
 mod batch_norm;
+mod concat;
+mod contrastive_loss;
 mod convolution;
+mod dropout;
 mod eltwise;
+mod flatten;
 mod inner_product;
+mod lrn;
 mod net;
 mod pooling;
 mod real;
@@ -23,6 +28,7 @@ pub use net::ReferenceNet;
 pub use real::Real;
 
 use crate::layer::{Layer, SubTask};
+use crate::rng::Draw;
 use crate::shape::Shape;
 
 /// A layer in its place: all that a sub-task has to know besides its arrays.
@@ -36,6 +42,8 @@ pub struct Context<'a> {
     pub tops: &'a [Shape],
     /// Weight of each top in the loss; read by losses only.
     pub loss_weights: &'a [f32],
+    /// Where random numbers come from; read by layers that draw.
+    pub draw: Draw,
     /// The part of the worker's mini-batch that the net computes; read by layers that sum over images for others
     /// than a loss.
     pub share: f32,
@@ -60,6 +68,12 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
         Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),
         Layer::Accuracy(layer) => accuracy::compute(layer, ctx, sub, arrays),
+        Layer::Concat(layer) => concat::compute_concat(layer, ctx, sub, arrays),
+        Layer::Slice(layer) => concat::compute_slice(layer, ctx, sub, arrays),
+        Layer::Flatten(_) => flatten::compute(sub, arrays),
+        Layer::ContrastiveLoss(layer) => contrastive_loss::compute(layer, ctx, sub, arrays),
+        Layer::Dropout(layer) => dropout::compute(layer, ctx, sub, arrays),
+        Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         // Their tops come from outside.
         Layer::Data(_) | Layer::Input(_) => {}

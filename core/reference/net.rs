@@ -3,6 +3,7 @@
 use super::{Arrays, Context, Real, compute};
 use crate::layer::{Operand, SubTask};
 use crate::net::{Blob, BlobId, LayerId, Net, ParamId, StorageId};
+use crate::rng::Draw;
 
 /// A net with all its values and gradients.
 ///
@@ -15,6 +16,8 @@ pub struct ReferenceNet<T> {
     aux: Vec<Vec<T>>,
     params: Vec<Vec<T>>,
     param_grads: Vec<Vec<T>>,
+    /// Seed of the step and first image.
+    draw: Draw,
 }
 
 impl<T: Real> ReferenceNet<T> {
@@ -28,6 +31,7 @@ impl<T: Real> ReferenceNet<T> {
             param_grads: params.clone(),
             params,
             net,
+            draw: Draw::default(),
         }
     }
 
@@ -56,6 +60,11 @@ impl<T: Real> ReferenceNet<T> {
         self.storages[storage].copy_from_slice(values);
     }
 
+    /// Says what layers draw from in the coming steps, and which image of the worker's mini-batch is the net's first.
+    pub fn set_draw(&mut self, seed: u64, first_image: usize) {
+        self.draw = Draw { seed, first_image: first_image as u64, ..self.draw };
+    }
+
     /// Runs every layer forward.
     pub fn forward(&mut self) {
         for index in 0..self.net.layers.len() {
@@ -70,6 +79,10 @@ impl<T: Real> ReferenceNet<T> {
             // A layer in place puts the gradient of its bottom where that of its top was: that comes last.
             for sub in [SubTask::GradWeight, SubTask::GradBias, SubTask::GradActivation] {
                 self.run(LayerId(index), sub);
+            }
+            for (own, param) in self.net.layer(LayerId(index)).grads_to_add() {
+                let sum = self.param_grads[param.0].iter_mut();
+                sum.zip(&self.aux[own.0]).for_each(|(sum, own)| *sum += *own);
             }
         }
     }
@@ -136,6 +149,7 @@ impl<T: Real> ReferenceNet<T> {
             bottoms: &self.net.bottom_shapes(id),
             tops: &self.net.top_shapes(id),
             loss_weights: &layer.loss_weights,
+            draw: Draw { layer: id.0 as u32, ..self.draw },
             share: self.net.share,
         };
         compute(&ctx, sub, &mut arrays);
@@ -156,7 +170,10 @@ impl<T: Real> ReferenceNet<T> {
             Operand::BottomGrad(i) => &mut self.storages[grad(layer.bottoms[i])],
             Operand::TopGrad(i) => &mut self.storages[grad(layer.tops[i])],
             Operand::Param(i) => &mut self.params[layer.params[i].0],
-            Operand::ParamGrad(i) => &mut self.param_grads[layer.params[i].0],
+            Operand::ParamGrad(i) => match layer.own_grad(i) {
+                Some(own) => &mut self.aux[own.0],
+                None => &mut self.param_grads[layer.params[i].0],
+            },
             Operand::Aux(i) => &mut self.aux[layer.aux[i].0],
         }
     }

@@ -34,6 +34,8 @@ pub trait Real:
     fn ln(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
+    /// x to a power.
+    fn powf(self, exponent: Self) -> Self;
 
     /// The larger of two, `self` unless it is less: C++'s `std::max`, so that NaN in `self` stays, where Rust's
     /// `max` would hide it.
@@ -70,6 +72,9 @@ impl Real for f32 {
     fn sqrt(self) -> Self {
         f32::sqrt(self)
     }
+    fn powf(self, exponent: Self) -> Self {
+        f32::powf(self, exponent)
+    }
 }
 
 impl Real for f64 {
@@ -94,5 +99,8 @@ impl Real for f64 {
     }
     fn sqrt(self) -> Self {
         f64::sqrt(self)
+    }
+    fn powf(self, exponent: Self) -> Self {
+        f64::powf(self, exponent)
     }
 }

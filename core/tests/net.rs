@@ -1,8 +1,8 @@
 //! From a network's description to a net: what is wired, what is refused, and where the complaint points.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, Data, Filler, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu, Softmax,
-    SoftmaxWithLoss, Split, SubTask, Transform,
+    Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu,
+    Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
 };
 use quadrille_core::net::{Blob, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StateRule};
 use quadrille_core::reference::ReferenceNet;
@@ -424,6 +424,55 @@ fn relus_in_place_behind_one_another_give_the_same_gradients() {
     let in_place = with(["conv", "conv"]);
     assert!(in_place.iter().all(|g| has_gradient(g)));
     assert_eq!(in_place, with(["a", "b"]));
+}
+
+#[test]
+fn a_view_lies_in_the_memory_of_its_bottom_and_changes_no_gradient() {
+    let flatten = |bottom: &str| {
+        LayerSpec::new("flat", Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &[bottom], &["flat"])
+    };
+    // conv → flatten → relu in place → ip; the second net also reads what the convolution made.
+    let mut plain = small();
+    insert_before(&mut plain, "relu", flatten("conv"));
+    *layer_of(&mut plain, "relu") = LayerSpec::new("relu", relu(0.0), &["flat"], &["flat"]);
+    layer_of(&mut plain, "ip").bottoms = strings(&["flat"]);
+    let net = train(&plain);
+    for name in ["flat", "relu"] {
+        assert_eq!(
+            (top(&net, name).data, top(&net, name).grad),
+            (top(&net, "conv").data, top(&net, "conv").grad)
+        );
+    }
+    assert_eq!(gradients(&plain), gradients(&small()));
+
+    let again = |spec: &mut NetSpec, bottom: &str| {
+        insert_before(spec, "loss", LayerSpec::new("ip2", inner_product(), &[bottom], &["ip2"]));
+        insert_before(spec, "loss", LayerSpec::new("loss2", loss(), &["ip2", "label"], &["loss2"]));
+    };
+    let mut shared = plain;
+    again(&mut shared, "conv");
+    let net = train(&shared);
+    assert_eq!(top(&net, "flat").data, top(&net, "conv").data);
+    assert_ne!(top(&net, "relu").data, top(&net, "conv").data);
+    // The same without a view: another reader before the ReLU.
+    let mut expected = small();
+    *layer_of(&mut expected, "relu") = LayerSpec::new("relu", relu(0.0), &["conv"], &["apart"]);
+    layer_of(&mut expected, "ip").bottoms = strings(&["apart"]);
+    again(&mut expected, "conv");
+    assert_eq!(gradients(&shared), gradients(&expected));
+}
+
+#[test]
+fn a_view_of_values_that_backward_needs_is_not_overwritten() {
+    let mut spec = small();
+    insert_before(&mut spec, "relu", LayerSpec::new("softmax", softmax(), &["conv"], &["soft"]));
+    let flatten = Layer::Flatten(Flatten { axis: 1, end_axis: -1 });
+    insert_before(&mut spec, "relu", LayerSpec::new("flat", flatten, &["soft"], &["flat"]));
+    *layer_of(&mut spec, "relu") = LayerSpec::new("relu", relu(0.0), &["flat"], &["flat"]);
+    layer_of(&mut spec, "ip").bottoms = strings(&["flat"]);
+    let net = train(&spec);
+    assert_eq!(top(&net, "flat").data, top(&net, "softmax").data);
+    assert_ne!(top(&net, "relu").data, top(&net, "softmax").data);
 }
 
 #[test]

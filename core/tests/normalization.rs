@@ -156,7 +156,8 @@ fn factors_that_are_a_bottom_have_no_place_among_the_parameters() {
 
 #[test]
 fn running_sums_are_no_trained_parameters_whatever_the_file_says() {
-    for said in [Vec::new(), vec![ParamSpec { lr_mult: 3.0, decay_mult: 2.0 }; 3]] {
+    let multipliers = ParamSpec { lr_mult: Some(3.0), decay_mult: Some(2.0), ..ParamSpec::default() };
+    for said in [Vec::new(), vec![multipliers; 3]] {
         let mut spec = spec(IN_PLACE);
         layer(&mut spec, "bn").params = said;
         let net = build(&spec, Phase::Train, 1.0);
@@ -169,6 +170,14 @@ fn running_sums_are_no_trained_parameters_whatever_the_file_says() {
         assert_eq!(shapes, ["3", "3", "1"]);
         assert_eq!(net.params, build(&spec, Phase::Test, 1.0).params);
     }
+}
+
+#[test]
+fn running_sums_are_not_shared() {
+    let mut spec = spec(IN_PLACE);
+    layer(&mut spec, "bn").params = vec![ParamSpec { name: Some("sums".into()), ..ParamSpec::default() }];
+    let refused = Net::build(&spec, &NetState::new(Phase::Train), 1.0).expect_err("running sums");
+    assert!(refused.to_string().contains("param.name: running sums cannot be shared yet"), "{refused}");
 }
 
 #[test]
@@ -200,7 +209,8 @@ fn sums_are_added_to_in_training_only_and_by_the_share_of_the_images() {
 #[test]
 fn nothing_below_sums_is_trained_for_their_sake() {
     let mut spec = spec(IN_PLACE);
-    layer(&mut spec, "conv").params = vec![ParamSpec { lr_mult: 0.0, decay_mult: 0.0 }];
+    layer(&mut spec, "conv").params =
+        vec![ParamSpec { lr_mult: Some(0.0), decay_mult: Some(0.0), ..ParamSpec::default() }];
     let net = build(&spec, Phase::Train, 1.0);
     let grad = |name: &str| net.blob(net.layer(id(&net, name)).tops[0]).grad;
     assert_eq!((grad("conv"), grad("bn")), (None, None));

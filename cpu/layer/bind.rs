@@ -54,16 +54,23 @@ impl<'a> Binder<'a> {
     }
 
     /// Where an operand lies; `None` if it does not exist in this net. State has the length of its meaning.
+    /// The gradient of a shared parameter is the layer's own, where it has one.
     pub fn span(&mut self, operand: Operand) -> Option<Span> {
         if let Operand::Aux(i) = operand {
             let id = *self.layer().aux.get(i)?;
             return Some(self.map.aux(id, self.net.aux[id.0]));
         }
+        if let Operand::ParamGrad(i) = operand
+            && let Some(own) = self.layer().own_grad(i)
+        {
+            return Some(self.map.aux(own, self.net.aux[own.0]));
+        }
         let span = self.memory(operand)?;
         Some(self.copies.iter().find(|(original, _)| *original == span).map_or(span, |(_, copy)| *copy))
     }
 
-    /// Where an operand other than state lies in the net's memory, in the layout of its blob.
+    /// Where an operand other than state lies in the net's memory, in the layout of its blob; of a gradient, whether it
+    /// is shared or not, where the whole of it lies.
     pub(super) fn memory(&self, operand: Operand) -> Option<Span> {
         let layer = self.layer();
         let data =

@@ -3,6 +3,8 @@
 //! In the order of forward, each layer gets the first implementation of its list that works in the layout in which its
 //! bottoms lie, or an earlier one that is worth reordering them for. Its tops lie as it writes them. What remains are
 //! the places where a layer reads another layout than its bottom's producer wrote; [`super::reorder`] copies there.
+//! Memory in which blobs of several shapes lie, such as the bottom of a Flatten and its top, is plain: only there does
+//! one order of the elements serve all of them.
 
 use quadrille_core::layer::Operand;
 use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
@@ -19,6 +21,8 @@ pub(super) struct Decisions {
     /// How each storage lies.
     pub storages: Vec<Arrangement>,
     blobs: Vec<Layout>,
+    /// Whether blobs of several shapes lie in a storage.
+    reshaped: Vec<bool>,
     block: usize,
 }
 
@@ -85,6 +89,14 @@ impl Decisions {
         layer.bottoms.iter().find(|b| net.blob(**b).data == data).map(|b| self.blobs[b.0])
     }
 
+    /// How a top lies whose layer writes it in `layout`.
+    fn layout_of_top(&self, net: &Net, layer: &NetLayer, top: BlobId, layout: Layout) -> Layout {
+        if self.reshaped[net.blob(top).data.0] {
+            return Layout::PLAIN;
+        }
+        self.shared_layout(net, layer, top).unwrap_or(layout)
+    }
+
     fn choose(
         &self,
         net: &Net,
@@ -110,6 +122,18 @@ impl Decisions {
     }
 }
 
+/// Whether blobs of several shapes lie in a storage, for each storage.
+fn reshaped(net: &Net) -> Vec<bool> {
+    let mut found: Vec<Option<Arrangement>> = vec![None; net.storages.len()];
+    let mut reshaped = vec![false; net.storages.len()];
+    for blob in &net.blobs {
+        let arrangement = Arrangement::new(&blob.shape, Layout::PLAIN);
+        let first = *found[blob.data.0].get_or_insert(arrangement);
+        reshaped[blob.data.0] |= first != arrangement;
+    }
+    reshaped
+}
+
 /// Decides for every layer of `net`. `forced` holds (layer or type, implementation); the last one counts.
 ///
 /// # Errors
@@ -122,14 +146,15 @@ pub(super) fn decide(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result
     }
     let block = Machine::of(isa).channel_block;
     let blobs = vec![Layout::PLAIN; net.blobs.len()];
-    let mut decisions = Decisions { chosen: Vec::new(), storages: Vec::new(), blobs, block };
+    let reshaped = reshaped(net);
+    let mut decisions = Decisions { chosen: Vec::new(), storages: Vec::new(), blobs, reshaped, block };
     for (index, layer) in net.layers.iter().enumerate() {
         let asked = forced.iter().rev().find(|(n, _)| *n == layer.name || n == layer.layer.type_name());
         let wanted = asked.map(|(_, implementation)| implementation.as_str());
         let candidate = decisions.choose(net, LayerId(index), isa, wanted)?;
         let (_, tops) = decisions.wanted(net, layer, candidate.form);
         for (top, layout) in layer.tops.iter().zip(tops) {
-            decisions.blobs[top.0] = decisions.shared_layout(net, layer, *top).unwrap_or(layout);
+            decisions.blobs[top.0] = decisions.layout_of_top(net, layer, *top, layout);
         }
         decisions.chosen.push(candidate);
     }

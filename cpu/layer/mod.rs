@@ -42,6 +42,8 @@ pub(crate) struct Grain<'a> {
     pub scratch: &'a mut [f32],
     /// What changes from step to step.
     pub scalars: Scalars,
+    /// The device's first image, counted over the worker's whole mini-batch.
+    pub first_image: usize,
 }
 
 impl Grain<'_> {
@@ -92,7 +94,11 @@ pub(crate) trait LayerKernel: Send + Sync {
             SubTask::GradActivation => self.grad_activation(grain),
             SubTask::GradWeight => self.grad_weight(grain),
             SubTask::GradBias => self.grad_bias(grain),
-            SubTask::Update | SubTask::Load | SubTask::Accumulate | SubTask::Broadcast => {}
+            SubTask::AddShared
+            | SubTask::Update
+            | SubTask::Load
+            | SubTask::Accumulate
+            | SubTask::Broadcast => {}
         }
     }
 }

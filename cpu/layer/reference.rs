@@ -4,13 +4,16 @@
 //! else can do and to compare others with.
 
 use quadrille_core::layer::{Accesses, Layer, Operand, SubTask};
+use quadrille_core::net::LayerId;
 use quadrille_core::reference::{Arrays, Context, compute};
+use quadrille_core::rng::Draw;
 use quadrille_core::shape::Shape;
 
 use super::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 struct Reference {
+    id: LayerId,
     layer: Layer,
     bottoms: Vec<Shape>,
     tops: Vec<Shape>,
@@ -28,6 +31,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let operands = subs.iter().flat_map(|(_, a)| a.reads.iter().chain(&a.writes));
     let spans = operands.filter_map(|o| binder.span(*o).map(|s| (*o, s))).collect();
     Some(Box::new(Reference {
+        id,
         layer: binder.layer().layer.clone(),
         bottoms: net.bottom_shapes(id),
         tops: net.top_shapes(id),
@@ -60,6 +64,11 @@ impl Reference {
             bottoms: &self.bottoms,
             tops: &self.tops,
             loss_weights: &self.loss_weights,
+            draw: Draw {
+                seed: grain.scalars.seed,
+                layer: self.id.0 as u32,
+                first_image: grain.first_image as u64,
+            },
             share: self.share,
         };
         compute(&context, sub, &mut arrays);

@@ -53,7 +53,7 @@ const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_entry,
         eager: true,
-        ..candidate("tiles-from-plain", Form::Entry, convolution::tiles)
+        ..candidate("entry-tiles", Form::Entry, convolution::tiles)
     },
     Candidate {
         fits: convolution::fits_blocked,
@@ -81,6 +81,12 @@ const SPLIT: &[Candidate] = &[candidate("stream", Form::Any, split::build), REFE
 const BATCH_NORM: &[Candidate] = &[REFERENCE];
 const SCALE: &[Candidate] = &[REFERENCE];
 const ELTWISE: &[Candidate] = &[REFERENCE];
+const CONCAT: &[Candidate] = &[REFERENCE];
+const SLICE: &[Candidate] = &[REFERENCE];
+const FLATTEN: &[Candidate] = &[REFERENCE];
+const CONTRASTIVE_LOSS: &[Candidate] = &[REFERENCE];
+const DROPOUT: &[Candidate] = &[REFERENCE];
+const LRN: &[Candidate] = &[REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.
@@ -97,6 +103,12 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::SoftmaxWithLoss(_) => SOFTMAX_LOSS,
         Layer::Accuracy(_) => ACCURACY,
         Layer::Split(_) => SPLIT,
+        Layer::Concat(_) => CONCAT,
+        Layer::Slice(_) => SLICE,
+        Layer::Flatten(_) => FLATTEN,
+        Layer::ContrastiveLoss(_) => CONTRASTIVE_LOSS,
+        Layer::Dropout(_) => DROPOUT,
+        Layer::Lrn(_) => LRN,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
     }
 }

@@ -35,7 +35,9 @@ impl Update {
     pub fn new(net: &Net, layer: LayerId, rule: SgdRule, elastic: bool, isa: Isa) -> Self {
         let step = Machine::of(isa).grain_elements;
         let mut pieces = Vec::new();
-        let views = net.layer(layer).params.iter().map(|p| net.params.view(*p));
+        let this = net.layer(layer);
+        let completed = this.params.iter().enumerate().filter(|(index, _)| this.completes_grad(*index));
+        let views = completed.map(|(_, param)| net.params.view(*param));
         for view in views.filter(|v| v.rule != ParamRule::Gradient || v.lr_mult != 0.0) {
             let range = view.range();
             for start in range.clone().step_by(step) {

@@ -4,49 +4,47 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    Accuracy, BatchNorm, Data, Eltwise, EltwiseOperation, Filler, InnerProduct, Input, Layer, Normalization,
-    Relu, Scale, Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
+    Accuracy, BatchNorm, ContrastiveLoss, Data, Dropout, Eltwise, EltwiseOperation, Filler, InnerProduct,
+    Input, Layer, Normalization, Relu, Scale, Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
 };
-use quadrille_core::net::{LayerSpec, ParamSpec, Phase, StateRule};
+use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
+use super::arrange;
 use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
 use super::window;
 use crate::schema::eltwise_parameter::EltwiseOp;
 use crate::schema::loss_parameter::NormalizationMode;
+use crate::schema::param_spec::DimCheckMode;
 use crate::schema::{
-    self, BatchNormParameter, DataParameter, EltwiseParameter, InnerProductParameter, LayerParameter,
-    LossParameter, NetStateRule, ScaleParameter, TransformationParameter,
+    self, BatchNormParameter, ContrastiveLossParameter, DataParameter, DropoutParameter, EltwiseParameter,
+    InnerProductParameter, LayerParameter, LossParameter, NetStateRule, ScaleParameter,
+    TransformationParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 48] = [
+const CAFFE_TYPES: [&str; 42] = [
     "AbsVal",
     "ArgMax",
     "BNLL",
     "BatchReindex",
     "Bias",
     "Clip",
-    "Concat",
-    "ContrastiveLoss",
     "Crop",
     "Deconvolution",
-    "Dropout",
     "DummyData",
     "ELU",
     "Embed",
     "EuclideanLoss",
     "Exp",
     "Filter",
-    "Flatten",
     "HDF5Data",
     "HDF5Output",
     "HingeLoss",
     "Im2col",
     "ImageData",
     "InfogainLoss",
-    "LRN",
     "LSTM",
     "LSTMUnit",
     "Log",
@@ -64,7 +62,6 @@ const CAFFE_TYPES: [&str; 48] = [
     "Sigmoid",
     "SigmoidCrossEntropyLoss",
     "Silence",
-    "Slice",
     "Swish",
     "TanH",
     "Threshold",
@@ -128,17 +125,16 @@ fn common(parameter: &LayerParameter, layer: Layer) -> Result<LayerSpec, Fault> 
 }
 
 fn param(param: &schema::ParamSpec) -> Result<ParamSpec, Fault> {
-    let schema::ParamSpec { name, share_mode, lr_mult: _, decay_mult: _ } = param;
-    if name.as_ref().is_some_and(|name| !name.is_empty()) {
-        return Err(unsupported("param.name", "sharing parameters between layers is")
-            .hint("if the name is there without a second layer of the same name, remove it"));
-    }
-    if share_mode.is_some() {
-        return Err(unsupported("param.share_mode", "sharing parameters between layers is"));
-    }
+    let schema::ParamSpec { name, share_mode: _, lr_mult, decay_mult } = param;
+    let factor = |value: &Option<f32>, field: &str| value.map(|value| finite(value, field)).transpose();
     Ok(ParamSpec {
-        lr_mult: finite(param.lr_mult(), "param.lr_mult")?,
-        decay_mult: finite(param.decay_mult(), "param.decay_mult")?,
+        name: name.clone().filter(|name| !name.is_empty()),
+        share: match param.share_mode() {
+            DimCheckMode::Strict => ShareMode::Strict,
+            DimCheckMode::Permissive => ShareMode::Permissive,
+        },
+        lr_mult: factor(lr_mult, "param.lr_mult")?,
+        decay_mult: factor(decay_mult, "param.decay_mult")?,
     })
 }
 
@@ -169,6 +165,12 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "Eltwise" => (&["eltwise_param"], eltwise(parameter)),
         "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
         "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], softmax_with_loss(parameter)),
+        "Concat" => (&["concat_param"], arrange::concat(parameter)),
+        "Slice" => (&["slice_param"], arrange::slice(parameter)),
+        "Flatten" => (&["flatten_param"], Ok(arrange::flatten(parameter))),
+        "ContrastiveLoss" => (&["contrastive_loss_param"], contrastive_loss(parameter)),
+        "Dropout" => (&["dropout_param"], dropout(parameter)),
+        "LRN" => (&["lrn_param"], window::lrn(parameter)),
         "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
         other => return Err(unknown_type(other)),
     };
@@ -439,4 +441,27 @@ fn accuracy(parameter: &LayerParameter) -> Result<Layer, Fault> {
         axis: param.axis(),
         ignore_label: param.ignore_label,
     }))
+}
+
+fn contrastive_loss(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.contrastive_loss_param.unwrap_or_default();
+    let ContrastiveLossParameter { margin: _, legacy_version: _ } = param;
+    Ok(Layer::ContrastiveLoss(ContrastiveLoss {
+        margin: finite(param.margin(), "contrastive_loss_param.margin")?,
+        legacy_version: param.legacy_version(),
+    }))
+}
+
+fn dropout(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.dropout_param.unwrap_or_default();
+    let DropoutParameter { dropout_ratio: _ } = param;
+    let ratio = param.dropout_ratio();
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(Fault::new(
+            "dropout_param.dropout_ratio",
+            format!("{ratio}; expected at least 0 and less than 1"),
+        ));
+    }
+    // The net knows its phase.
+    Ok(Layer::Dropout(Dropout { ratio, active: true }))
 }

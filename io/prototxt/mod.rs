@@ -4,6 +4,7 @@
 //! (`message`), the message becomes core's vocabulary (`net`, `layer`, `solver`). What
 //! Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
+mod arrange;
 mod fields;
 mod layer;
 mod message;

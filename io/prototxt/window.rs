@@ -1,12 +1,12 @@
-//! Layers that move a window over images, and the ways to write a window down.
+//! Layers that move a window over images or channels, and the ways to write a window down.
 
-use quadrille_core::layer::{Convolution, Filler, Layer, PoolMethod, Pooling};
+use quadrille_core::layer::{Convolution, Filler, Layer, Lrn, NormRegion, PoolMethod, Pooling};
 use quadrille_core::site::Fault;
 
-use super::fields::{filler, unsupported};
+use super::fields::{filler, finite, unsupported};
 use super::layer::{flat_filler, outputs};
 use crate::schema::pooling_parameter::{self, RoundMode};
-use crate::schema::{ConvolutionParameter, LayerParameter, PoolingParameter};
+use crate::schema::{ConvolutionParameter, LayerParameter, LrnParameter, PoolingParameter, lrn_parameter};
 
 /// A pair of numbers over height and width, such as a kernel, in all the ways that Caffe lets one write it: once
 /// for both (`kernel_size: 3`), once for each (`kernel_size: 5 kernel_size: 3`), or by name (`kernel_h: 5
@@ -177,4 +177,20 @@ fn check_global(kernel: bool, pad: [usize; 2], stride: [usize; 2]) -> Result<(),
         return fault("stride", "conflicts with global_pooling; expected 1");
     }
     Ok(())
+}
+
+pub(super) fn lrn(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.lrn_param.unwrap_or_default();
+    let LrnParameter { local_size: _, alpha: _, beta: _, norm_region: _, k: _, engine: _ } = param;
+    let number = |value: f32, name: &str| finite(value, &format!("lrn_param.{name}"));
+    Ok(Layer::Lrn(Lrn {
+        region: match param.norm_region() {
+            lrn_parameter::NormRegion::AcrossChannels => NormRegion::AcrossChannels,
+            lrn_parameter::NormRegion::WithinChannel => NormRegion::WithinChannel,
+        },
+        local_size: param.local_size() as usize,
+        alpha: number(param.alpha(), "alpha")?,
+        beta: number(param.beta(), "beta")?,
+        k: number(param.k(), "k")?,
+    }))
 }

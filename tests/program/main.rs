@@ -5,6 +5,7 @@ mod common;
 mod determinism;
 mod interruption;
 mod layer_times;
+mod layers;
 mod made_up;
 mod models;
 mod normalization;

@@ -3,7 +3,7 @@
 use quadrille_core::layer::{Convolution, Filler, InnerProduct, Layer, Operand, SubTask};
 use quadrille_core::net::ParamRule;
 use quadrille_core::reference::{Arrays, Context, Real, compute};
-use quadrille_core::rng::{Purpose, Stream};
+use quadrille_core::rng::{Draw, Purpose, Stream};
 use quadrille_core::shape::Shape;
 
 /// Half the width of a central difference.
@@ -15,6 +15,7 @@ pub struct Case {
     pub bottoms: Vec<Shape>,
     pub tops: Vec<Shape>,
     pub loss_weights: Vec<f32>,
+    pub draw: Draw,
 }
 
 impl Case {
@@ -23,12 +24,12 @@ impl Case {
         let bottoms: Vec<Shape> = bottoms.iter().map(|dims| Shape::new(*dims)).collect();
         let tops = layer.infer(&bottoms).expect("the case is possible").tops;
         let loss_weights = vec![1.0; tops.len()];
-        Self { layer, bottoms, tops, loss_weights }
+        Self { layer, bottoms, tops, loss_weights, draw: Draw::default() }
     }
 
     pub fn context(&self) -> Context<'_> {
-        let Self { layer, bottoms, tops, loss_weights } = self;
-        Context { layer, bottoms, tops, loss_weights, share: 1.0 }
+        let Self { layer, bottoms, tops, loss_weights, draw } = self;
+        Context { layer, bottoms, tops, loss_weights, draw: *draw, share: 1.0 }
     }
 
     fn shape(&self, operand: Operand) -> Shape {
@@ -69,17 +70,17 @@ impl Case {
         arrays.take(Operand::Top(0)).expect("forward writes top 0")
     }
 
-    /// Random bottoms and parameters; `labels`, if there are any, are bottom 1.
+    /// Random bottoms and parameters; `labels`, if there are any, are the last bottom.
     pub fn random(&self, seed: u64, labels: &[f64]) -> Arrays<f64> {
         let mut arrays = Arrays::new();
         // Distinct over all bottoms, since some layers compare them.
-        let drawn = if labels.is_empty() { self.bottoms.len() } else { 1 };
+        let drawn = self.bottoms.len() - usize::from(!labels.is_empty());
         let mut values = distinct(seed, self.bottoms[..drawn].iter().map(Shape::count).sum()).into_iter();
         for (i, bottom) in self.bottoms[..drawn].iter().enumerate() {
             arrays.insert(Operand::Bottom(i), values.by_ref().take(bottom.count()).collect());
         }
         if !labels.is_empty() {
-            arrays.insert(Operand::Bottom(1), labels.to_vec());
+            arrays.insert(Operand::Bottom(drawn), labels.to_vec());
         }
         for (i, param) in self.layer.infer(&self.bottoms).expect("possible").params.iter().enumerate() {
             arrays.insert(Operand::Param(i), distinct(seed + 100 + i as u64, param.shape.count()));
@@ -105,31 +106,31 @@ impl Case {
         for sub in [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias] {
             let Some(accesses) = self.layer.accesses(sub) else { continue };
             self.run(sub, &mut arrays);
-            let bound = H * H / 6.0 * objective.weight * third + objective.rounding(self, &arrays) / H;
             for written in accesses.writes {
-                let input = match written {
-                    Operand::BottomGrad(i) => Operand::Bottom(i),
-                    Operand::ParamGrad(i) if self.layer.param_rule() == ParamRule::Gradient => {
-                        Operand::Param(i)
-                    }
-                    _ => continue,
-                };
-                let gradient = arrays.get(written);
-                let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
-                assert!(
-                    largest > 1e4 * bound,
-                    "{sub} of {self}: mistrusted, nothing above the bound {bound:e}"
-                );
-                for (i, &computed) in gradient.iter().enumerate() {
-                    let expected = objective.slope(self, &arrays, input, i);
-                    // Written so that NaN fails.
-                    let close = (computed - expected).abs() <= bound;
-                    assert!(
-                        close,
-                        "{sub} of {self}, {written:?} at {i}: {computed} is not {expected} ± {bound:e}"
-                    );
-                }
+                self.check_gradient(&objective, &arrays, written, third);
             }
+        }
+    }
+
+    /// Compares one gradient, if `written` is one, with central differences.
+    fn check_gradient(&self, objective: &Objective, arrays: &Arrays<f64>, written: Operand, third: f64) {
+        let input = match written {
+            Operand::BottomGrad(i) => Operand::Bottom(i),
+            Operand::ParamGrad(i) if self.layer.param_rule() == ParamRule::Gradient => Operand::Param(i),
+            _ => return,
+        };
+        let gradient = arrays.get(written);
+        let bound = H * H / 6.0 * objective.weight * third + objective.rounding(self, arrays) / H;
+        let largest = gradient.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+        assert!(
+            largest > 1e4 * bound,
+            "{written:?} of {self}: mistrusted, nothing above the bound {bound:e}"
+        );
+        for (i, &computed) in gradient.iter().enumerate() {
+            let expected = objective.slope(self, arrays, input, i);
+            // Written so that NaN fails.
+            let close = (computed - expected).abs() <= bound;
+            assert!(close, "{written:?} of {self} at {i}: {computed} is not {expected} ± {bound:e}");
         }
     }
 }
@@ -164,10 +165,10 @@ impl Objective {
         self.seeds.iter().zip(tops).flat_map(|(dy, y)| dy.iter().zip(y)).map(|(dy, y)| dy * y).sum()
     }
 
-    /// Tops for these bottoms and parameters. A split's tops are its bottom: it has no forward.
+    /// Tops for these bottoms and parameters. A layer without forward has its bottom as each of them.
     fn tops(&self, case: &Case, arrays: &Arrays<f64>) -> Vec<Vec<f64>> {
-        if let Layer::Split(split) = &case.layer {
-            return vec![arrays.get(Operand::Bottom(0)).to_vec(); split.tops];
+        if case.layer.is_view() {
+            return vec![arrays.get(Operand::Bottom(0)).to_vec(); case.tops.len()];
         }
         let mut arrays = arrays.clone();
         case.run(SubTask::Forward, &mut arrays);

@@ -1,10 +1,14 @@
 //! Tests of the oracle: finite differences, examples worked by hand, Caffe's rules, whole nets.
 
+mod arrange;
 mod batch_norm;
 mod case;
+mod contrastive_loss;
+mod dropout;
 mod eltwise;
 mod examples;
 mod gradients;
+mod lrn;
 mod precision;
 mod rules;
 mod whole_net;

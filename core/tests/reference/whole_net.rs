@@ -18,7 +18,7 @@ fn pooling(method: PoolMethod) -> Layer {
 }
 
 fn weighted(name: &str, layer: Layer, bottom: &str, top: &str, lr_mults: [f32; 2]) -> LayerSpec {
-    let params = lr_mults.map(|lr_mult| ParamSpec { lr_mult, ..ParamSpec::default() }).to_vec();
+    let params = lr_mults.map(|lr_mult| ParamSpec::with(lr_mult, 1.0)).to_vec();
     LayerSpec { params, ..LayerSpec::new(name, layer, &[bottom], &[top]) }
 }
 
@@ -171,7 +171,7 @@ fn a_frozen_parameter_has_no_gradient_though_the_loss_depends_on_it() {
 fn nothing_runs_backward_below_the_lowest_trained_parameter() {
     let mut frozen = layers();
     for layer in frozen.iter_mut().filter(|layer| layer.name == "conv1") {
-        layer.params.iter_mut().for_each(|param| param.lr_mult = 0.0);
+        layer.params.iter_mut().for_each(|param| param.lr_mult = Some(0.0));
     }
     let mut run = build(frozen, false, 1.0);
     run.forward();

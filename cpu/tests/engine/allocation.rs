@@ -60,7 +60,7 @@ fn allocations(isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64;
     let devices = worker.devices(0);
     let mut times = StepTimes::default();
     let mut step = |iteration| {
-        let scalars = Scalars { iteration, rate: 0.0, elastic: 0.0 };
+        let scalars = Scalars { iteration, ..Scalars::default() };
         run_step(&devices, &plan, &scalars, &mut times).expect("a step");
     };
     (0..first).for_each(&mut step);

@@ -51,7 +51,7 @@ fn train(quadrants: usize, threads: usize, options: &EngineOptions, steps: u64) 
     let mut times = StepTimes::default();
     for step in 0..steps {
         stage(&devices, &nets, step);
-        let scalars = Scalars { iteration: step, rate: 0.05, elastic: 0.0 };
+        let scalars = Scalars { iteration: step, rate: 0.05, ..Scalars::default() };
         run_step(&devices, &plan, &scalars, &mut times).expect("a step");
         assert_eq!(times.spans().len(), plan.nodes.len());
         assert!(times.spans().iter().all(|span| span.start <= span.end), "a task ends after it starts");

@@ -3,8 +3,11 @@
 mod allocation;
 mod bits;
 mod common;
+mod dropout;
 mod exact;
 mod gemm;
 mod refusals;
 mod running_sums;
+mod sharing;
 mod watchdog;
+mod whole_nets;

@@ -208,7 +208,7 @@ fn oversubscribed_crews_never_hang() {
                 device.write(Region::Stage(label), &labels(1, net.batch(), 10)).expect("a stage");
             }
             for iteration in 0..steps {
-                let scalars = Scalars { iteration, rate: 1e-3, elastic: 0.0 };
+                let scalars = Scalars { iteration, rate: 1e-3, ..Scalars::default() };
                 run_step(&devices, &plan, &scalars, &mut times).expect("a step");
             }
         });

@@ -85,7 +85,7 @@ fn train(quadrants: usize, threads: usize, options: &EngineOptions) -> Vec<[Vec<
             device.write(stage("data"), &images[first * image..end * image]).expect("a stage");
             device.write(stage("label"), &classes[first..end]).expect("a stage");
         }
-        let scalars = Scalars { iteration: step, rate: 0.05, elastic: 0.3 };
+        let scalars = Scalars { iteration: step, rate: 0.05, elastic: 0.3, ..Scalars::default() };
         run_step(&devices, &plan, &scalars, &mut times).expect("a step");
     }
     let read = |packed| {

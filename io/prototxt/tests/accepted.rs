@@ -1,7 +1,10 @@
 //! Files that must be understood, in every spelling.
 
-use quadrille_core::layer::{Filler, Layer, Normalization, PoolMethod, VarianceNorm};
-use quadrille_core::net::{LayerSpec, StateRule};
+use quadrille_core::layer::{
+    Concat, ContrastiveLoss, Dropout, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod,
+    Slice, VarianceNorm,
+};
+use quadrille_core::net::{LayerSpec, ParamSpec, ShareMode, StateRule};
 use quadrille_core::solver::{Decay, Policy};
 
 use super::super::*;
@@ -102,6 +105,61 @@ fn the_loss_is_normalised_as_caffe_does() {
 }
 
 #[test]
+fn a_local_response_normalisation_has_caffes_defaults() {
+    let lrn = |inside: &str| match one(&format!("layer {{ name: \"n\" type: \"LRN\" {inside} }}")).layer {
+        Layer::Lrn(l) => l,
+        other => panic!("{other:?}"),
+    };
+    let default = Lrn { region: NormRegion::AcrossChannels, local_size: 5, alpha: 1.0, beta: 0.75, k: 1.0 };
+    assert_eq!(lrn(""), default);
+    assert_eq!(lrn("lrn_param { engine: CUDNN }"), default);
+    assert_eq!(
+        lrn("lrn_param { local_size: 3 alpha: 5e-5 beta: 0.5 k: 2 norm_region: WITHIN_CHANNEL }"),
+        Lrn { region: NormRegion::WithinChannel, local_size: 3, alpha: 5e-5, beta: 0.5, k: 2.0 }
+    );
+}
+
+#[test]
+fn concat_slice_and_flatten_in_all_their_spellings() {
+    let of = |kind: &str, inside: &str| {
+        one(&format!(
+            "layer {{ name: \"x\" type: \"{kind}\" bottom: \"a\" bottom: \"b\" top: \"c\" {inside} }}"
+        ))
+        .layer
+    };
+    let concat = |axis| Layer::Concat(Concat { axis, bottoms: 2 });
+    assert_eq!(of("Concat", ""), concat(1));
+    assert_eq!(of("Concat", "concat_param { axis: -2 }"), concat(-2));
+    assert_eq!(of("Concat", "concat_param { concat_dim: 0 }"), concat(0));
+    let slice = |axis, points: &[usize]| Layer::Slice(Slice { axis, points: points.to_vec(), tops: 1 });
+    assert_eq!(of("Slice", ""), slice(1, &[]));
+    assert_eq!(of("Slice", "slice_param { axis: -1 slice_point: 2 slice_point: 5 }"), slice(-1, &[2, 5]));
+    assert_eq!(of("Slice", "slice_param { slice_dim: 2 }"), slice(2, &[]));
+    assert_eq!(of("Flatten", ""), Layer::Flatten(Flatten { axis: 1, end_axis: -1 }));
+    assert_eq!(
+        of("Flatten", "flatten_param { axis: 2 end_axis: 3 }"),
+        Layer::Flatten(Flatten { axis: 2, end_axis: 3 })
+    );
+}
+
+#[test]
+fn a_contrastive_loss_has_caffes_defaults() {
+    let loss =
+        |inside: &str| one(&format!("layer {{ name: \"x\" type: \"ContrastiveLoss\" {inside} }}")).layer;
+    let of = |margin, legacy_version| Layer::ContrastiveLoss(ContrastiveLoss { margin, legacy_version });
+    assert_eq!(loss(""), of(1.0, false));
+    assert_eq!(loss("contrastive_loss_param { margin: 2.5 legacy_version: true }"), of(2.5, true));
+}
+
+#[test]
+fn a_dropout_drops_half_unless_the_file_says_otherwise() {
+    let dropout = |inside: &str| one(&format!("layer {{ name: \"x\" type: \"Dropout\" {inside} }}")).layer;
+    let of = |ratio| Layer::Dropout(Dropout { ratio, active: true });
+    assert_eq!(dropout(""), of(0.5));
+    assert_eq!(dropout("dropout_param { dropout_ratio: 0.4 }"), of(0.4));
+}
+
+#[test]
 fn small_layers_and_what_all_layers_share() {
     let accuracy =
         |inside: &str| match one(&format!("layer {{ name: \"a\" type: \"Accuracy\" {inside} }}")).layer {
@@ -121,8 +179,7 @@ fn small_layers_and_what_all_layers_share() {
         ("r", &["a".to_owned()][..], &["b".to_owned()][..])
     );
     assert_eq!((relu.loss_weights, relu.propagate_down), (vec![2.0], vec![true]));
-    assert_eq!((relu.params[0].lr_mult, relu.params[0].decay_mult), (0.0, 2.0));
-    assert_eq!((relu.params[1].lr_mult, relu.params[1].decay_mult), (1.0, 1.0));
+    assert_eq!(relu.params, [ParamSpec::with(0.0, 2.0), ParamSpec::default()]);
     let rule = StateRule {
         phase: Some(quadrille_core::net::Phase::Test),
         min_level: Some(-1),
@@ -131,6 +188,27 @@ fn small_layers_and_what_all_layers_share() {
         not_stages: vec!["t".into()],
     };
     assert_eq!(relu.include, [rule, StateRule::default()]);
+}
+
+#[test]
+fn parameters_are_shared_by_name() {
+    let params = |inside: &str| one(&format!("layer {{ name: \"x\" type: \"ReLU\" {inside} }}")).params;
+    let named = |name: Option<&str>, share, lr_mult| ParamSpec {
+        name: name.map(str::to_owned),
+        share,
+        lr_mult,
+        decay_mult: None,
+    };
+    assert_eq!(
+        params(
+            "param { name: \"w\" lr_mult: 2 } param { name: \"b\" share_mode: PERMISSIVE } param { name: \"\" share_mode: STRICT }"
+        ),
+        [
+            named(Some("w"), ShareMode::Strict, Some(2.0)),
+            named(Some("b"), ShareMode::Permissive, None),
+            named(None, ShareMode::Strict, None)
+        ]
+    );
 }
 
 #[test]

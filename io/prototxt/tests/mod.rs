@@ -58,6 +58,34 @@ fn lenets_solver_has_the_published_hyper_parameters() {
     assert!(solver.ignored.is_empty());
 }
 
+/// Two inner products of one weight on the halves of a blob, with `first` and `second` in their `param`.
+fn twins(first: &str, second: &str) -> String {
+    format!(
+        "layer {{ name: \"in\" type: \"Input\" top: \"x\" top: \"s\" input_param {{ shape {{ dim: [2, 6] }} shape {{ dim: 2 }} }} }}\n\
+         layer {{ name: \"cut\" type: \"Slice\" bottom: \"x\" top: \"l\" top: \"r\" }}\n\
+         layer {{ name: \"one\" type: \"InnerProduct\" bottom: \"l\" top: \"a\" param {{ name: \"w\" {first} }}\n\
+          inner_product_param {{ num_output: 4 }} }}\n\
+         layer {{ name: \"two\" type: \"InnerProduct\" bottom: \"r\" top: \"b\"\n\
+          param {{ name: \"w\"\n {second} }} inner_product_param {{ num_output: 4 }} }}\n\
+         layer {{ name: \"loss\" type: \"ContrastiveLoss\" bottom: [\"a\", \"b\", \"s\"] top: \"loss\" }}"
+    )
+}
+
+#[test]
+fn layers_that_name_a_parameter_alike_share_it() {
+    let build = |first: &str, second: &str| {
+        let spec = parse_net(twins(first, second), "twins.prototxt").unwrap();
+        Net::build(&spec, &NetState::new(Phase::Train), 1.0)
+    };
+    let net = build("lr_mult: 3", "decay_mult: 0").unwrap();
+    let views: Vec<(&str, f32, f32)> =
+        net.params.views().iter().map(|v| (v.name.as_str(), v.lr_mult, v.decay_mult)).collect();
+    assert_eq!(views, [("one/0", 3.0, 0.0), ("one/1", 1.0, 1.0), ("two/1", 1.0, 1.0)]);
+    let error = build("lr_mult: 3", "lr_mult: 1").unwrap_err();
+    assert_eq!((error.line, error.field.as_str()), (7, "param.lr_mult"));
+    assert!(error.to_string().contains("layer \"two\""), "{error}");
+}
+
 #[test]
 fn layers_and_fields_know_their_lines() {
     let text = std::fs::read_to_string(lenet("train_val.prototxt")).unwrap();

@@ -135,16 +135,16 @@ fn unknown_names() {
                 &["did you mean \"Convolution\"?"],
             ),
             case(
-                "layer { name: \"c\" type: \"Dropuot\" }",
+                "layer { name: \"c\" type: \"Sigmiod\" }",
                 1,
                 "type",
-                &["\"Dropout\"? It is not supported yet"],
+                &["\"Sigmoid\"? It is not supported yet"],
             ),
             case(
-                "layer { name: \"c\" type: \"LRN\" }",
+                "layer { name: \"c\" type: \"TanH\" }",
                 1,
                 "type",
-                &["\"LRN\" are not supported yet", "Pooling"],
+                &["\"TanH\" are not supported yet", "Pooling"],
             ),
             case("layer { name: \"c\" type: \"Split\" }", 1, "type", &["cannot be written", "remove it"]),
             case("layer { name: \"c\" type: \"Transformer\" }", 1, "type", &["unknown layer type"]),
@@ -222,10 +222,10 @@ const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
         "has no meaning in a layer of type Convolution",
     ),
     (
-        "\nparam {\n name: \"w\" } convolution_param { num_output: 3 kernel_size: 3 } }",
+        "\nparam {\n lr_mult: nan } convolution_param { num_output: 3 kernel_size: 3 } }",
         3,
-        "param.name",
-        "sharing",
+        "param.lr_mult",
+        "finite",
     ),
     ("\nblobs { } convolution_param { num_output: 3 kernel_size: 3 } }", 2, "blobs", "not supported yet"),
     (
@@ -315,6 +315,57 @@ fn pooling_that_cannot_be() {
         let error = net(&text).expect_err(inside);
         assert_eq!(error.field, format!("pooling_param.{field}"));
         assert!(error.message.contains(says), "{error}");
+    }
+}
+
+/// What a layer holds, and line, field and a part of the message of the complaint.
+const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
+    ("type: \"LRN\"\n lrn_param {\n beta: nan }", 3, "lrn_param.beta", "finite"),
+    ("type: \"LRN\"\n lrn_param {\n alpha: inf }", 3, "lrn_param.alpha", "finite"),
+    ("type: \"LRN\"\n lrn_param {\n k: -inf }", 3, "lrn_param.k", "finite"),
+    ("type: \"LRN\"\n lrn_param {\n local_size: -1 }", 3, "lrn_param.local_size", "between 0 and"),
+    ("type: \"LRN\"\n lrn_param {\n norm_region: ACROSS }", 3, "lrn_param.norm_region", "ACROSS_CHANNELS"),
+    (
+        "type: \"Concat\"\n concat_param { axis: 1\n concat_dim: 1 }",
+        3,
+        "concat_param.concat_dim",
+        "conflicts with axis",
+    ),
+    (
+        "type: \"Concat\"\n concat_param {\n concat_dim: 4294967295 }",
+        3,
+        "concat_param.concat_dim",
+        "4294967295",
+    ),
+    (
+        "type: \"Slice\"\n slice_param { slice_dim: 1\n axis: 1 }",
+        2,
+        "slice_param.slice_dim",
+        "conflicts with axis",
+    ),
+    ("type: \"Slice\"\n slice_param {\n slice_point: -1 }", 3, "slice_param.slice_point", "between 0 and"),
+    (
+        "type: \"ContrastiveLoss\"\n contrastive_loss_param {\n margin: nan }",
+        3,
+        "contrastive_loss_param.margin",
+        "finite",
+    ),
+    (
+        "type: \"Dropout\"\n dropout_param {\n dropout_ratio: 1 }",
+        3,
+        "dropout_param.dropout_ratio",
+        "1; expected at least 0 and less than 1",
+    ),
+    ("type: \"Dropout\"\n dropout_param {\n dropout_ratio: nan }", 3, "dropout_param.dropout_ratio", "NaN"),
+    ("type: \"LRN\"\n pooling_param { }", 2, "pooling_param", "this type reads lrn_param"),
+];
+
+#[test]
+fn other_layers_that_cannot_be() {
+    for (inside, line, field, says) in OTHER_LAYERS {
+        let error = net(&format!("layer {{ name: \"x\" {inside} }}")).expect_err(inside);
+        assert_eq!((error.line, error.field.as_str()), (*line, *field), "{inside}\n{error}");
+        assert!(error.to_string().contains(says), "{inside}\n{error}");
     }
 }
 

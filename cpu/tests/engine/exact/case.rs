@@ -4,6 +4,7 @@ use quadrille_core::layer::{Layer, Operand, PoolMethod, Pooling, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetState, Phase, StorageId};
 use quadrille_core::plan::{Plan, Stage};
 use quadrille_core::reference::{Arrays, Context, Real, compute};
+use quadrille_core::rng::Draw;
 use quadrille_core::shape::Shape;
 
 use crate::common::{self, inner_product, input, integers, loss};
@@ -132,6 +133,7 @@ impl Case {
                 bottoms: &self.bottoms,
                 tops: &self.net.top_shapes(self.id),
                 loss_weights: &self.net.layer(self.id).loss_weights,
+                draw: Draw { layer: self.id.0 as u32, ..Draw::default() },
                 share: self.net.share,
             };
             compute(&ctx, sub, arrays);

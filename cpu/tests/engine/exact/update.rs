@@ -17,8 +17,7 @@ use crate::exact::case::Case;
 /// A layer with more parameters than a grain updates, each parameter with factors of its own.
 fn net() -> Net {
     let mut ip = LayerSpec::new("it", Layer::InnerProduct(inner_product(300)), &["x"], &["y"]);
-    ip.params =
-        vec![ParamSpec { lr_mult: 0.5, decay_mult: 2.0 }, ParamSpec { lr_mult: 2.0, decay_mult: 0.0 }];
+    ip.params = vec![ParamSpec::with(0.5, 2.0), ParamSpec::with(2.0, 0.0)];
     let layers = vec![
         input("x", &[2, 137]),
         input("label", &[2]),
@@ -44,7 +43,7 @@ fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Bef
     for (packed, values) in BUFFERS.into_iter().zip(&before.0).take(if options.elastic { 4 } else { 3 }) {
         device.write(Region::Packed(packed), values).expect("a packed buffer");
     }
-    let scalars = Scalars { iteration: 3, rate: 0.25, elastic: 0.125 };
+    let scalars = Scalars { iteration: 3, rate: 0.25, elastic: 0.125, ..Scalars::default() };
     device.begin(&scalars).expect("alive");
     let [mut weights, gradients, mut histories, centre] = before.0.clone();
     for node in &plan.nodes {
@@ -103,7 +102,7 @@ fn updates_are_the_rules() {
 #[test]
 fn frozen_parameters_stay() {
     let mut spec = small_lenet(2);
-    let frozen = vec![ParamSpec { lr_mult: 0.0, decay_mult: 1.0 }; 2];
+    let frozen = vec![ParamSpec::with(0.0, 1.0); 2];
     spec.layers.iter_mut().find(|l| l.name == "conv2").expect("a layer").params = frozen;
     let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0).expect("a net");
     let before = [1, 2, 3].map(|seed| fractions(seed, net.params.len()));
@@ -114,7 +113,7 @@ fn frozen_parameters_stay() {
     for (packed, values) in BUFFERS.into_iter().zip(&before) {
         device.write(Region::Packed(packed), values).expect("a packed buffer");
     }
-    let scalars = Scalars { iteration: 0, rate: 0.25, elastic: 0.0 };
+    let scalars = Scalars { rate: 0.25, ..Scalars::default() };
     quadrille_core::run::run_step(&worker.devices(0), &plan, &scalars, &mut Default::default())
         .expect("a step");
     let mut weights = vec![0.0; net.params.len()];

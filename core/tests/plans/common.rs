@@ -1,10 +1,10 @@
 //! Networks that several test files use.
 
 use quadrille_core::layer::{
-    Accuracy, BatchNorm, Convolution, Data, Eltwise, EltwiseOperation, Filler, InnerProduct, Layer,
-    PoolMethod, Pooling, Relu, Scale, SoftmaxWithLoss, Transform, VarianceNorm,
+    Accuracy, BatchNorm, ContrastiveLoss, Convolution, Data, Eltwise, EltwiseOperation, Filler, InnerProduct,
+    Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform, VarianceNorm,
 };
-use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::task::Tile;
 
 fn convolution(outputs: usize, kernel: usize) -> Layer {
@@ -36,9 +36,9 @@ fn inner_product(outputs: usize) -> Layer {
     })
 }
 
-fn data(batch: usize, side: usize) -> LayerSpec {
-    let data =
-        Data { source: "made".into(), batch, transform: Transform::default(), sample: Some([1, side, side]) };
+fn data(batch: usize, channels: usize, side: usize) -> LayerSpec {
+    let sample = Some([channels, side, side]);
+    let data = Data { source: "made".into(), batch, transform: Transform::default(), sample };
     LayerSpec::new("data", Layer::Data(data), &[], &["data", "label"])
 }
 
@@ -59,7 +59,7 @@ pub fn lenet(batch: usize) -> NetSpec {
     network(
         "lenet",
         vec![
-            data(batch, 28),
+            data(batch, 1, 28),
             LayerSpec::new("conv1", convolution(20, 5), &["data"], &["conv1"]),
             LayerSpec::new("pool1", pooling(), &["conv1"], &["pool1"]),
             LayerSpec::new("conv2", convolution(50, 5), &["pool1"], &["conv2"]),
@@ -76,11 +76,11 @@ pub fn lenet(batch: usize) -> NetSpec {
 /// A blob that two layers read, two losses, and a frozen parameter between trained ones.
 pub fn branching_net(batch: usize) -> NetSpec {
     let mut frozen = LayerSpec::new("conv2", convolution(4, 3), &["conv1"], &["conv2"]);
-    frozen.params = vec![quadrille_core::net::ParamSpec { lr_mult: 0.0, decay_mult: 1.0 }];
+    frozen.params = vec![ParamSpec::with(0.0, 1.0)];
     network(
         "branching",
         vec![
-            data(batch, 12),
+            data(batch, 1, 12),
             LayerSpec::new("conv1", convolution(3, 3), &["data"], &["conv1"]),
             LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["conv1"], &["conv1"]),
             frozen,
@@ -90,6 +90,37 @@ pub fn branching_net(batch: usize) -> NetSpec {
             LayerSpec::new("lossb", loss(), &["ipb", "label"], &["lossb"]),
         ],
     )
+}
+
+/// Parameters shared under these names.
+pub fn named(names: [&str; 2]) -> Vec<ParamSpec> {
+    names.map(|name| ParamSpec { name: Some(name.into()), ..ParamSpec::default() }).to_vec()
+}
+
+/// Images of two channels cut into pairs; one and the same small network looks at both sides and at a third, the first
+/// again, and a loss compares two and two. The weight of a last layer of one side alone lies behind the shared ones.
+pub fn siamese_net(batch: usize) -> NetSpec {
+    let slice = Layer::Slice(Slice { axis: 1, points: Vec::new(), tops: 2 });
+    let mut layers = vec![data(batch, 2, 12), LayerSpec::new("slice", slice, &["data"], &["left", "right"])];
+    for (side, image) in [("a", "left"), ("b", "right"), ("c", "left")] {
+        let [conv, pool, ip, feat] = ["conv", "pool", "ip", "feat"].map(|name| format!("{name}_{side}"));
+        let mut convolve = LayerSpec::new(&conv, convolution(3, 3), &[image], &[&conv]);
+        convolve.params = named(["conv_w", "conv_b"]);
+        let mut first = LayerSpec::new(&ip, inner_product(6), &[&pool], &[&ip]);
+        first.params = named(["ip_w", "ip_b"]);
+        let mut last = LayerSpec::new(&feat, inner_product(2), &[&ip], &[&feat]);
+        // The bias is each side's own.
+        last.params = named(["feat_w", ""]);
+        last.params[1].name = None;
+        let pooled = LayerSpec::new(&pool, pooling(), &[&conv], &[&pool]);
+        let relu = LayerSpec::new(&format!("relu_{side}"), Layer::Relu(Relu::default()), &[&ip], &[&ip]);
+        layers.extend([convolve, pooled, first, relu, last]);
+    }
+    let contrast = Layer::ContrastiveLoss(ContrastiveLoss { margin: 1.0, legacy_version: false });
+    let loss =
+        |name: &str, one, other| LayerSpec::new(name, contrast.clone(), &[one, other, "label"], &[name]);
+    layers.extend([loss("loss_ab", "feat_a", "feat_b"), loss("loss_bc", "feat_b", "feat_c")]);
+    network("siamese", layers)
 }
 
 /// Layers with running sums: in place below a scale and a ReLU, on a branch that leads to no loss, and one that
@@ -104,7 +135,7 @@ pub fn normalizing_net(batch: usize) -> NetSpec {
     network(
         "normalizing",
         vec![
-            data(batch, 12),
+            data(batch, 1, 12),
             LayerSpec::new("aside", norm(None), &["data"], &["aside"]),
             LayerSpec::new("conv1", convolution(3, 3), &["data"], &["conv1"]),
             LayerSpec::new("bn1", norm(None), &["conv1"], &["conv1"]),

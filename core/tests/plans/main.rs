@@ -1,8 +1,9 @@
 //! Plans: the validator accepts every one that the planner makes and rejects each that was broken on purpose.
 
 mod common;
+mod sharing;
 
-use common::{branching_net, lenet, nets, normalizing_net};
+use common::{branching_net, lenet, nets, normalizing_net, siamese_net};
 use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
@@ -21,7 +22,7 @@ fn plan(nets: &[Net], stage: Stage) -> Plan {
 
 fn every_case() -> Vec<(Vec<Net>, Plan)> {
     let mut cases = Vec::new();
-    for spec in [lenet(8), branching_net(8), normalizing_net(8)] {
+    for spec in [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)] {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
             for stage in STAGES {
@@ -121,11 +122,14 @@ fn find(plan: &Plan, sub: SubTask) -> usize {
 type Break = (&'static str, fn(&mut Plan, &NetSpec), fn(&Violation) -> bool);
 
 fn rejected(breaks: &[Break]) {
-    let spec = lenet(8);
-    let nets = nets(&spec, Phase::Train, 2);
+    rejected_of(&lenet(8), breaks);
+}
+
+fn rejected_of(spec: &NetSpec, breaks: &[Break]) {
+    let nets = nets(spec, Phase::Train, 2);
     for (what, break_it, expected) in breaks {
         let mut broken = plan(&nets, Stage::Iteration);
-        break_it(&mut broken, &spec);
+        break_it(&mut broken, spec);
         let violation = check(&broken, &nets).expect_err(what);
         assert!(expected(&violation), "{what}: {violation}");
         assert!(!violation.to_string().is_empty());
@@ -216,6 +220,65 @@ fn sums_broken_on_purpose_are_rejected_for_the_right_reason() {
             |v| matches!(v, Violation::WrongSum(..)),
         ),
     ]);
+}
+
+#[test]
+fn sums_over_layers_broken_on_purpose_are_rejected_for_the_right_reason() {
+    rejected_of(
+        &siamese_net(8),
+        &[
+            (
+                "never added",
+                |p, _| {
+                    p.nodes.retain(|n| n.task.sub != SubTask::AddShared);
+                    p.nodes.iter_mut().for_each(|n| n.waits.clear());
+                },
+                |v| matches!(v, Violation::Missing(_, _, SubTask::AddShared)),
+            ),
+            (
+                "added twice",
+                |p, _| {
+                    let at = find(p, SubTask::AddShared);
+                    p.nodes.push(p.nodes[at].clone());
+                },
+                |v| matches!(v, Violation::Unexpected(_)),
+            ),
+            (
+                "hidden read of the layer's own gradient",
+                |p, _| {
+                    let at = find(p, SubTask::AddShared);
+                    p.nodes[at].reads.retain(|place| !matches!(place.buffer, Buffer::Aux(_)));
+                },
+                |v| matches!(v, Violation::WrongAccesses(_)),
+            ),
+            (
+                "added by another layer in its place",
+                |p, _| {
+                    let at = find(p, SubTask::AddShared);
+                    let other = p.nodes.iter().rposition(|n| n.task.sub == SubTask::AddShared);
+                    p.nodes[at].task.layer = p.nodes[other.expect("there are several")].task.layer;
+                },
+                |v| matches!(v, Violation::Unexpected(_)),
+            ),
+        ],
+    );
+}
+
+/// Nothing but the symbolic sum sees a gradient that leaves for the other device before the last layer has added to it.
+#[test]
+fn a_sum_over_devices_before_the_last_layer_has_added_its_part_is_rejected() {
+    let nets = nets(&siamese_net(8), Phase::Train, 2);
+    let mut broken = plan(&nets, Stage::Gradients);
+    // Every task of a lane after all others: no races, whatever the order of submission.
+    let last = broken.nodes.iter().rposition(|n| n.task.sub == SubTask::AddShared && n.device == DeviceId(1));
+    let node = broken.nodes.remove(last.expect("layers share parameters"));
+    broken.nodes.push(node);
+    let mut in_order: Vec<TaskId> = Vec::new();
+    for (id, node) in broken.nodes.iter_mut().enumerate() {
+        node.waits = in_order.last().copied().into_iter().collect();
+        in_order.push(TaskId(id));
+    }
+    assert!(matches!(check(&broken, &nets), Err(Violation::WrongSum(..))), "{:?}", check(&broken, &nets));
 }
 
 #[test]
