@@ -100,7 +100,7 @@ fn the_batch_and_the_quadrants_can_be_chosen() {
 #[test]
 fn a_table_with_every_sub_task_of_every_layer() {
     let stage = Stage::new();
-    let table = stage.succeed("time --model net.prototxt --iterations 3").stdout;
+    let table = stage.succeed("time --model net.prototxt --iterations 3 --kernel conv=im2col-gemm").stdout;
     let rows = |name: &str| -> Vec<&str> {
         let (detail, _) = table.split_once("total of type").expect("a second table");
         detail.lines().filter(|line| line.split_whitespace().next() == Some(name)).collect()
