@@ -9,3 +9,4 @@ pub mod peak;
 pub(crate) mod simd;
 pub(crate) mod strip;
 pub(crate) mod vectorised;
+pub(crate) mod winograd;

@@ -56,6 +56,11 @@ const CONVOLUTION: &[Candidate] = &[
         ..candidate("entry-tiles", Form::Entry, convolution::tiles)
     },
     Candidate {
+        fits: convolution::fits_winograd,
+        eager: true,
+        ..candidate("winograd", Form::Blocked, convolution::winograd)
+    },
+    Candidate {
         fits: convolution::fits_blocked,
         eager: true,
         ..candidate("tiles", Form::Blocked, convolution::tiles)

@@ -37,6 +37,8 @@ pub(crate) trait Simd {
     unsafe fn load_bytes(from: *const u8) -> Self::Vector;
     /// Whole numbers below 256 to `LANES` bytes.
     unsafe fn store_bytes(to: *mut u8, value: Self::Vector);
+    unsafe fn subtract(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    unsafe fn multiply(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a·b + c`, rounded once.
     unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 }

@@ -73,6 +73,16 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn subtract(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
     unsafe fn fused(a: __m256, b: __m256, c: __m256) -> __m256 {
         // SAFETY: by the trait's contract.
         unsafe { _mm256_fmadd_ps(a, b, c) }
@@ -142,6 +152,16 @@ impl Simd for Avx512f {
     unsafe fn store_bytes(to: *mut u8, value: __m512) {
         // SAFETY: by the trait's contract.
         unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(value))) }
+    }
+    #[inline(always)]
+    unsafe fn subtract(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_mul_ps(a, b) }
     }
     #[inline(always)]
     unsafe fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
