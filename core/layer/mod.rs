@@ -10,6 +10,7 @@ mod data;
 mod eltwise;
 mod filler;
 mod inner_product;
+mod normalize;
 mod pooling;
 mod relu;
 mod scale;
@@ -24,6 +25,7 @@ pub use data::{Data, Input, Transform};
 pub use eltwise::{Eltwise, EltwiseOperation};
 pub use filler::{Filler, VarianceNorm};
 pub use inner_product::InnerProduct;
+pub use normalize::Normalize;
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
 pub use scale::{Factors, Scale};
@@ -43,7 +45,8 @@ use crate::site::Fault;
 pub enum SubTask {
     /// Computes the tops from the bottoms and the parameters.
     Forward,
-    /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below.
+    /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below. Where their sums
+    /// are those of the parameters' gradients, it writes these, too.
     GradActivation,
     /// ∇W: computes the gradient of the weight (parameter 0), or what is added to a layer's running sums.
     GradWeight,
@@ -201,6 +204,8 @@ pub enum Layer {
     BatchNorm(BatchNorm),
     /// Products with repeated factors.
     Scale(Scale),
+    /// Batch normalisation, scale and perhaps a ReLU as one layer, which only [`crate::net::Net::fused`] makes.
+    Normalize(Normalize),
     /// Product, sum or maximum of several blobs.
     Eltwise(Eltwise),
     /// Softmax.
@@ -241,6 +246,7 @@ impl Layer {
             Self::Relu(l) => l,
             Self::BatchNorm(l) => l,
             Self::Scale(l) => l,
+            Self::Normalize(l) => l,
             Self::Eltwise(l) => l,
             Self::Softmax(l) => l,
             Self::SoftmaxWithLoss(l) => l,
@@ -249,7 +255,7 @@ impl Layer {
         }
     }
 
-    /// The type's name in network files.
+    /// The type's name in network files; of layers that are computed together, that of the first.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::Data(_) => "Data",
@@ -258,7 +264,7 @@ impl Layer {
             Self::Pooling(_) => "Pooling",
             Self::InnerProduct(_) => "InnerProduct",
             Self::Relu(_) => "ReLU",
-            Self::BatchNorm(_) => "BatchNorm",
+            Self::BatchNorm(_) | Self::Normalize(_) => "BatchNorm",
             Self::Scale(_) => "Scale",
             Self::Eltwise(_) => "Eltwise",
             Self::Softmax(_) => "Softmax",
@@ -317,10 +323,13 @@ impl Layer {
         }
     }
 
-    /// How the solver changes the layer's parameters.
-    pub fn param_rule(&self) -> ParamRule {
+    /// How the solver changes the layer's parameter `index`.
+    pub fn param_rule(&self, index: usize) -> ParamRule {
         match self {
             Self::BatchNorm(l) => ParamRule::RunningSum { fraction: l.moving_average_fraction },
+            Self::Normalize(l) if index < Normalize::FACTORS => {
+                ParamRule::RunningSum { fraction: l.norm.moving_average_fraction }
+            }
             _ => ParamRule::Gradient,
         }
     }

@@ -136,6 +136,7 @@ impl Builder {
             aux,
             loss_weights,
             under_loss: false,
+            absorbed: Vec::new(),
         });
         for (top, name) in spec.tops.iter().enumerate() {
             self.offer(name, tops[top], self.readers.get(&(index, top)).copied().unwrap_or(0));
@@ -175,7 +176,7 @@ impl Builder {
         }
         let mut ids = Vec::new();
         for (i, param) in inferred.params.iter().enumerate() {
-            let rule = spec.layer.param_rule();
+            let rule = spec.layer.param_rule(i);
             let said = match rule {
                 ParamRule::Gradient => spec.params.get(i).cloned().unwrap_or_default(),
                 ParamRule::RunningSum { .. } => ParamSpec { lr_mult: 0.0, decay_mult: 0.0 },
@@ -317,6 +318,7 @@ impl Builder {
             aux: Vec::new(),
             loss_weights: vec![0.0; readers],
             under_loss: false,
+            absorbed: Vec::new(),
         });
         self.current.insert(name.to_owned(), tops.into_iter().rev().collect());
     }

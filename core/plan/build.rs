@@ -248,7 +248,7 @@ pub fn tiles(nets: &[Net]) -> Vec<Tile> {
 
 /// The parameters of a layer that get a gradient and an update: those whose gradient some sub-task writes.
 pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
-    let subs = [SubTask::GradWeight, SubTask::GradBias];
+    let subs = [SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
     let written: Vec<Operand> =
         subs.into_iter().filter_map(|sub| net.accesses(layer, sub)).flat_map(|a| a.writes).collect();
     let params = net.layer(layer).params.iter().enumerate();

@@ -1,6 +1,8 @@
 //! Arithmetic on plain arrays: one algorithm each, by instruction set where that pays.
 
+pub(crate) mod channels;
 pub(crate) mod correlate;
+pub(crate) mod elements;
 pub mod gemm;
 pub mod im2col;
 pub mod peak;

@@ -109,7 +109,7 @@ impl Case {
             for written in accesses.writes {
                 let input = match written {
                     Operand::BottomGrad(i) => Operand::Bottom(i),
-                    Operand::ParamGrad(i) if self.layer.param_rule() == ParamRule::Gradient => {
+                    Operand::ParamGrad(i) if self.layer.param_rule(i) == ParamRule::Gradient => {
                         Operand::Param(i)
                     }
                     _ => continue,

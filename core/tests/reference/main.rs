@@ -5,6 +5,7 @@ mod case;
 mod eltwise;
 mod examples;
 mod gradients;
+mod normalize;
 mod precision;
 mod rules;
 mod whole_net;

@@ -4,6 +4,7 @@ mod allocation;
 mod bits;
 mod common;
 mod exact;
+mod fusion;
 mod gemm;
 mod refusals;
 mod running_sums;

@@ -17,6 +17,8 @@ pub struct Case {
     pub layer: Layer,
     pub bottoms: Vec<Shape>,
     pub in_place: bool,
+    /// Whether the bottoms are convolutions' tops, which lie in blocks of channels on tiers with vectors.
+    pub blocked: bool,
     /// Why most of the results may be 0, if they may.
     pub zeros: Option<&'static str>,
     /// Factor of the integers in the tops' gradients, for what is divided later.
@@ -28,16 +30,31 @@ pub struct Case {
 
 impl Case {
     pub fn new(layer: Layer, bottoms: &[&[usize]]) -> Self {
-        Self::build(layer, bottoms, false, true)
+        Self::build(layer, bottoms, [false, false], true)
+    }
+
+    /// Plain, and below convolutions, whose tops lie in blocks; not in place and in place.
+    pub fn everywhere(layer: Layer, bottom: &[usize]) -> Vec<Self> {
+        let forms = [[false, false], [true, false], [false, true], [true, true]];
+        // A convolution makes images.
+        let possible = forms.into_iter().filter(|[in_place, blocked]| {
+            (!in_place || layer.works_in_place()) && (!blocked || bottom.len() == 4)
+        });
+        possible.map(|form| Self::build(layer.clone(), &[bottom], form, true)).collect()
+    }
+
+    /// Below convolutions, whose tops lie in blocks.
+    pub fn blocked(layer: Layer, bottoms: &[&[usize]]) -> Self {
+        Self::build(layer, bottoms, [false, true], true)
     }
 
     /// On images, which need no gradient.
     pub fn of_images(layer: Layer, bottom: &[usize]) -> Self {
-        Self::build(layer, &[bottom], false, false)
+        Self::build(layer, &[bottom], [false, false], false)
     }
 
     pub fn in_place(layer: Layer, bottom: &[usize]) -> Self {
-        Self::build(layer, &[bottom], true, true)
+        Self::build(layer, &[bottom], [true, false], true)
     }
 
     pub fn zeros(self, why: &'static str) -> Self {
@@ -48,15 +65,17 @@ impl Case {
         Self { scale, ..self }
     }
 
-    fn build(layer: Layer, bottoms: &[&[usize]], in_place: bool, gradients: bool) -> Self {
+    fn build(layer: Layer, bottoms: &[&[usize]], [in_place, blocked]: [bool; 2], gradients: bool) -> Self {
         let bottoms: Vec<Shape> = bottoms.iter().map(|dims| Shape::new(*dims)).collect();
-        let net = build_net(&layer, &bottoms, in_place, gradients);
+        let net = build_net(&layer, &bottoms, [in_place, blocked], gradients);
         let is_it = |l: &quadrille_core::net::NetLayer| match &layer {
-            Layer::Split(_) => matches!(l.layer, Layer::Split(_)) && l.name.starts_with("x0"),
+            Layer::Split(_) => {
+                matches!(l.layer, Layer::Split(_)) && l.name.starts_with(if blocked { "b0" } else { "x0" })
+            }
             _ => l.name == "it",
         };
         let id = LayerId(net.layers.iter().position(is_it).expect("the layer is in its net"));
-        Self { layer, bottoms, in_place, zeros: None, scale: 1.0, seed: 1, net, id }
+        Self { layer, bottoms, in_place, blocked, zeros: None, scale: 1.0, seed: 1, net, id }
     }
 
     pub fn plan(&self) -> Plan {
@@ -126,20 +145,27 @@ impl Case {
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = if self.in_place { " in place" } else { "" };
-        write!(f, "{:?}{place} on {:?} seed {}", self.layer, self.bottoms, self.seed)
+        let below = if self.blocked { " of convolutions" } else { "" };
+        write!(f, "{:?}{place} on {:?}{below} seed {}", self.layer, self.bottoms, self.seed)
     }
 }
 
 /// Inputs, the layer, and a loss on each of its tops, so that all its gradients exist; those of the inputs only with
 /// `gradients`.
-fn build_net(layer: &Layer, bottoms: &[Shape], in_place: bool, gradients: bool) -> Net {
+fn build_net(layer: &Layer, bottoms: &[Shape], [in_place, blocked]: [bool; 2], gradients: bool) -> Net {
     let names: Vec<String> = (0..bottoms.len()).map(|i| format!("x{i}")).collect();
     let mut layers: Vec<LayerSpec> =
         names.iter().zip(bottoms).map(|(name, shape)| input(name, shape.dims())).collect();
+    for (i, (name, shape)) in names.iter().zip(bottoms).enumerate().filter(|_| blocked) {
+        let layer = Layer::Convolution(common::convolution(shape.dim(1), [1, 1]));
+        layers.push(LayerSpec::new(&format!("below{i}"), layer, &[name], &[&format!("b{i}")]));
+    }
+    let names: Vec<String> =
+        if blocked { (0..bottoms.len()).map(|i| format!("b{i}")).collect() } else { names };
     let bottoms: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut heads = vec![if in_place { "x0" } else { "top" }];
+    let mut heads = vec![if in_place { bottoms[0] } else { "top" }];
     match layer {
-        Layer::Split(split) => heads = vec!["x0"; split.tops],
+        Layer::Split(split) => heads = vec![bottoms[0]; split.tops],
         Layer::SoftmaxWithLoss(_) => {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &["top", "p"]));
             heads.clear();
