@@ -41,6 +41,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let (spec, batch) = with_batch(spec, args.batch)?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
+    let nets = if args.machine.no_fusion { nets } else { nets.into_iter().map(Net::fused).collect() };
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let engine = EngineOptions {
@@ -217,13 +218,14 @@ impl Report<'_> {
         let net = &self.pass.nets[0];
         say!("network     {} ({}), mini-batch {}", net.name, net.file, self.pass.batch());
         say!("machine     {}; kernels for {}", self.machine.how, self.machine.isa);
+        let width = choices.iter().map(|c| c.label.len()).max().unwrap_or(0).max(16);
         say!(
             "peak        {:.0} GFLOP/s of fused multiply-adds measured on {} thread(s)\n",
             self.peak,
             self.threads
         );
         say!(
-            "{:16} {:18} {:12} {:>9} {:>9} {:>9} {:>9} {:>7}",
+            "{:width$} {:18} {:12} {:>9} {:>9} {:>9} {:>9} {:>7}",
             "layer",
             "type",
             "kernel",
@@ -236,8 +238,8 @@ impl Report<'_> {
         for (index, choice) in choices.iter().enumerate() {
             let t = self.layer(index);
             say!(
-                "{:16} {:18} {:12} {:6.3} ms {:6.3} ms {:6.3} ms {:9.1} {:5.1} %",
-                choice.layer,
+                "{:width$} {:18} {:12} {:6.3} ms {:6.3} ms {:6.3} ms {:9.1} {:5.1} %",
+                choice.label,
                 choice.type_name,
                 choice.implementation,
                 t.forward,
@@ -273,7 +275,7 @@ impl Report<'_> {
             .map(|(index, choice)| {
                 let t = self.layer(index);
                 json!({
-                    "layer": choice.layer, "type": choice.type_name, "kernel": choice.implementation,
+                    "layer": choice.layer, "label": choice.label, "type": choice.type_name, "kernel": choice.implementation,
                     "layout": choice.layout, "forward_ms": t.forward, "backward_ms": t.backward,
                     "update_ms": t.update, "gflops": t.gflops, "share_of_peak": t.gflops / self.peak,
                 })

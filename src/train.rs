@@ -346,6 +346,7 @@ fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> 
             crews,
             machine: &p.machine,
             kernels: &args.machine.kernels,
+            fusion: !args.machine.no_fusion,
             train: &p.train,
             test: p.test.as_ref(),
             first: p.state.iteration,
