@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use quadrille_core::layer::{BatchNorm, Layer, Normalize, Operand, SubTask};
 
-use super::channels::{Cell, Channels};
+use super::channels::{Cell, Channels, Numbers};
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::kernel::channels::{Affine, Apply, Back, Correlate, Lanes, Measure, Moments, Slope};
+use crate::kernel::channels::{Affine, Apply, Back, Correlate, Measure, ROW, Slope};
 use crate::kernel::vectorised::on;
 use crate::memory::Span;
 
@@ -92,26 +92,25 @@ impl Kernel {
     }
 
     /// First the moments of the cells, unless statistics are kept, then the top.
-    fn normalise<const L: usize>(&self, grain: &Grain<'_>) {
+    fn normalise(&self, grain: &Grain<'_>) {
         let measures = !self.kept() && grain.stage == 0;
         for cell in self.channels.cells(grain) {
-            if measures { self.measure::<L>(grain, cell) } else { self.apply::<L>(grain, cell) }
+            if measures { self.measure(grain, cell) } else { self.apply(grain, cell) }
         }
     }
 
-    fn measure<const L: usize>(&self, grain: &Grain<'_>, cell: Cell) {
-        let Channels { isa, together, .. } = self.channels;
-        let mut moments = Moments::<L>::NONE;
+    fn measure(&self, grain: &Grain<'_>, cell: Cell) {
+        let mut moments = self.channels.moments();
         for place in self.channels.places(cell) {
             // SAFETY: only read in this stage.
             let x = unsafe { grain.memory.read(self.bottom.part(place)) };
-            on(isa, Measure { together, x, moments: &mut moments });
+            on(self.channels.isa, Measure { x, moments: &mut moments });
         }
-        self.channels.leave(grain, self.moments, cell, &[moments.mean, moments.squares]);
+        self.channels.leave_moments(grain, self.moments, cell, &moments);
     }
 
-    fn apply<const L: usize>(&self, grain: &Grain<'_>, cell: Cell) {
-        let statistics = self.statistics::<L>(grain, cell.plane);
+    fn apply(&self, grain: &Grain<'_>, cell: Cell) {
+        let statistics = self.statistics(grain, cell.plane);
         if cell.part == 0 {
             for (numbers, to) in statistics.iter().zip(self.statistics) {
                 self.channels.write(grain, to, cell.plane, numbers);
@@ -126,12 +125,12 @@ impl Kernel {
                     grain.memory.write(self.top.part(place)),
                 )
             };
-            on(self.channels.isa, Apply { affine, relu: self.relu(), x, y });
+            on(self.channels.isa, Apply { affine: &affine, relu: self.relu(), x, y });
         }
     }
 
     /// Mean and variance of a plane's channels: kept, or of what the stage before measured.
-    fn statistics<const L: usize>(&self, grain: &Grain<'_>, plane: usize) -> [Lanes<L>; 2] {
+    fn statistics(&self, grain: &Grain<'_>, plane: usize) -> [Numbers; 2] {
         if !self.kept() {
             return self.channels.statistics(grain, self.moments, plane);
         }
@@ -139,45 +138,41 @@ impl Kernel {
         let read = |i: usize| unsafe { grain.memory.read(self.running[i]) };
         let factor = read(2)[0];
         let scale = if factor == 0.0 { 0.0 } else { 1.0 / factor };
-        [read(0), read(1)].map(|sums| self.channels.spread(plane, |c| scale * sums[c]))
+        [read(0), read(1)].map(|sums| self.channels.numbers(plane, |c| scale * sums[c]))
     }
 
     /// Numbers of a plane's channels out of an array that the task only reads.
-    fn numbers<const L: usize>(&self, grain: &Grain<'_>, span: Span, plane: usize) -> Lanes<L> {
+    fn numbers(&self, grain: &Grain<'_>, span: Span, plane: usize) -> Numbers {
         // SAFETY: parameters, or state that backward only reads.
         let numbers = unsafe { grain.memory.read(span) };
-        self.channels.spread(plane, |c| numbers[c])
+        self.channels.numbers(plane, |c| numbers[c])
     }
 
     /// Mean and variance of a plane's channels, as forward left them.
-    fn saved<const L: usize>(&self, grain: &Grain<'_>, plane: usize) -> [Lanes<L>; 2] {
+    fn saved(&self, grain: &Grain<'_>, plane: usize) -> [Numbers; 2] {
         self.statistics.map(|span| self.numbers(grain, span, plane))
     }
 
     /// `1 / √(variance + eps)`, and 0 for padding, which stays 0 by it.
-    fn inverse<const L: usize>(&self, plane: usize, variance: &Lanes<L>) -> Lanes<L> {
+    fn inverse(&self, plane: usize, variance: &Numbers) -> Numbers {
         let first = self.channels.channels(plane).start;
-        self.channels.spread(plane, |c| 1.0 / (variance[c - first] + self.norm.eps).sqrt())
+        self.channels.numbers(plane, |c| 1.0 / (variance[c - first] + self.norm.eps).sqrt())
     }
 
     /// What forward does to a plane before the ReLU.
-    fn affine<const L: usize>(
-        &self,
-        grain: &Grain<'_>,
-        plane: usize,
-        [mean, variance]: &[Lanes<L>; 2],
-    ) -> Affine<L> {
-        let mut affine = Affine { mean: *mean, factor: self.inverse(plane, variance), bias: [0.0; L] };
+    fn affine(&self, grain: &Grain<'_>, plane: usize, [mean, variance]: &[Numbers; 2]) -> Affine {
+        let (mut factor, mut bias) = (self.inverse(plane, variance), Numbers::default());
         if let Some(scale) = &self.scale {
-            let factors = self.numbers::<L>(grain, scale.factors, plane);
-            affine.factor.iter_mut().zip(factors).for_each(|(f, s)| *f *= s);
-            affine.bias = scale.bias.map_or([0.0; L], |bias| self.numbers(grain, bias, plane));
+            let factors = self.numbers(grain, scale.factors, plane);
+            factor.iter_mut().zip(factors).for_each(|(f, s)| *f *= s);
+            bias = scale.bias.map_or(bias, |bias| self.numbers(grain, bias, plane));
         }
-        affine
+        let [mean, factor, bias] = [mean, &factor, &bias].map(|numbers| self.channels.row(numbers));
+        Affine { mean, factor, bias }
     }
 
     /// What backward takes the normalised values from, and how: the bottom, or the top as it is.
-    fn source<const L: usize>(&self, grain: &Grain<'_>, plane: usize) -> (Span, Affine<L>) {
+    fn source(&self, grain: &Grain<'_>, plane: usize) -> (Span, Affine) {
         match self.scale {
             Some(_) => (self.bottom, self.affine(grain, plane, &self.saved(grain, plane))),
             None => (self.top, Affine::IDENTITY),
@@ -185,92 +180,79 @@ impl Kernel {
     }
 
     /// First the sums of the cells, if they are needed, then all gradients.
-    fn back<const L: usize>(&self, grain: &Grain<'_>, top_grad: Span) {
+    fn back(&self, grain: &Grain<'_>, top_grad: Span) {
         for cell in self.channels.cells(grain) {
             if self.needs_sums() && grain.stage == 0 {
-                self.correlate::<L>(grain, cell, top_grad);
+                self.correlate(grain, cell, top_grad);
                 continue;
             }
             if cell.part == 0 && self.scale.is_some() {
-                self.leave_gradients::<L>(grain, cell.plane);
-                self.leave_terms::<L>(grain, cell.plane);
+                self.leave_gradients(grain, cell.plane);
+                self.leave_terms(grain, cell.plane);
             }
             match self.bottom_grad {
-                Some(to) if self.needs_sums() => self.differentiate::<L>(grain, cell, to, top_grad),
-                Some(to) => self.pass_on::<L>(grain, cell, to, top_grad),
+                Some(to) if self.needs_sums() => self.differentiate(grain, cell, to, top_grad),
+                Some(to) => self.pass_on(grain, cell, to, top_grad),
                 None => {}
             }
         }
     }
 
     /// Σ dy and Σ dy · x, x being the source's distances from their mean.
-    fn correlate<const L: usize>(&self, grain: &Grain<'_>, cell: Cell, top_grad: Span) {
-        let Channels { isa, together, .. } = self.channels;
+    fn correlate(&self, grain: &Grain<'_>, cell: Cell, top_grad: Span) {
         let (source, affine) = self.source(grain, cell.plane);
-        let mut sums = [[0.0; L]; 2];
+        let mut sums = [[0.0; ROW]; 2];
         for place in self.channels.places(cell) {
             // SAFETY: arrays that this stage only reads.
             let (dy, x) = unsafe {
                 (grain.memory.read(top_grad.part(place.clone())), grain.memory.read(source.part(place)))
             };
-            on(isa, Correlate { together, affine, relu: self.relu(), dy, x, sums: &mut sums });
+            let (affine, sums) = (&affine, &mut sums);
+            on(self.channels.isa, Correlate { affine, relu: self.relu(), dy, x, sums });
         }
-        self.channels.leave(grain, self.sums, cell, &sums);
+        self.channels.leave_sums(grain, self.sums, cell, &sums);
     }
 
     /// `dx = s · (dy − mean(dy) − mean(dy · n) · n) / deviation`, n being normalised: the source's distances from their
     /// mean, over the deviation unless they are that already.
-    fn differentiate<const L: usize>(
-        &self,
-        grain: &Grain<'_>,
-        cell: Cell,
-        bottom_grad: Span,
-        top_grad: Span,
-    ) {
-        let (source, affine) = self.source::<L>(grain, cell.plane);
+    fn differentiate(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
+        let (source, affine) = self.source(grain, cell.plane);
         let slope = self.slope(grain, cell.plane);
         for place in self.channels.places(cell) {
             let (dy, dx) = self.gradients(grain, place.clone(), bottom_grad, top_grad);
             // SAFETY: the source is only read in this task.
             let x = unsafe { grain.memory.read(source.part(place)) };
+            let (affine, slope) = (&affine, &slope);
             on(self.channels.isa, Back { affine, relu: self.relu(), slope, dy, x, dx });
         }
     }
 
-    fn slope<const L: usize>(&self, grain: &Grain<'_>, plane: usize) -> Slope<L> {
-        let inverse = self.inverse::<L>(plane, &self.saved(grain, plane)[1]);
-        let Some(scale) = &self.scale else { return self.with_means(grain, plane, inverse, [1.0; L]) };
-        let factors = self.numbers::<L>(grain, scale.factors, plane);
-        let factor = std::array::from_fn(|lane| factors[lane] * inverse[lane]);
-        if self.kept() {
-            return Slope { factor, slope: [0.0; L], offset: [0.0; L] };
+    fn slope(&self, grain: &Grain<'_>, plane: usize) -> Slope {
+        let inverse = self.inverse(plane, &self.saved(grain, plane)[1]);
+        let (mut factor, mut square) = (inverse, [1.0; _]);
+        if let Some(scale) = &self.scale {
+            let factors = self.numbers(grain, scale.factors, plane);
+            factor.iter_mut().zip(factors).for_each(|(f, s)| *f *= s);
+            square = inverse.map(|inverse| f64::from(inverse) * f64::from(inverse));
         }
-        self.with_means(grain, plane, factor, inverse)
-    }
-
-    /// The slope through means over the batch, where `inverse` makes a distance a normalised value.
-    fn with_means<const L: usize>(
-        &self,
-        grain: &Grain<'_>,
-        plane: usize,
-        factor: Lanes<L>,
-        inverse: Lanes<L>,
-    ) -> Slope<L> {
-        let [dy, product] = self.channels.sums::<L>(grain, self.sums, plane);
-        let values = self.channels.values() as f64;
-        let mean = |sum: f64, lane: usize| f64::from(factor[lane]) * sum / values;
-        let square = |lane: usize| f64::from(inverse[lane]) * f64::from(inverse[lane]);
-        Slope {
-            factor,
-            slope: std::array::from_fn(|lane| (mean(product[lane], lane) * square(lane)) as f32),
-            offset: std::array::from_fn(|lane| mean(dy[lane], lane) as f32),
+        let (mut slope, mut offset) = (Numbers::default(), Numbers::default());
+        if !self.kept() {
+            let [dy, product] = self.channels.sums(grain, self.sums, plane);
+            let values = self.channels.values() as f64;
+            for channel in 0..factor.len() {
+                let factor = f64::from(factor[channel]) / values;
+                slope[channel] = (factor * product[channel] * square[channel]) as f32;
+                offset[channel] = (factor * dy[channel]) as f32;
+            }
         }
+        let [factor, slope, offset] = [factor, slope, offset].map(|numbers| self.channels.row(&numbers));
+        Slope { factor, slope, offset }
     }
 
     /// `dx = dy / deviation`.
-    fn pass_on<const L: usize>(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
-        let factor = self.inverse::<L>(cell.plane, &self.saved(grain, cell.plane)[1]);
-        let affine = Affine { factor, ..Affine::IDENTITY };
+    fn pass_on(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
+        let factor = self.inverse(cell.plane, &self.saved(grain, cell.plane)[1]);
+        let affine = &Affine { factor: self.channels.row(&factor), ..Affine::IDENTITY };
         for place in self.channels.places(cell) {
             let (x, y) = self.gradients(grain, place, bottom_grad, top_grad);
             on(self.channels.isa, Apply { affine, relu: false, x, y });
@@ -295,13 +277,13 @@ impl Kernel {
     }
 
     /// The gradients of a scale's factors and bias.
-    fn leave_gradients<const L: usize>(&self, grain: &Grain<'_>, plane: usize) {
+    fn leave_gradients(&self, grain: &Grain<'_>, plane: usize) {
         let Some(scale) = &self.scale else { return };
-        let [dy, product] = self.channels.sums::<L>(grain, self.sums, plane);
-        let inverse = self.inverse::<L>(plane, &self.saved(grain, plane)[1]);
+        let [dy, product] = self.channels.sums(grain, self.sums, plane);
+        let inverse = self.inverse(plane, &self.saved(grain, plane)[1]);
         if let Some(to) = scale.factors_grad {
-            let factors = std::array::from_fn(|lane| (product[lane] * f64::from(inverse[lane])) as f32);
-            self.channels.write::<L>(grain, to, plane, &factors);
+            let factors = std::array::from_fn(|c| (product[c] * f64::from(inverse[c])) as f32);
+            self.channels.write(grain, to, plane, &factors);
         }
         if let Some(to) = scale.bias_grad {
             self.channels.write(grain, to, plane, &dy.map(|sum| sum as f32));
@@ -309,12 +291,12 @@ impl Kernel {
     }
 
     /// This device's terms of the running sums, unless statistics are kept.
-    fn leave_terms<const L: usize>(&self, grain: &Grain<'_>, plane: usize) {
+    fn leave_terms(&self, grain: &Grain<'_>, plane: usize) {
         if self.kept() {
             return;
         }
         let correction = BatchNorm::bias_correction(self.channels.values());
-        let [mean, variance] = self.saved::<L>(grain, plane);
+        let [mean, variance] = self.saved(grain, plane);
         let terms = [mean.map(|m| self.share * m), variance.map(|v| self.share * (correction * v))];
         for (term, to) in terms.iter().zip(self.running_grads) {
             if let Some(to) = to {
@@ -327,11 +309,9 @@ impl Kernel {
         }
     }
 
-    fn back_on_lanes(&self, grain: &Grain<'_>) {
-        match (self.top_grad, self.channels.lanes) {
-            (Some(top_grad), 8) => self.back::<8>(grain, top_grad),
-            (Some(top_grad), _) => self.back::<16>(grain, top_grad),
-            (None, _) => {}
+    fn backward(&self, grain: &Grain<'_>) {
+        if let Some(top_grad) = self.top_grad {
+            self.back(grain, top_grad);
         }
     }
 }
@@ -348,25 +328,19 @@ impl LayerKernel for Kernel {
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
-        match self.channels.lanes {
-            8 => self.normalise::<8>(grain),
-            _ => self.normalise::<16>(grain),
-        }
+        self.normalise(grain);
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
-        self.back_on_lanes(grain);
+        self.backward(grain);
     }
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
         if self.scale.is_some() {
-            return self.back_on_lanes(grain);
+            return self.backward(grain);
         }
         for plane in 0..self.channels.planes() {
-            match self.channels.lanes {
-                8 => self.leave_terms::<8>(grain, plane),
-                _ => self.leave_terms::<16>(grain, plane),
-            }
+            self.leave_terms(grain, plane);
         }
     }
 }

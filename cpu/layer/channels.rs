@@ -8,21 +8,22 @@ use std::ops::Range;
 
 use super::{Binder, Grain, share};
 use crate::isa::Isa;
-use crate::kernel::channels::Lanes;
+use crate::kernel::channels::{Moments, ROW, Row};
 use crate::layout::Arrangement;
 use crate::memory::Span;
 
-/// Lanes where they are the pixels of one channel.
-const PIXELS: usize = 16;
+/// Channels of the widest block.
+const WIDEST: usize = 16;
+
+/// A number for each channel of a plane; the rest is 0.
+pub(super) type Numbers = [f32; WIDEST];
 
 /// The walk over a blob.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channels {
     pub isa: Isa,
-    /// Lanes of a vector: 8 or 16.
-    pub lanes: usize,
-    /// Whether all lanes are one channel.
-    pub together: bool,
+    /// Channels of a plane.
+    block: usize,
     images: usize,
     channels: usize,
     planes: usize,
@@ -52,8 +53,7 @@ impl Channels {
         let parts = most.div_ceil(planes).clamp(1, images);
         Self {
             isa: binder.isa,
-            lanes: if block == 1 { PIXELS } else { block },
-            together: block == 1,
+            block,
             images,
             channels,
             planes,
@@ -79,7 +79,7 @@ impl Channels {
     }
 
     fn pixels(&self) -> usize {
-        if self.together { self.plane } else { self.plane / self.lanes }
+        self.plane / self.block
     }
 
     /// The cells of a grain.
@@ -99,99 +99,126 @@ impl Channels {
 
     /// The channels of a plane.
     pub fn channels(&self, plane: usize) -> Range<usize> {
-        let each = if self.together { 1 } else { self.lanes };
-        plane * each..((plane + 1) * each).min(self.channels)
+        plane * self.block..((plane + 1) * self.block).min(self.channels)
     }
 
-    /// A number of each channel in its lane, 0 for padding.
-    pub fn spread<const L: usize>(&self, plane: usize, number: impl Fn(usize) -> f32) -> Lanes<L> {
-        let channels = self.channels(plane);
-        std::array::from_fn(|lane| {
-            let channel = channels.start + if self.together { 0 } else { lane };
-            if channel < channels.end { number(channel) } else { 0.0 }
-        })
+    /// A number of each channel of a plane, and 0 for padding.
+    pub fn numbers(&self, plane: usize, number: impl Fn(usize) -> f32) -> Numbers {
+        let mut numbers = [0.0; WIDEST];
+        numbers.iter_mut().zip(self.channels(plane)).for_each(|(to, channel)| *to = number(channel));
+        numbers
     }
 
-    /// Elements of a workspace for a pair of lanes for each cell.
+    /// The number of its channel for each place of a row.
+    pub fn row(&self, numbers: &Numbers) -> Row {
+        let mut row = [0.0; ROW];
+        row.chunks_exact_mut(self.block).for_each(|block| block.copy_from_slice(&numbers[..self.block]));
+        row
+    }
+
+    /// Moments of no values of this blob's planes.
+    pub fn moments(&self) -> Moments {
+        Moments::new(self.plane)
+    }
+
+    /// Elements of a workspace for two numbers of each channel of each cell.
     pub fn workspace(&self) -> usize {
-        self.planes * self.parts * 2 * self.lanes
+        self.planes * self.parts * 2 * WIDEST
     }
 
     fn place_of_pair(&self, cell: Cell) -> Range<usize> {
-        let first = (cell.plane * self.parts + cell.part) * 2 * self.lanes;
-        first..first + 2 * self.lanes
+        let first = (cell.plane * self.parts + cell.part) * 2 * WIDEST;
+        first..first + 2 * WIDEST
     }
 
-    /// Leaves a pair of a cell, sums or the mean and the squared distances from it, in a workspace.
-    pub fn leave<const L: usize>(
-        &self,
-        grain: &Grain<'_>,
-        workspace: Span,
-        cell: Cell,
-        pair: &[Lanes<L>; 2],
-    ) {
+    fn leave(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, pair: [Numbers; 2]) {
         // SAFETY: each cell has a place of its own.
         let place = unsafe { grain.memory.write(workspace.part(self.place_of_pair(cell))) };
         place.copy_from_slice(pair.as_flattened());
     }
 
+    /// Leaves the sums of a cell in a workspace.
+    pub fn leave_sums(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, rows: &[Row; 2]) {
+        let sums = rows.each_ref().map(|row| {
+            let mut sums = [0.0; WIDEST];
+            for block in row.chunks_exact(self.block) {
+                sums.iter_mut().zip(block).for_each(|(sum, value)| *sum += value);
+            }
+            sums
+        });
+        self.leave(grain, workspace, cell, sums);
+    }
+
+    /// Leaves the means of a cell and the squared distances from them in a workspace.
+    pub fn leave_moments(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, moments: &Moments) {
+        let (mut means, mut squares) = ([0.0; WIDEST], [0.0; WIDEST]);
+        for channel in 0..self.block {
+            let places = || (channel..ROW).step_by(self.block).map(|place| moments.at(place).map(f64::from));
+            let parts = places().map(|[count, mean, squares]| (count, mean, squares));
+            let [mean, sum] = joined(parts);
+            (means[channel], squares[channel]) = (mean as f32, sum as f32);
+        }
+        self.leave(grain, workspace, cell, [means, squares]);
+    }
+
     /// The pairs of a plane's cells and how many values of a channel each is of, in the order of the parts.
-    fn pairs<'a, const L: usize>(
+    fn pairs<'a>(
         &self,
         grain: &Grain<'a>,
         workspace: Span,
         plane: usize,
-    ) -> impl Iterator<Item = (f64, &'a [Lanes<L>])> + Clone + use<'a, L> {
+    ) -> impl Iterator<Item = (f64, &'a [f32])> + Clone + use<'a> {
         let (whole, memory) = (*self, grain.memory);
         (0..self.parts).map(move |part| {
             let place = workspace.part(whole.place_of_pair(Cell { plane, part }));
             // SAFETY: written in the stage before, only read in this one.
-            let pair = unsafe { memory.read(place) }.as_chunks::<L>().0;
+            let pair = unsafe { memory.read(place) };
             ((share(whole.images, part, whole.parts).len() * whole.pixels()) as f64, pair)
         })
     }
 
-    /// The sums of a plane's pairs.
-    pub fn sums<const L: usize>(&self, grain: &Grain<'_>, workspace: Span, plane: usize) -> [[f64; L]; 2] {
-        let mut sums = [[0.0; L]; 2];
-        for (_, pair) in self.pairs::<L>(grain, workspace, plane) {
-            for (sums, lanes) in sums.iter_mut().zip(pair) {
-                sums.iter_mut().zip(lanes).for_each(|(sum, value)| *sum += f64::from(*value));
-            }
+    /// The sums of a plane over its cells.
+    pub fn sums(&self, grain: &Grain<'_>, workspace: Span, plane: usize) -> [[f64; WIDEST]; 2] {
+        let mut sums = [[0.0; WIDEST]; 2];
+        for (_, pair) in self.pairs(grain, workspace, plane) {
+            let values = sums.as_flattened_mut().iter_mut().zip(pair);
+            values.for_each(|(sum, value)| *sum += f64::from(*value));
         }
         sums
     }
 
-    /// Mean and variance of a plane's channels from those of its cells.
-    pub fn statistics<const L: usize>(
-        &self,
-        grain: &Grain<'_>,
-        workspace: Span,
-        plane: usize,
-    ) -> [Lanes<L>; 2] {
-        let count = self.values() as f64;
-        let parts = self.pairs::<L>(grain, workspace, plane);
-        let mut means = [0.0f64; L];
-        for (values, pair) in parts.clone() {
-            means.iter_mut().zip(&pair[0]).for_each(|(sum, mean)| *sum += values * f64::from(*mean));
+    /// Mean and variance of a plane's channels over its cells.
+    pub fn statistics(&self, grain: &Grain<'_>, workspace: Span, plane: usize) -> [Numbers; 2] {
+        let values = self.values() as f64;
+        let (mut means, mut variances) = ([0.0; WIDEST], [0.0; WIDEST]);
+        for channel in 0..self.channels(plane).len() {
+            let parts = self
+                .pairs(grain, workspace, plane)
+                .map(|(count, pair)| (count, f64::from(pair[channel]), f64::from(pair[WIDEST + channel])));
+            let [mean, squares] = joined(parts);
+            (means[channel], variances[channel]) = (mean as f32, (squares / values) as f32);
         }
-        means.iter_mut().for_each(|sum| *sum /= count);
-        let mut squares = [0.0f64; L];
-        for (values, pair) in parts {
-            for lane in 0..L {
-                let distance = f64::from(pair[0][lane]) - means[lane];
-                squares[lane] += f64::from(pair[1][lane]) + values * distance * distance;
-            }
-        }
-        [means.map(|mean| mean as f32), squares.map(|sum| (sum / count) as f32)]
+        [means, variances]
     }
 
     /// Writes a number of each of a plane's channels.
-    pub fn write<const L: usize>(&self, grain: &Grain<'_>, to: Span, plane: usize, numbers: &Lanes<L>) {
+    pub fn write(&self, grain: &Grain<'_>, to: Span, plane: usize, numbers: &Numbers) {
         let channels = self.channels(plane);
         let count = channels.len();
         // SAFETY: callers write each plane in one grain.
         let to = unsafe { grain.memory.write(to.part(channels)) };
         to.copy_from_slice(&numbers[..count]);
     }
+}
+
+/// Mean, and sum of the squared distances from it, of several parts: number, mean and squared distances of each.
+fn joined(parts: impl Iterator<Item = (f64, f64, f64)> + Clone) -> [f64; 2] {
+    let (mut sum, mut values) = (0.0, 0.0);
+    for (count, mean, _) in parts.clone() {
+        sum += count * mean;
+        values += count;
+    }
+    let mean = sum / values;
+    let distances = |(count, own, squares): (f64, f64, f64)| squares + count * (own - mean) * (own - mean);
+    [mean, parts.map(distances).sum()]
 }

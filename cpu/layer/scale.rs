@@ -6,7 +6,7 @@ use quadrille_core::net::{LayerId, Net};
 use super::channels::Channels;
 use super::{Binder, Grain, LayerKernel, Stages};
 use crate::isa::Isa;
-use crate::kernel::channels::{Add, Affine, Apply, Correlate};
+use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
 use crate::kernel::vectorised::on;
 use crate::memory::Span;
 
@@ -54,16 +54,16 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 impl Kernel {
     /// `to ← from · factor`, and `+ bias` in forward.
-    fn apply<const L: usize>(&self, grain: &Grain<'_>, from: Span, to: Span, bias: Option<Span>) {
+    fn apply(&self, grain: &Grain<'_>, from: Span, to: Span, bias: Option<Span>) {
         let channels = &self.channels;
         // SAFETY: parameters, only read in this task.
         let (factors, bias) =
             unsafe { (grain.memory.read(self.factors), bias.map(|b| grain.memory.read(b))) };
         for cell in channels.cells(grain) {
             let affine = Affine {
-                mean: [0.0; L],
-                factor: channels.spread(cell.plane, |c| factors[c]),
-                bias: channels.spread(cell.plane, |c| bias.map_or(0.0, |bias| bias[c])),
+                factor: channels.row(&channels.numbers(cell.plane, |c| factors[c])),
+                bias: channels.row(&channels.numbers(cell.plane, |c| bias.map_or(0.0, |bias| bias[c]))),
+                ..Affine::IDENTITY
             };
             for place in channels.places(cell) {
                 // SAFETY: cells have elements of their own; in place, only the target is made a slice.
@@ -73,25 +73,24 @@ impl Kernel {
                         grain.memory.write(to.part(place)),
                     )
                 };
-                on(channels.isa, Apply::<L> { affine, relu: false, x, y });
+                on(channels.isa, Apply { affine: &affine, relu: false, x, y });
             }
         }
     }
 
     /// First the sums of the cells, then those of the planes.
-    fn sum<const L: usize>(&self, grain: &Grain<'_>, to: Span, with_bottom: bool) {
+    fn sum(&self, grain: &Grain<'_>, to: Span, with_bottom: bool) {
         let workspace = if with_bottom { self.factor_sums } else { self.bias_sums };
         let (channels, Some(top_grad)) = (&self.channels, self.top_grad) else { return };
         if grain.stage == 1 {
             for plane in grain.share(channels.planes()) {
-                let sums = channels.sums::<L>(grain, workspace, plane)[usize::from(with_bottom)];
+                let sums = channels.sums(grain, workspace, plane)[usize::from(with_bottom)];
                 channels.write(grain, to, plane, &sums.map(|sum| sum as f32));
             }
             return;
         }
-        let (together, affine) = (channels.together, Affine::IDENTITY);
         for cell in channels.cells(grain) {
-            let mut sums = [[0.0; L]; 2];
+            let mut sums = [[0.0; ROW]; 2];
             for place in channels.places(cell) {
                 // SAFETY: arrays that this task only reads.
                 let (dy, x) = unsafe {
@@ -102,13 +101,13 @@ impl Kernel {
                 };
                 match x {
                     Some(x) => {
-                        let sums = &mut sums;
-                        on(channels.isa, Correlate { together, affine, relu: false, dy, x, sums });
+                        let (affine, sums) = (&Affine::IDENTITY, &mut sums);
+                        on(channels.isa, Correlate { affine, relu: false, dy, x, sums });
                     }
-                    None => on(channels.isa, Add { together, dy, sums: &mut sums[0] }),
+                    None => on(channels.isa, Add { dy, sums: &mut sums[0] }),
                 }
             }
-            channels.leave(grain, workspace, cell, &sums);
+            channels.leave_sums(grain, workspace, cell, &sums);
         }
     }
 }
@@ -123,33 +122,24 @@ impl LayerKernel for Kernel {
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
-        match self.channels.lanes {
-            8 => self.apply::<8>(grain, self.bottom, self.top, self.bias),
-            _ => self.apply::<16>(grain, self.bottom, self.top, self.bias),
-        }
+        self.apply(grain, self.bottom, self.top, self.bias);
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
-        let (Some(to), Some(from)) = (self.bottom_grad, self.top_grad) else { return };
-        match self.channels.lanes {
-            8 => self.apply::<8>(grain, from, to, None),
-            _ => self.apply::<16>(grain, from, to, None),
+        if let (Some(to), Some(from)) = (self.bottom_grad, self.top_grad) {
+            self.apply(grain, from, to, None);
         }
     }
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
-        match (self.factors_grad, self.channels.lanes) {
-            (Some(to), 8) => self.sum::<8>(grain, to, true),
-            (Some(to), _) => self.sum::<16>(grain, to, true),
-            (None, _) => {}
+        if let Some(to) = self.factors_grad {
+            self.sum(grain, to, true);
         }
     }
 
     fn grad_bias(&self, grain: &mut Grain<'_>) {
-        match (self.bias_grad, self.channels.lanes) {
-            (Some(to), 8) => self.sum::<8>(grain, to, false),
-            (Some(to), _) => self.sum::<16>(grain, to, false),
-            (None, _) => {}
+        if let Some(to) = self.bias_grad {
+            self.sum(grain, to, false);
         }
     }
 }
