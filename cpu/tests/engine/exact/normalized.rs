@@ -324,3 +324,31 @@ fn batch_norms_with_scales() {
         }
     }
 }
+
+/// A channel that has diverged is seen to have, and its neighbours in a block are as they were.
+#[test]
+fn what_is_not_finite_stays_in_its_channel() {
+    let relu = normalize(false, true, true, true);
+    for isa in tiers("channels that are not finite") {
+        for layer in [Layer::BatchNorm(norm(false)), Layer::BatchNorm(norm(true)), relu.clone()] {
+            for case in Case::everywhere(layer, &[3, 20, 5, 7]) {
+                for (channel, wrong) in [(4, f32::NAN), (11, f32::INFINITY), (19, f32::NEG_INFINITY)] {
+                    let mut arrays = arrays(&case, Data::Integers(0.0));
+                    arrays.get_mut(Operand::Bottom(0))[(20 + channel) * 35 + 17] = wrong;
+                    let (found, expected) = (run(&case, &options(isa), 2, &arrays), doubled(&case, &arrays));
+                    for operand in [Operand::Top(0), Operand::BottomGrad(0)] {
+                        let both = expected.get(operand).iter().zip(found.get(operand));
+                        let same = both.clone().all(|(e, f)| e.is_nan() == f.is_nan());
+                        assert!(same, "{operand:?} with {wrong} in channel {channel} of {case}, {isa}");
+                        let not_finite = both.enumerate().filter(|(_, (_, f))| !f.is_finite());
+                        let mut channels = not_finite.map(|(i, _)| i / 35 % 20);
+                        assert!(
+                            channels.all(|c| c == channel),
+                            "{operand:?} beside {channel} of {case}, {isa}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
