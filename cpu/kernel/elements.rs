@@ -1,6 +1,7 @@
 //! Element by element: arrays of equal length, one pass each.
 //!
-//! A function is inlined into the loop, so it must be small and made of what vectors can do.
+//! A function is inlined into the loop, so it must be small and made of what vectors can do. The loops are `for` loops:
+//! `for_each` is a call that is not always inlined, and then it is not compiled for the tier.
 
 use super::vectorised::Vectorised;
 
@@ -30,7 +31,9 @@ pub(crate) struct Map<'a, F> {
 impl<F: Fn(f32) -> f32> Vectorised for Map<'_, F> {
     #[inline(always)]
     fn run(self) {
-        self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y = (self.f)(*x));
+        for (y, x) in self.y.iter_mut().zip(self.x) {
+            *y = (self.f)(*x);
+        }
     }
 }
 
@@ -43,7 +46,9 @@ pub(crate) struct Change<'a, F> {
 impl<F: Fn(f32) -> f32> Vectorised for Change<'_, F> {
     #[inline(always)]
     fn run(self) {
-        self.y.iter_mut().for_each(|y| *y = (self.f)(*y));
+        for y in self.y {
+            *y = (self.f)(*y);
+        }
     }
 }
 
@@ -58,8 +63,9 @@ pub(crate) struct Zip<'a, F> {
 impl<F: Fn(f32, f32) -> f32> Vectorised for Zip<'_, F> {
     #[inline(always)]
     fn run(self) {
-        let sources = self.a.iter().zip(self.b);
-        self.y.iter_mut().zip(sources).for_each(|(y, (a, b))| *y = (self.f)(*a, *b));
+        for (y, (a, b)) in self.y.iter_mut().zip(self.a.iter().zip(self.b)) {
+            *y = (self.f)(*a, *b);
+        }
     }
 }
 
@@ -73,6 +79,8 @@ pub(crate) struct Fold<'a, F> {
 impl<F: Fn(f32, f32) -> f32> Vectorised for Fold<'_, F> {
     #[inline(always)]
     fn run(self) {
-        self.y.iter_mut().zip(self.x).for_each(|(y, x)| *y = (self.f)(*y, *x));
+        for (y, x) in self.y.iter_mut().zip(self.x) {
+            *y = (self.f)(*y, *x);
+        }
     }
 }
