@@ -1,14 +1,18 @@
 //! How the CPU does each layer: one file per layer family, chosen through an ordered list.
 
 mod accuracy;
+mod batch_norm;
 mod bind;
+mod channels;
 mod convolution;
+mod eltwise;
 mod inner_product;
 mod layout_pass;
 mod pooling;
 mod reference;
 mod relu;
 mod reorder;
+mod scale;
 mod select;
 mod softmax;
 mod softmax_loss;

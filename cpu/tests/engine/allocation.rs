@@ -5,8 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{nets, options, plan, small_lenet, tiers, worker};
+use crate::common::{nets, options, plan, small_lenet, small_residual, tiers, worker};
 use quadrille_core::device::Scalars;
+use quadrille_core::net::{Net, NetSpec};
 use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::isa::Isa;
@@ -52,9 +53,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+type Make = fn(usize) -> NetSpec;
+
 /// Allocations of `steps` steps after `first` steps that are not counted.
-fn allocations(isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64; 2]) -> usize {
-    let nets = nets(small_lenet, 60, quadrants);
+fn allocations(make: Make, isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64; 2]) -> usize {
+    let nets: Vec<Net> = nets(make, 60, quadrants).into_iter().map(Net::fused).collect();
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
     let devices = worker.devices(0);
@@ -94,7 +97,7 @@ fn steps_allocate_nothing_after_the_first() {
 fn count_on_every_tier() {
     let tiers = tiers("allocations of a step");
     assert_ne!(
-        allocations(tiers[0], 1, 1, [0, 1]),
+        allocations(small_lenet, tiers[0], 1, 1, [0, 1]),
         0,
         "mistrusted: the first step allocates its list of events"
     );
@@ -105,8 +108,10 @@ fn count_on_every_tier() {
         }
         for quadrants in [1, 3] {
             for threads in [1, 3] {
-                let count = allocations(isa, quadrants, threads, [1, 20]);
-                assert_eq!(count, 0, "{quadrants} quadrants of {threads} threads on {isa}");
+                for make in [small_lenet, small_residual] {
+                    let count = allocations(make, isa, quadrants, threads, [1, 20]);
+                    assert_eq!(count, 0, "{quadrants} quadrants of {threads} threads on {isa}");
+                }
             }
         }
     }

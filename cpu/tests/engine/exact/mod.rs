@@ -5,6 +5,7 @@
 mod bench;
 mod case;
 mod layers;
+mod normalized;
 mod rounded;
 mod rules;
 mod update;

@@ -2,7 +2,8 @@
 //! A net that has diverged must be seen to have, on every tier and in every layer.
 
 use quadrille_core::layer::{
-    Accuracy, Layer, Normalization, Operand, PoolMethod, Pooling, Relu, Softmax, SoftmaxWithLoss,
+    Accuracy, Eltwise, EltwiseOperation, Filler, Layer, Normalization, Operand, PoolMethod, Pooling, Relu,
+    Scale, Softmax, SoftmaxWithLoss,
 };
 use quadrille_core::reference::Arrays;
 
@@ -39,6 +40,36 @@ fn relu_keeps_nan() {
         let case = Case::new(Layer::Relu(Relu { negative_slope }), &[&[3, 41]]);
         let mut arrays = case.integers();
         arrays.insert(Operand::Bottom(0), special(123));
+        same(&case, &arrays);
+    }
+}
+
+#[test]
+fn operations_on_elements_keep_nan() {
+    let sum = |relu| EltwiseOperation::Sum { coefficients: vec![1.0, -0.5, 2.0], relu };
+    let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
+    for operation in [sum(false), sum(true), product(true), product(false), EltwiseOperation::Max] {
+        let layer = Layer::Eltwise(Eltwise { bottoms: 3, operation });
+        for case in [
+            Case::new(layer.clone(), &[&[2, 20, 3, 5][..]; 3]),
+            Case::blocked(layer.clone(), &[&[2, 20, 3, 5][..]; 3]),
+        ] {
+            for poisoned in 0..3 {
+                let mut arrays = case.integers();
+                arrays.insert(Operand::Bottom(poisoned), special(600));
+                same(&case, &arrays);
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_keep_nan() {
+    let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+    let layer = Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler };
+    for case in Case::everywhere(Layer::Scale(layer), &[2, 20, 3, 5]) {
+        let mut arrays = case.integers();
+        arrays.insert(Operand::Bottom(0), special(600));
         same(&case, &arrays);
     }
 }
