@@ -4,6 +4,7 @@
 
 mod bench;
 mod case;
+mod convolved;
 mod layers;
 mod normalized;
 mod rounded;
