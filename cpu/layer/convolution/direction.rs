@@ -4,7 +4,7 @@
 //! it needs into a strip ([`crate::kernel::strip`]), then goes tile by tile of targets, chunk by chunk of sources,
 //! pixel by pixel: a chunk's weights stay in the first-level cache while all pixels of the grain use them.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use quadrille_core::layer::{Convolution, SubTask};
 
@@ -377,6 +377,18 @@ fn chunks(runs: &[(Run, isize)], most: usize) -> Vec<Range<usize>> {
     chunks
 }
 
+/// The two numbers of parts, from these ranges, whose product is at least `parts`, or as large as can be, and that
+/// together cost least.
+pub(super) fn cheapest(parts: usize, ranges: [RangeInclusive<usize>; 2], costs: [usize; 2]) -> [usize; 2] {
+    let [first, second] = ranges;
+    let parts = parts.min(first.end() * second.end());
+    let pairs = first.filter_map(|a| {
+        let b = parts.div_ceil(a).max(*second.start());
+        (b <= *second.end()).then_some([a, b])
+    });
+    pairs.min_by_key(|[a, b]| a * costs[0] + b * costs[1]).unwrap_or([1, 1])
+}
+
 /// Cuts a direction into grains: as many rows and images at once as strips fit, so that each reading of the weights
 /// serves many pixels; where that leaves too few grains, the tiles of channels are shared out, then rows.
 fn cut(
@@ -396,10 +408,12 @@ fn cut(
     let (groups, most_tiles) = (packing.groups, packing.tiles());
     let image_bytes = bytes(places.div_ceil(rows));
     let fit = if rows > 1 { 1 } else { machine.strip_bytes / image_bytes.max(1) };
-    let together = fit.min(images * groups * rows * most_tiles / wanted).clamp(1, images);
-    let image_parts = images.div_ceil(together);
+    let parts = wanted.div_ceil(groups * rows);
+    let fewest = images.div_ceil(fit.clamp(1, images));
+    // Every part of the tiles reads the source, and every part of the images and of their rows all weights.
+    let read = [packing.len() * rows, setup.source.len()];
+    let [image_parts, tiles] = cheapest(parts, [fewest..=images, 1..=most_tiles], read);
     let missing = |done: usize| wanted.div_ceil(done);
-    let tiles = missing(groups * image_parts * rows).min(most_tiles);
     rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
     let strip = passes.strip(planes, pixel, places.div_ceil(rows));
     let cut = Cut { images: image_parts, rows, tiles, groups };

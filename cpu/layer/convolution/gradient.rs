@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use quadrille_core::layer::Convolution;
 
-use super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::passes::Passes;
 use super::weights::Packing;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
@@ -85,11 +85,13 @@ impl WeightGradient {
             })
             .collect();
         let wanted = machine.grains(setup.flops, machine.task_grains);
-        let tile_parts = packing.tiles().min(wanted);
-        let images = setup.source.images;
-        // Each part of the images costs memory for its sums, and a pass over them.
-        let parts = wanted.div_ceil(tile_parts * layer.group).min(images);
-        let image_parts = parts.min((machine.partial_bytes / (size_of::<f32>() * packing.len())).max(1));
+        // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
+        // reading and adding them.
+        let bytes = size_of::<f32>() * packing.len();
+        let most = (machine.partial_bytes / bytes).clamp(1, setup.source.images);
+        let costs = [3 * packing.len(), setup.source.len()];
+        let [image_parts, tile_parts] =
+            cheapest(wanted.div_ceil(layer.group), [1..=most, 1..=packing.tiles()], costs);
         let (source, target) = (setup.source, setup.target);
         Some(Self {
             passes,

@@ -98,15 +98,32 @@ impl Packing {
             packed.fill(0.0);
         }
         let lanes = width.min(self.targets - first);
+        let kernel = self.kernel();
         for block in self.blocks() {
-            let (kernel, sources) = (self.kernel(), block.sources.len());
-            // In the order in which the weights lie: a step across them may fall on the same sets of the cache each time.
-            let (outer, inner) = if self.targets_are_outputs { (lanes, sources) } else { (sources, lanes) };
-            for (o, n) in (0..outer).flat_map(|o| (0..inner).map(move |n| (o, n))) {
-                let (lane, i) = if self.targets_are_outputs { (o, n) } else { (n, o) };
-                let from = &weights[self.place(group, first + lane, block.sources.start + i)..][..kernel];
+            let count = block.sources.len();
+            let packed = &mut packed[block.depth * width..][..count * block.taps.len() * width];
+            // In the order in which the weights lie: steps across them may fall on the same sets of the cache each time.
+            if self.targets_are_outputs {
+                for lane in 0..lanes {
+                    let start = self.place(group, first + lane, block.sources.start);
+                    let from = &weights[start..start + count * kernel];
+                    for (t, tap) in block.taps.iter().enumerate() {
+                        let sources = packed[t * count * width..].chunks_exact_mut(width);
+                        for (to, value) in sources.zip(from[*tap..].iter().step_by(kernel)) {
+                            to[lane] = *value;
+                        }
+                    }
+                }
+                continue;
+            }
+            for (i, source) in block.sources.clone().enumerate() {
+                let start = self.place(group, first, source);
+                let from = &weights[start..start + lanes * kernel];
                 for (t, tap) in block.taps.iter().enumerate() {
-                    packed[(block.depth + t * sources + i) * width + lane] = from[*tap];
+                    let to = &mut packed[(t * count + i) * width..][..lanes];
+                    for (to, value) in to.iter_mut().zip(from[*tap..].iter().step_by(kernel)) {
+                        *to = *value;
+                    }
                 }
             }
         }
@@ -117,13 +134,17 @@ impl Packing {
     pub fn unpack(&self, packed: &[f32], tile: usize, gradient: &mut [f32]) {
         let width = self.vectors(tile) * self.vector;
         let first = tile * self.tile_vectors * self.vector;
-        let base = self.place(0, first, 0);
+        let (base, kernel) = (self.place(0, first, 0), self.kernel());
         for block in self.blocks() {
+            let count = block.sources.len();
+            let packed = &packed[block.depth * width..][..count * block.taps.len() * width];
             for lane in 0..width.min(self.targets - first) {
-                for (i, source) in block.sources.clone().enumerate() {
-                    let to = &mut gradient[self.place(0, first + lane, source) - base..][..self.kernel()];
-                    for (t, tap) in block.taps.iter().enumerate() {
-                        to[*tap] = packed[(block.depth + t * block.sources.len() + i) * width + lane];
+                let start = self.place(0, first + lane, block.sources.start) - base;
+                let to = &mut gradient[start..start + count * kernel];
+                for (t, tap) in block.taps.iter().enumerate() {
+                    let sources = packed[t * count * width..].chunks_exact(width);
+                    for (to, source) in to[*tap..].iter_mut().step_by(kernel).zip(sources) {
+                        *to = source[lane];
                     }
                 }
             }
