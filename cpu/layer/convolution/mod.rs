@@ -4,6 +4,8 @@ mod direction;
 mod gradient;
 mod im2col;
 mod passes;
+mod subsample;
+mod ways;
 mod weights;
 mod winograd;
 
@@ -14,6 +16,8 @@ use quadrille_core::net::{LayerId, Net};
 
 use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
 use self::gradient::WeightGradient;
+use self::subsample::Subsample;
+use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
 use super::{Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::Isa;
@@ -44,94 +48,6 @@ fn fits(net: &Net, id: LayerId, isa: Isa, blocked: bool) -> bool {
         && net.bottom_shapes(id)[0].per_image() < (1 << 28)
 }
 
-/// How a direction is computed.
-enum Way {
-    Direct(Direction),
-    Winograd(Winograd),
-}
-
-impl Way {
-    fn packed_len(&self) -> usize {
-        match self {
-            Self::Direct(d) => d.packing.len(),
-            Self::Winograd(w) => w.packed_len(),
-        }
-    }
-
-    /// Packing of the weights, then the computation.
-    fn stages(&self) -> Stages {
-        match self {
-            Self::Direct(d) => Stages::one(d.packing_grains()).then(d.grains()),
-            Self::Winograd(w) => Stages::one(w.packing_grains()).then(w.grains()),
-        }
-    }
-
-    fn scratch(&self) -> usize {
-        match self {
-            Self::Direct(d) => d.scratch(),
-            Self::Winograd(w) => w.scratch(),
-        }
-    }
-
-    fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
-        match self {
-            Self::Direct(d) => d.pack(grain, weights, packed),
-            Self::Winograd(w) => w.pack(grain, weights, packed),
-        }
-    }
-
-    fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
-        match self {
-            Self::Direct(d) => d.run(grain, arrays),
-            Self::Winograd(w) => w.run(grain, arrays),
-        }
-    }
-}
-
-/// How ∇W is computed.
-enum WeightWay {
-    Direct(WeightGradient),
-    Winograd(WinogradGradient),
-}
-
-impl WeightWay {
-    fn partials(&self) -> usize {
-        match self {
-            Self::Direct(d) => d.partials(),
-            Self::Winograd(w) => w.partials(),
-        }
-    }
-
-    /// The sums, then their sum.
-    fn stages(&self) -> Stages {
-        match self {
-            Self::Direct(d) => Stages::one(d.grains()).then(d.unpacking_grains()),
-            Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
-        }
-    }
-
-    fn scratch(&self) -> usize {
-        match self {
-            Self::Direct(d) => d.scratch(),
-            Self::Winograd(w) => w.scratch(),
-        }
-    }
-
-    fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
-        match self {
-            Self::Direct(d) => d.sum(grain, source, gradient, partials),
-            Self::Winograd(w) => w.sum(grain, source, gradient, partials),
-        }
-    }
-
-    fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
-        match self {
-            Self::Direct(d) => d.unpack(grain, partials, weight_grad),
-            Self::Winograd(w) => w.unpack(grain, partials, weight_grad),
-        }
-    }
-}
-
 struct Tiles {
     forward: Way,
     activation: Option<Way>,
@@ -145,6 +61,8 @@ struct Tiles {
     weight_grad: Option<Span>,
     bias_grad: Option<Span>,
     outputs: Arrangement,
+    /// For a layer that does not see every pixel of its bottom.
+    seen: Option<Seen>,
     /// Packed weights of forward and of ∇A, the padded bias, and the sums of ∇W.
     packed: Span,
     packed_bias: Option<Span>,
@@ -161,6 +79,28 @@ pub(super) fn fits_winograd(net: &Net, id: LayerId, isa: Isa) -> bool {
         && enough(layer.num_output)
         && enough(net.bottom_shapes(id)[0].dim(1))
         && fits(net, id, isa, true)
+}
+
+/// The pixels that a layer sees, gathered for forward and for ∇W, and their gradients.
+struct Seen {
+    subsample: Subsample,
+    grains: usize,
+    bottom: Span,
+    bottom_again: Span,
+    bottom_grad: Span,
+}
+
+impl Seen {
+    fn new(binder: &mut Binder<'_>, subsample: Subsample) -> Self {
+        let len = subsample.seen().len();
+        Self {
+            subsample,
+            grains: subsample.planes().min(binder.machine.task_grains),
+            bottom: binder.workspace(SubTask::Forward, len),
+            bottom_again: binder.workspace(SubTask::GradWeight, len),
+            bottom_grad: binder.workspace(SubTask::GradActivation, len),
+        }
+    }
 }
 
 pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
@@ -182,24 +122,31 @@ fn build(
     let (net, id) = (binder.net, binder.id);
     let (input, output) = (binder.arrangement(Operand::Bottom(0))?, binder.arrangement(Operand::Top(0))?);
     let extents = |shape: quadrille_core::shape::Shape| [shape.dim(2), shape.dim(3)];
-    let setup = |sub: SubTask, source, target| Setup {
+    let rows_and_columns =
+        [net.bottom_shapes(id), net.top_shapes(id)].map(|mut shapes| extents(shapes.swap_remove(0)));
+    let subsample = Subsample::new(layer, input, rows_and_columns[0], rows_and_columns[1]);
+    // What is gathered is convolved at stride 1.
+    let stride = if subsample.is_some() { [1; 2] } else { layer.stride };
+    let (layer, source) =
+        (&Convolution { stride, ..layer.clone() }, subsample.map_or(input, |subsample| subsample.seen()));
+    let setup = |sub: SubTask, from, to| Setup {
         layer,
         sub,
         isa: binder.isa,
-        source,
-        target,
-        input: extents(net.bottom_shapes(id).swap_remove(0)),
-        output: extents(net.top_shapes(id).swap_remove(0)),
+        source: from,
+        target: to,
+        input: if subsample.is_some() { rows_and_columns[1] } else { rows_and_columns[0] },
+        output: rows_and_columns[1],
         flops: net.flops(id, SubTask::Forward),
     };
-    let forward = way(&setup(SubTask::Forward, input, output))?;
+    let forward = way(&setup(SubTask::Forward, source, output))?;
     let has = |sub| net.accesses(id, sub).is_some();
     let activation = match has(SubTask::GradActivation) {
-        true => Some(way(&setup(SubTask::GradActivation, output, input))?),
+        true => Some(way(&setup(SubTask::GradActivation, output, source))?),
         false => None,
     };
     let weight = match has(SubTask::GradWeight) {
-        true => Some(weight_way(&setup(SubTask::Forward, input, output))?),
+        true => Some(weight_way(&setup(SubTask::Forward, source, output))?),
         false => None,
     };
     let padded = padded_outputs(layer, output.layout.block);
@@ -224,6 +171,7 @@ fn build(
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         outputs: output,
+        seen: subsample.map(|subsample| Seen::new(binder, subsample)),
     }))
 }
 
@@ -246,10 +194,12 @@ impl Tiles {
 
 impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
+        let seen = self.seen.as_ref().map(|seen| Stages::one(seen.grains));
+        let before = |stages: Stages| seen.map_or(stages, |gather| gather.followed_by(stages));
         match (sub, &self.activation, &self.weight) {
-            (SubTask::Forward, _, _) => self.forward.stages(),
-            (SubTask::GradActivation, Some(a), _) => a.stages(),
-            (SubTask::GradWeight, _, Some(w)) => w.stages(),
+            (SubTask::Forward, _, _) => before(self.forward.stages()),
+            (SubTask::GradActivation, Some(a), _) => seen.map_or(a.stages(), |s| a.stages().followed_by(s)),
+            (SubTask::GradWeight, _, Some(w)) => before(w.stages()),
             _ => Stages::one(self.outputs.channels.div_ceil(self.outputs.layout.block)),
         }
     }
@@ -261,14 +211,21 @@ impl LayerKernel for Tiles {
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
+        let mut source = self.bottom;
+        if let Some(seen) = &self.seen {
+            if grain.stage == 0 {
+                return seen.subsample.gather(grain, self.bottom, seen.bottom);
+            }
+            grain.stage -= 1;
+            source = seen.bottom;
+        }
         if grain.stage == 0 {
             if grain.index == 0 {
                 self.pad_bias(grain);
             }
             return self.forward.pack(grain, self.weights, self.packed);
         }
-        let arrays =
-            Arrays { source: self.bottom, target: self.top, packed: self.packed, bias: self.packed_bias };
+        let arrays = Arrays { source, target: self.top, packed: self.packed, bias: self.packed_bias };
         self.forward.run(grain, &arrays);
     }
 
@@ -281,7 +238,14 @@ impl LayerKernel for Tiles {
         if grain.stage == 0 {
             return activation.pack(grain, self.weights, self.packed_back);
         }
-        activation.run(grain, &Arrays { source, target, packed: self.packed_back, bias: None });
+        let seen = self.seen.as_ref();
+        match seen.filter(|_| grain.stage == activation.stages().len()) {
+            Some(seen) => seen.subsample.scatter(grain, seen.bottom_grad, target),
+            None => {
+                let target = seen.map_or(target, |seen| seen.bottom_grad);
+                activation.run(grain, &Arrays { source, target, packed: self.packed_back, bias: None });
+            }
+        }
     }
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
@@ -290,8 +254,16 @@ impl LayerKernel for Tiles {
         else {
             return;
         };
+        let mut source = self.bottom;
+        if let Some(seen) = &self.seen {
+            if grain.stage == 0 {
+                return seen.subsample.gather(grain, self.bottom, seen.bottom_again);
+            }
+            grain.stage -= 1;
+            source = seen.bottom_again;
+        }
         match grain.stage {
-            0 => weight.sum(grain, self.bottom, top_grad, self.partials),
+            0 => weight.sum(grain, source, top_grad, self.partials),
             _ => weight.unpack(grain, self.partials, weight_grad),
         }
     }

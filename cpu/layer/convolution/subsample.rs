@@ -1,0 +1,85 @@
+//! A 1×1 convolution of stride s sees one pixel in s × s: those are gathered first, so that the convolution itself is one
+//! of stride 1 on a smaller image, and its ∇A is scattered back between zeros.
+
+use quadrille_core::layer::Convolution;
+
+use crate::layer::Grain;
+use crate::layout::Arrangement;
+use crate::memory::Span;
+
+/// The pixels that a 1×1 convolution sees.
+#[derive(Clone, Copy)]
+pub(super) struct Subsample {
+    stride: [usize; 2],
+    /// How the bottom lies, and the pixels of it that are seen.
+    whole: Arrangement,
+    seen: Arrangement,
+    /// Pixels of a row of both.
+    widths: [usize; 2],
+}
+
+impl Subsample {
+    /// `None` if the layer sees every pixel, or more than one at a time.
+    pub fn new(
+        layer: &Convolution,
+        whole: Arrangement,
+        input: [usize; 2],
+        output: [usize; 2],
+    ) -> Option<Self> {
+        let apart = layer.kernel == [1; 2] && layer.pad == [0; 2] && layer.stride != [1; 2];
+        let seen = Arrangement { pixels: output[0] * output[1], ..whole };
+        let widths = [input[1], output[1]];
+        (apart && whole.layout.block > 1).then_some(Self { stride: layer.stride, whole, seen, widths })
+    }
+
+    /// How the pixels that are seen lie.
+    pub fn seen(&self) -> Arrangement {
+        self.seen
+    }
+
+    /// Planes of blocks of channels, each of which is a grain's at most.
+    pub fn planes(&self) -> usize {
+        self.whole.images * self.whole.channels.div_ceil(self.whole.layout.block)
+    }
+
+    /// Copies the pixels that are seen: the grain's planes.
+    pub fn gather(&self, grain: &Grain<'_>, from: Span, to: Span) {
+        let block = self.whole.layout.block;
+        let [whole, seen] = [self.whole.pixels, self.seen.pixels].map(|pixels| pixels * block);
+        for plane in grain.share(self.planes()) {
+            // SAFETY: grains have planes of their own; the bottom is only read in this task.
+            let (from, to) = unsafe {
+                (
+                    grain.memory.read(from.part(plane * whole..(plane + 1) * whole)),
+                    grain.memory.write(to.part(plane * seen..(plane + 1) * seen)),
+                )
+            };
+            let rows = from.chunks(self.widths[0] * block).step_by(self.stride[0]);
+            for (from, to) in rows.zip(to.chunks_exact_mut(self.widths[1] * block)) {
+                let pixels = from.chunks_exact(block).step_by(self.stride[1]);
+                pixels.zip(to.chunks_exact_mut(block)).for_each(|(from, to)| to.copy_from_slice(from));
+            }
+        }
+    }
+
+    /// Writes gradients to the pixels that are seen and 0 to all others: the grain's planes.
+    pub fn scatter(&self, grain: &Grain<'_>, from: Span, to: Span) {
+        let block = self.whole.layout.block;
+        let [whole, seen] = [self.whole.pixels, self.seen.pixels].map(|pixels| pixels * block);
+        for plane in grain.share(self.planes()) {
+            // SAFETY: grains have planes of their own; the gradients were computed in the stage before.
+            let (from, to) = unsafe {
+                (
+                    grain.memory.read(from.part(plane * seen..(plane + 1) * seen)),
+                    grain.memory.write(to.part(plane * whole..(plane + 1) * whole)),
+                )
+            };
+            to.fill(0.0);
+            let rows = to.chunks_mut(self.widths[0] * block).step_by(self.stride[0]);
+            for (to, from) in rows.zip(from.chunks_exact(self.widths[1] * block)) {
+                let pixels = to.chunks_exact_mut(block).step_by(self.stride[1]);
+                pixels.zip(from.chunks_exact(block)).for_each(|(to, from)| to.copy_from_slice(from));
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The ways to compute each sub-task of a convolution on tiles.
+
+use super::direction::{Arrays, Direction};
+use super::gradient::WeightGradient;
+use super::winograd::{Winograd, WinogradGradient};
+use crate::layer::{Grain, Stages};
+use crate::memory::Span;
+
+/// How a direction is computed.
+pub(super) enum Way {
+    Direct(Direction),
+    Winograd(Winograd),
+}
+
+impl Way {
+    pub fn packed_len(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.packing.len(),
+            Self::Winograd(w) => w.packed_len(),
+        }
+    }
+
+    /// Packing of the weights, then the computation.
+    pub fn stages(&self) -> Stages {
+        match self {
+            Self::Direct(d) => Stages::one(d.packing_grains()).then(d.grains()),
+            Self::Winograd(w) => Stages::one(w.packing_grains()).then(w.grains()),
+        }
+    }
+
+    pub fn scratch(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.scratch(),
+            Self::Winograd(w) => w.scratch(),
+        }
+    }
+
+    pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
+        match self {
+            Self::Direct(d) => d.pack(grain, weights, packed),
+            Self::Winograd(w) => w.pack(grain, weights, packed),
+        }
+    }
+
+    pub fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
+        match self {
+            Self::Direct(d) => d.run(grain, arrays),
+            Self::Winograd(w) => w.run(grain, arrays),
+        }
+    }
+}
+
+/// How ∇W is computed.
+pub(super) enum WeightWay {
+    Direct(WeightGradient),
+    Winograd(WinogradGradient),
+}
+
+impl WeightWay {
+    pub fn partials(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.partials(),
+            Self::Winograd(w) => w.partials(),
+        }
+    }
+
+    /// The sums, then their sum.
+    pub fn stages(&self) -> Stages {
+        match self {
+            Self::Direct(d) => Stages::one(d.grains()).then(d.unpacking_grains()),
+            Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
+        }
+    }
+
+    pub fn scratch(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.scratch(),
+            Self::Winograd(w) => w.scratch(),
+        }
+    }
+
+    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
+        match self {
+            Self::Direct(d) => d.sum(grain, source, gradient, partials),
+            Self::Winograd(w) => w.sum(grain, source, gradient, partials),
+        }
+    }
+
+    pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
+        match self {
+            Self::Direct(d) => d.unpack(grain, partials, weight_grad),
+            Self::Winograd(w) => w.unpack(grain, partials, weight_grad),
+        }
+    }
+}
