@@ -2,9 +2,14 @@
 
 mod accuracy;
 mod bind;
+mod contrastive_loss;
 mod convolution;
+mod dropout;
+mod flatten;
 mod inner_product;
 mod layout_pass;
+mod lrn;
+mod pieces;
 mod pooling;
 mod reference;
 mod relu;

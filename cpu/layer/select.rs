@@ -5,7 +5,8 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::bind::Binder;
 use super::{
-    LayerKernel, accuracy, convolution, inner_product, pooling, reference, relu, softmax, softmax_loss, split,
+    LayerKernel, accuracy, contrastive_loss, convolution, dropout, flatten, inner_product, lrn, pieces,
+    pooling, reference, relu, softmax, softmax_loss, split,
 };
 use crate::isa::Isa;
 
@@ -81,12 +82,19 @@ const SPLIT: &[Candidate] = &[candidate("stream", Form::Any, split::build), REFE
 const BATCH_NORM: &[Candidate] = &[REFERENCE];
 const SCALE: &[Candidate] = &[REFERENCE];
 const ELTWISE: &[Candidate] = &[REFERENCE];
-const CONCAT: &[Candidate] = &[REFERENCE];
-const SLICE: &[Candidate] = &[REFERENCE];
-const FLATTEN: &[Candidate] = &[REFERENCE];
-const CONTRASTIVE_LOSS: &[Candidate] = &[REFERENCE];
-const DROPOUT: &[Candidate] = &[REFERENCE];
-const LRN: &[Candidate] = &[REFERENCE];
+const CONCAT: &[Candidate] = PIECES;
+const SLICE: &[Candidate] = PIECES;
+const PIECES: &[Candidate] = &[
+    Candidate { fits: pieces::fits_blocked, ..candidate("blocks", Form::Blocked, pieces::build) },
+    candidate("stream", Form::Plain, pieces::build),
+    REFERENCE,
+];
+const FLATTEN: &[Candidate] = &[candidate("view", Form::Plain, flatten::build), REFERENCE];
+const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contrastive_loss::build), REFERENCE];
+const DROPOUT: &[Candidate] =
+    &[Candidate { fits: dropout::fits, ..candidate("stream", Form::Any, dropout::build) }, REFERENCE];
+const LRN: &[Candidate] =
+    &[Candidate { fits: lrn::fits, ..candidate("strips", Form::Any, lrn::build) }, REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.

@@ -2,9 +2,11 @@
 //! order of a sum cannot matter and any difference is a defect. What exponentials and logarithms make inexact has a
 //! bound on its rounding in `rounded.rs`.
 
+mod arrange;
 mod bench;
 mod case;
 mod layers;
+mod lrn;
 mod rounded;
 mod rules;
 mod update;
