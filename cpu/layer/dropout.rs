@@ -12,7 +12,7 @@ use quadrille_core::rng::{Draw, Stream};
 use super::{Binder, Grain, LayerKernel, Stages};
 use crate::isa::Isa;
 use crate::kernel::vectorised::{Vectorised, on};
-use crate::layout::Arrangement;
+use crate::layout::{Arrangement, Layout};
 use crate::memory::Span;
 
 /// Whether anything is dropped. In phase TEST the layer is a view.
@@ -51,10 +51,9 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     }))
 }
 
-/// Random blocks that are drawn together.
-const BLOCKS: usize = 16;
-/// Values that they serve.
-const VALUES: usize = 4 * BLOCKS;
+/// Random blocks that are drawn together, each for four values: enough to fill the tier's vectors.
+const WIDE: usize = 32;
+const NARROW: usize = 4;
 
 /// What decides which values stay.
 #[derive(Clone, Copy)]
@@ -67,79 +66,79 @@ struct Factors {
 impl Factors {
     /// The factors of the values from `first`, a multiple of 4, on.
     #[inline(always)]
-    fn from(&self, first: u64) -> [f32; VALUES] {
-        let words: [[u32; 4]; BLOCKS] = self.stream.blocks(first / 4);
-        let mut factors = [0.0; VALUES];
-        for (factors, words) in factors.as_chunks_mut::<4>().0.iter_mut().zip(&words) {
-            for (factor, word) in factors.iter_mut().zip(words) {
-                *factor = if word >> 8 < self.threshold { 0.0 } else { self.scale };
+    fn from<const BLOCKS: usize>(&self, first: u64) -> [[f32; 4]; BLOCKS] {
+        let words: [[u32; BLOCKS]; 4] = self.stream.blocks(first / 4);
+        let mut factors = [[0.0; 4]; BLOCKS];
+        for block in 0..BLOCKS {
+            for word in 0..4 {
+                let stays = words[word][block] >> 8 >= self.threshold;
+                factors[block][word] = if stays { self.scale } else { 0.0 };
             }
         }
         factors
     }
 
-    /// Calls `each(values, their factors)` for the values from `first` on, of which there are `len`.
+    /// Multiplies values by their factors, of which the first is that of place `first`. Each is `step` values further.
     #[inline(always)]
-    fn each(&self, first: u64, len: usize, mut each: impl FnMut(Range<usize>, &[f32])) {
+    fn multiply<const BLOCKS: usize>(&self, first: u64, values: &mut [f32], step: usize) {
         // Values before `first` that share its random block.
-        let before = (first % 4) as usize;
-        let mut done = 0;
+        let mut skip = (first % 4) as usize;
+        let (mut done, len) = (0, values.len().div_ceil(step));
         while done < len {
-            let skip = if done == 0 { before } else { 0 };
-            let factors = self.from(first + done as u64 - skip as u64);
-            let end = (done + VALUES - skip).min(len);
-            each(done..end, &factors[skip..skip + end - done]);
-            done = end;
+            let factors = self.from::<BLOCKS>(first + done as u64 - skip as u64);
+            let end = (done + 4 * BLOCKS - skip).min(len);
+            let factors = &factors.as_flattened()[skip..skip + end - done];
+            let values = &mut values[done * step..];
+            // Products, since what is not a number must stay so.
+            if step == 1 {
+                for (value, factor) in values.iter_mut().zip(factors) {
+                    *value *= factor;
+                }
+            } else {
+                for (value, factor) in values.iter_mut().step_by(step).zip(factors) {
+                    *value *= factor;
+                }
+            }
+            (done, skip) = (end, 0);
         }
     }
 }
 
 /// Values side by side in the order of their places, the first of which is `first`.
-struct Along<'a> {
+struct Along<'a, const BLOCKS: usize> {
     factors: Factors,
     first: u64,
     values: &'a mut [f32],
 }
 
-impl Vectorised for Along<'_> {
+impl<const BLOCKS: usize> Vectorised for Along<'_, BLOCKS> {
     #[inline(always)]
     fn run(self) {
-        let Self { factors, first, values } = self;
-        factors.each(first, values.len(), |part, factors| {
-            let values = &mut values[part];
-            match (values.as_chunks_mut::<VALUES>(), factors.as_chunks::<VALUES>()) {
-                (([values], []), ([factors], [])) => multiply(values, factors),
-                _ => multiply(values, factors),
-            }
-        });
+        self.factors.multiply::<BLOCKS>(self.first, self.values, 1);
     }
 }
 
-#[inline(always)]
-fn multiply(values: &mut [f32], factors: &[f32]) {
-    // A product, since what is not a number must stay so.
-    values.iter_mut().zip(factors).for_each(|(value, factor)| *value *= factor);
-}
-
 /// A block of channels, all pixels of it; `first` is the place of its first value and `channels` those that are real.
-struct Across<'a, const BLOCK: usize> {
+struct Across<'a> {
     factors: Factors,
     first: u64,
+    block: usize,
     channels: usize,
-    values: &'a mut [[f32; BLOCK]],
+    values: &'a mut [f32],
 }
 
-impl<const BLOCK: usize> Vectorised for Across<'_, BLOCK> {
+impl Vectorised for Across<'_> {
     #[inline(always)]
     fn run(self) {
-        let Self { factors, first, channels, values } = self;
-        let pixels = values.len();
-        for channel in 0..channels {
-            factors.each(first + (channel * pixels) as u64, pixels, |part, factors| {
-                for (pixel, factor) in values[part].iter_mut().zip(factors) {
-                    pixel[channel] *= factor;
-                }
-            });
+        // Pixels of a channel that are drawn at once wherever they begin, and stay in the first-level cache.
+        const PIXELS: usize = 4 * (WIDE - 1);
+        let Self { factors, first, block, channels, values } = self;
+        let pixels = values.len() / block;
+        for (strip, values) in values.chunks_mut(PIXELS * block).enumerate() {
+            for channel in 0..channels {
+                let first = first + (channel * pixels + strip * PIXELS) as u64;
+                factors.multiply::<WIDE>(first, &mut values[channel..], block);
+            }
         }
     }
 }
@@ -163,11 +162,15 @@ impl Mask {
         };
         let (isa, x, factors) = (self.isa, self.x, self.factors(grain));
         let first = (grain.first_image * x.channels * x.pixels) as u64;
-        let plain = Arrangement { layout: crate::layout::Layout::PLAIN, ..x };
+        let plain = Arrangement { layout: Layout::PLAIN, ..x };
         if x.is_like(&plain) {
             let values = grain.share(x.len());
             let first = first + values.start as u64;
-            return on(isa, Along { factors, first, values: part(&values) });
+            let values = part(&values);
+            return match isa {
+                Isa::Portable => on(isa, Along::<NARROW> { factors, first, values }),
+                _ => on(isa, Along::<WIDE> { factors, first, values }),
+            };
         }
         let block = x.layout.block;
         let blocks = x.channels.div_ceil(block);
@@ -176,10 +179,7 @@ impl Mask {
             let first = first + ((image * x.channels + channel) * x.pixels) as u64;
             let channels = block.min(x.channels - channel);
             let values = part(&(plane * block * x.pixels..(plane + 1) * block * x.pixels));
-            match block {
-                8 => on(isa, Across::<8> { factors, first, channels, values: values.as_chunks_mut().0 }),
-                _ => on(isa, Across::<16> { factors, first, channels, values: values.as_chunks_mut().0 }),
-            }
+            on(isa, Across { factors, first, block, channels, values });
         }
     }
 }

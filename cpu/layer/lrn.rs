@@ -1,8 +1,9 @@
 //! Local response normalisation across channels, a strip of pixels at a time.
 //!
-//! The squares of a strip lie in scratch such that neighbouring channels of a pixel are `step` elements apart, with
-//! zeros beyond the first and the last channel: the sum over a window is a few loads, whatever the layout. Backward
-//! computes the scale again, which costs less than to write it in forward and to read it here.
+//! A strip is copied to scratch, where neighbouring channels of a pixel are `step` elements apart and zeros stand beyond
+//! the first and the last channel. All arithmetic is loops over the whole of scratch, whatever the layout: the sum over
+//! a window adds a few shifted arrays. Backward computes the scale again, which costs less than to write it in forward
+//! and to read it here.
 
 use quadrille_core::layer::{Layer, Lrn, NormRegion, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
@@ -51,7 +52,10 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 /// Elements of a vector where pixels lie side by side; all tiers fill whole registers with them.
 const PLAIN_LANES: usize = 16;
 
-/// How an image is cut into strips of pixels, and how the squares of a strip lie in scratch.
+/// Arrays of a strip in scratch: values, gradients, what windows go over, and their sums.
+const ARRAYS: usize = 4;
+
+/// How an image is cut into strips of pixels, and how these lie in scratch.
 #[derive(Clone, Copy)]
 struct Geometry {
     x: Arrangement,
@@ -79,12 +83,12 @@ impl Geometry {
         self.x.channels.next_multiple_of(self.x.layout.block) + 2 * self.reach
     }
 
-    /// Elements of a strip's squares.
+    /// Elements of a strip in scratch.
     fn len(&self) -> usize {
         self.column() * self.pixels
     }
 
-    /// How far apart the squares of neighbouring channels lie.
+    /// How far apart neighbouring channels lie.
     fn step(&self) -> usize {
         if self.x.layout.block == 1 { self.pixels } else { 1 }
     }
@@ -95,12 +99,10 @@ impl Geometry {
 struct Chunk {
     /// Place of the first in the image.
     from: usize,
-    /// Place of the first among the squares.
+    /// Place of the first in scratch.
     at: usize,
-    /// How many lie in the image's memory.
-    held: usize,
-    /// How many are no padding.
-    valid: usize,
+    /// How many there are.
+    len: usize,
 }
 
 /// A strip of an image.
@@ -111,83 +113,125 @@ struct Strip {
     pixels: usize,
 }
 
-impl Strip {
-    /// Calls `each` for the strip in chunks of at most `LANES`: channels of a pixel in blocks, or pixels of a channel.
-    #[inline(always)]
-    fn each<const LANES: usize>(&self, mut each: impl FnMut(Chunk)) {
-        let Geometry { x, reach, pixels } = self.geometry;
-        if x.layout.block == 1 {
-            for channel in 0..x.channels {
-                for pixel in (0..self.pixels).step_by(LANES) {
-                    let (from, at) =
-                        (channel * x.pixels + self.first + pixel, (reach + channel) * pixels + pixel);
-                    let valid = LANES.min(self.pixels - pixel);
-                    each(Chunk { from, at, held: valid, valid });
-                }
-            }
-            return;
-        }
-        let column = self.geometry.column();
-        for block in 0..x.channels.div_ceil(LANES) {
-            let valid = LANES.min(x.channels - block * LANES);
-            for pixel in 0..self.pixels {
-                let from = (block * x.pixels + self.first + pixel) * LANES;
-                each(Chunk { from, at: pixel * column + reach + block * LANES, held: LANES, valid });
-            }
-        }
-    }
+/// The chunks of a strip. An iterator and no closure: only what is inlined is compiled for the tier.
+struct Chunks<const LANES: usize> {
+    strip: Strip,
+    /// Channel or block of channels, and chunk of it.
+    row: usize,
+    chunk: usize,
+    rows: usize,
+    /// Chunks of a row.
+    chunks: usize,
+}
 
-    /// The sums over the windows of a chunk, channels rising.
+impl<const LANES: usize> Iterator for Chunks<LANES> {
+    type Item = Chunk;
+
     #[inline(always)]
-    fn sums<const LANES: usize>(&self, values: &[f32], chunk: Chunk) -> [f32; LANES] {
-        let (reach, step) = (self.geometry.reach, self.geometry.step());
-        let mut sums = [0.0f32; LANES];
-        let mut at = chunk.at - reach * step;
-        for _ in 0..2 * reach + 1 {
-            let neighbours = &values[at..at + LANES];
-            for lane in 0..LANES {
-                sums[lane] += neighbours[lane];
-            }
-            at += step;
+    fn next(&mut self) -> Option<Chunk> {
+        if self.chunk == self.chunks {
+            (self.row, self.chunk) = (self.row + 1, 0);
         }
-        sums
+        if self.row >= self.rows {
+            return None;
+        }
+        let (row, chunk) = (self.row, self.chunk);
+        self.chunk += 1;
+        let Strip { geometry: Geometry { x, reach, pixels }, first, .. } = self.strip;
+        Some(if x.layout.block == 1 {
+            let pixel = chunk * LANES;
+            let (from, at) = (row * x.pixels + first + pixel, (reach + row) * pixels + pixel);
+            Chunk { from, at, len: LANES.min(self.strip.pixels - pixel) }
+        } else {
+            let from = (row * x.pixels + first + chunk) * LANES;
+            let at = chunk * self.strip.geometry.column() + reach + row * LANES;
+            Chunk { from, at, len: LANES }
+        })
     }
 }
 
-impl Chunk {
-    /// The chunk's values of an image; 0 where there are none.
+impl Strip {
+    /// The strip in chunks of at most `LANES`: channels of a pixel in blocks, or pixels of a channel.
     #[inline(always)]
-    fn load<const LANES: usize>(&self, image: &[f32]) -> [f32; LANES] {
-        let mut values = [0.0f32; LANES];
-        if self.held == LANES {
-            values.copy_from_slice(&image[self.from..self.from + LANES]);
+    fn chunks<const LANES: usize>(self) -> Chunks<LANES> {
+        let x = self.geometry.x;
+        let (rows, chunks) = if x.layout.block == 1 {
+            (x.channels, self.pixels.div_ceil(LANES))
         } else {
-            values[..self.held].copy_from_slice(&image[self.from..self.from + self.held]);
-        }
-        values
+            (x.channels.div_ceil(LANES), self.pixels)
+        };
+        Chunks { strip: self, row: 0, chunk: 0, rows, chunks }
     }
 
-    /// 0 in what is padding: whatever the values are, nothing of them may reach another channel.
+    /// Copies the strip from its image.
     #[inline(always)]
-    fn mask<const LANES: usize>(&self, values: &mut [f32; LANES]) {
-        if self.valid < LANES {
-            values[self.valid..].fill(0.0);
-        }
-    }
-
-    #[inline(always)]
-    fn store<const LANES: usize>(&self, image: &Target, values: &[f32; LANES]) {
-        assert!(self.held <= LANES && self.from + self.held <= image.len, "a chunk beyond its image");
-        // SAFETY: in bounds as asserted; the strip's grain is the only one that touches these elements.
-        unsafe {
-            let to = image.start.add(self.from);
-            if self.held == LANES {
-                to.copy_from_nonoverlapping(values.as_ptr(), LANES);
+    fn gather<const LANES: usize>(self, image: &[f32], values: &mut [f32]) {
+        for chunk in self.chunks::<LANES>() {
+            if chunk.len == LANES {
+                values[chunk.at..chunk.at + LANES].copy_from_slice(&image[chunk.from..chunk.from + LANES]);
             } else {
-                to.copy_from_nonoverlapping(values.as_ptr(), self.held);
+                gather_part(chunk, image, values);
             }
         }
     }
+
+    /// Copies the strip to its image.
+    #[inline(always)]
+    fn scatter<const LANES: usize>(self, values: &[f32], image: &Target) {
+        for chunk in self.chunks::<LANES>() {
+            image.store::<LANES>(chunk, &values[chunk.at..chunk.at + LANES]);
+        }
+    }
+
+    /// The sums over the windows of all values of a strip, channels rising, each where its window's middle lies.
+    #[inline(always)]
+    fn sums(self, values: &[f32], sums: &mut [f32]) {
+        let (reach, step) = (self.geometry.reach, self.geometry.step());
+        let sums = &mut sums[reach * step..values.len() - reach * step];
+        if reach == 2 {
+            return sum_five(values, step, sums);
+        }
+        sums.fill(0.0);
+        for offset in 0..2 * reach + 1 {
+            let neighbours = &values[offset * step..offset * step + sums.len()];
+            for (sum, value) in sums.iter_mut().zip(neighbours) {
+                *sum += value;
+            }
+        }
+    }
+
+    /// 0 in all that is no channel: whatever values gave there, nothing of it may reach a channel or an image.
+    #[inline(always)]
+    fn clear_beyond_channels(self, values: &mut [f32]) {
+        let Geometry { x, reach, pixels } = self.geometry;
+        let (step, column) = (self.geometry.step(), self.geometry.column());
+        values[..reach * step].fill(0.0);
+        if step == 1 {
+            for pixel in 1..pixels {
+                values[(pixel - 1) * column + reach + x.channels..pixel * column + reach].fill(0.0);
+            }
+        }
+        let end = values.len() - (column - reach - x.channels) * step;
+        values[end..].fill(0.0);
+    }
+}
+
+/// The sums over windows of five, everybody's, in one pass.
+#[inline(always)]
+fn sum_five(values: &[f32], step: usize, sums: &mut [f32]) {
+    let len = sums.len();
+    let shifted = |offset: usize| &values[offset * step..offset * step + len];
+    let (a, b, c, d, e) = (shifted(0), shifted(1), shifted(2), shifted(3), shifted(4));
+    for i in 0..len {
+        sums[i] = a[i] + b[i] + c[i] + d[i] + e[i];
+    }
+}
+
+/// Apart from the rest, so that copies of whole chunks stay moves of registers.
+#[cold]
+#[inline(never)]
+fn gather_part(chunk: Chunk, image: &[f32], values: &mut [f32]) {
+    values[chunk.at..chunk.at + chunk.len].copy_from_slice(&image[chunk.from..chunk.from + chunk.len]);
 }
 
 /// An image of which the grains write strips that lie between each other's.
@@ -197,21 +241,22 @@ struct Target {
 }
 
 impl Target {
-    /// What this grain has stored.
     #[inline(always)]
-    fn load<const LANES: usize>(&self, chunk: Chunk) -> [f32; LANES] {
-        assert!(chunk.held <= LANES && chunk.from + chunk.held <= self.len, "a chunk beyond its image");
-        let mut values = [0.0f32; LANES];
-        // SAFETY: in bounds as asserted; the strip's grain is the only one that touches these elements.
-        unsafe {
-            let from = self.start.add(chunk.from);
-            if chunk.held == LANES {
-                values.as_mut_ptr().copy_from_nonoverlapping(from, LANES);
-            } else {
-                values.as_mut_ptr().copy_from_nonoverlapping(from, chunk.held);
-            }
+    fn store<const LANES: usize>(&self, chunk: Chunk, values: &[f32]) {
+        assert!(chunk.from + chunk.len <= self.len && LANES <= values.len(), "a chunk beyond its image");
+        if chunk.len < LANES {
+            return self.store_part(chunk, values);
         }
-        values
+        // SAFETY: in bounds, as just asserted; the strip's grain is the only one that touches these elements.
+        unsafe { self.start.add(chunk.from).copy_from_nonoverlapping(values.as_ptr(), LANES) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_part(&self, chunk: Chunk, values: &[f32]) {
+        let values = &values[..chunk.len];
+        // SAFETY: in bounds, as asserted by `store`; otherwise as there.
+        unsafe { self.start.add(chunk.from).copy_from_nonoverlapping(values.as_ptr(), values.len()) }
     }
 }
 
@@ -231,57 +276,74 @@ impl Norm {
         Self { base: lrn.base(), share, factor: 2.0 * share * lrn.beta }
     }
 
-    /// The scales of a chunk.
+    /// The scales of a strip with values `x`; `squares` is to hold these.
     #[inline(always)]
-    fn scales<const LANES: usize>(&self, strip: &Strip, squares: &[f32], chunk: Chunk) -> [f32; LANES] {
-        strip.sums::<LANES>(squares, chunk).map(|sum| self.base + self.share * sum)
+    fn scales(&self, strip: Strip, x: &[f32], squares: &mut [f32], scales: &mut [f32]) {
+        for (square, x) in squares.iter_mut().zip(x) {
+            *square = x * x;
+        }
+        strip.sums(squares, scales);
+        for scale in scales {
+            *scale = self.base + self.share * *scale;
+        }
     }
 }
 
-/// The squares of a strip.
-#[inline(always)]
-fn square<const LANES: usize>(strip: &Strip, x: &[f32], squares: &mut [f32]) {
-    strip.each::<LANES>(|chunk| {
-        let x: [f32; LANES] = chunk.load(x);
-        squares[chunk.at..chunk.at + LANES].copy_from_slice(&x.map(|x| x * x));
-    });
+/// Takes s to s^(−β).
+trait Power: Copy {
+    fn of(self, s: f32) -> f32;
 }
 
-/// `s^(−3/4)`: roots and a division, which vectors have; a power they have not.
-#[inline(always)]
-fn three_quarters(s: f32) -> f32 {
-    let root = s.sqrt();
-    1.0 / (root * root.sqrt())
+/// β = 3/4, everybody's: roots and a division, which vectors have; a power they have not.
+#[derive(Clone, Copy)]
+struct ThreeQuarters;
+
+impl Power for ThreeQuarters {
+    #[inline(always)]
+    fn of(self, s: f32) -> f32 {
+        let root = s.sqrt();
+        1.0 / (root * root.sqrt())
+    }
 }
 
-/// A strip of Y, where `power` takes s to s^(−β).
+/// Any β, value by value.
+#[derive(Clone, Copy)]
+struct AnyPower {
+    beta: f32,
+}
+
+impl Power for AnyPower {
+    #[inline(always)]
+    fn of(self, s: f32) -> f32 {
+        s.powf(-self.beta)
+    }
+}
+
+/// A strip of Y.
 struct Forward<'a, const LANES: usize, P> {
     strip: Strip,
     norm: Norm,
     power: P,
     x: &'a [f32],
     y: Target,
-    squares: &'a mut [f32],
+    scratch: [&'a mut [f32]; ARRAYS],
 }
 
-impl<const LANES: usize, P: Fn(f32) -> f32> Vectorised for Forward<'_, LANES, P> {
+impl<const LANES: usize, P: Power> Vectorised for Forward<'_, LANES, P> {
     #[inline(always)]
     fn run(self) {
-        let Self { strip, norm, power, x, y, squares } = self;
-        square::<LANES>(&strip, x, squares);
-        strip.each::<LANES>(|chunk| {
-            let s: [f32; LANES] = norm.scales(&strip, squares, chunk);
-            let mut values: [f32; LANES] = chunk.load(x);
-            for lane in 0..LANES {
-                values[lane] *= power(s[lane]);
-            }
-            chunk.mask(&mut values);
-            chunk.store(&y, &values);
-        });
+        let Self { strip, norm, power, x, y, scratch: [values, _, squares, scales] } = self;
+        strip.gather::<LANES>(x, values);
+        norm.scales(strip, values, squares, scales);
+        for (value, scale) in values.iter_mut().zip(scales) {
+            *value *= power.of(*scale);
+        }
+        strip.clear_beyond_channels(values);
+        strip.scatter::<LANES>(values, &y);
     }
 }
 
-/// A strip of dX. `back` is what comes back to the neighbours of each value: `dy · x · s^(−β−1)`.
+/// A strip of dX.
 struct Backward<'a, const LANES: usize, P> {
     strip: Strip,
     norm: Norm,
@@ -289,38 +351,32 @@ struct Backward<'a, const LANES: usize, P> {
     x: &'a [f32],
     dy: &'a [f32],
     dx: Target,
-    squares: &'a mut [f32],
-    back: &'a mut [f32],
+    scratch: [&'a mut [f32]; ARRAYS],
 }
 
-impl<const LANES: usize, P: Fn(f32) -> f32> Vectorised for Backward<'_, LANES, P> {
+impl<const LANES: usize, P: Power> Vectorised for Backward<'_, LANES, P> {
     #[inline(always)]
     fn run(self) {
-        let Self { strip, norm, power, x, dy, dx, squares, back } = self;
-        square::<LANES>(&strip, x, squares);
-        strip.each::<LANES>(|chunk| {
-            let s: [f32; LANES] = norm.scales(&strip, squares, chunk);
-            let (x, dy): ([f32; LANES], [f32; LANES]) = (chunk.load(x), chunk.load(dy));
-            let (mut own, mut others) = ([0.0f32; LANES], [0.0f32; LANES]);
-            for lane in 0..LANES {
-                let power = power(s[lane]);
-                own[lane] = dy[lane] * power;
-                others[lane] = dy[lane] * x[lane] * power / s[lane];
-            }
-            chunk.mask(&mut own);
-            chunk.mask(&mut others);
-            chunk.store(&dx, &own);
-            back[chunk.at..chunk.at + LANES].copy_from_slice(&others);
-        });
-        strip.each::<LANES>(|chunk| {
-            let sums: [f32; LANES] = strip.sums(back, chunk);
-            let (x, mut values): ([f32; LANES], [f32; LANES]) = (chunk.load(x), dx.load(chunk));
-            for lane in 0..LANES {
-                values[lane] -= norm.factor * x[lane] * sums[lane];
-            }
-            chunk.mask(&mut values);
-            chunk.store(&dx, &values);
-        });
+        let Self { strip, norm, power, x, dy, dx, scratch: [values, gradients, squares, scales] } = self;
+        strip.gather::<LANES>(x, values);
+        strip.gather::<LANES>(dy, gradients);
+        norm.scales(strip, values, squares, scales);
+        // What comes back to the neighbours of each value, dy · x · s^(−β−1), takes the place of the squares.
+        let back = squares;
+        for (((gradient, back), value), scale) in
+            gradients.iter_mut().zip(&mut *back).zip(&*values).zip(&*scales)
+        {
+            let power = power.of(*scale);
+            *back = *gradient * value * power / scale;
+            *gradient *= power;
+        }
+        strip.clear_beyond_channels(back);
+        strip.sums(back, scales);
+        for ((gradient, value), sum) in gradients.iter_mut().zip(&*values).zip(&*scales) {
+            *gradient -= norm.factor * value * sum;
+        }
+        strip.clear_beyond_channels(gradients);
+        strip.scatter::<LANES>(gradients, &dx);
     }
 }
 
@@ -336,19 +392,26 @@ impl Strips {
         }
     }
 
+    /// The arrays of a strip in scratch, with zeros beyond the channels.
+    fn arrays<'a>(&self, scratch: &'a mut [f32]) -> [&'a mut [f32]; ARRAYS] {
+        let scratch = &mut scratch[..self.scratch()];
+        scratch.fill(0.0);
+        let mut arrays = scratch.chunks_exact_mut(self.strips.len());
+        std::array::from_fn(|_| arrays.next().unwrap_or_default())
+    }
+
     fn forward_strips<const LANES: usize>(&self, grain: &mut Grain<'_>) {
         let (isa, norm, beta, memory) = (self.isa, self.norm, self.beta, grain.memory);
-        let squares = &mut std::mem::take(&mut grain.scratch)[..self.strips.len()];
-        squares.fill(0.0);
+        let mut arrays = self.arrays(std::mem::take(&mut grain.scratch));
         self.each(grain, |image, strip| {
             // SAFETY: only read in this task.
             let x = unsafe { memory.read(self.bottom.part(image.clone())) };
             let y = Target { start: memory.pointer(self.top.part(image.clone())), len: image.len() };
-            let squares = &mut *squares;
+            let scratch = arrays.each_mut().map(|array| &mut **array);
             if beta == 0.75 {
-                on(isa, Forward::<LANES, _> { strip, norm, power: three_quarters, x, y, squares });
+                on(isa, Forward::<LANES, _> { strip, norm, power: ThreeQuarters, x, y, scratch });
             } else {
-                on(isa, Forward::<LANES, _> { strip, norm, power: |s: f32| s.powf(-beta), x, y, squares });
+                on(isa, Forward::<LANES, _> { strip, norm, power: AnyPower { beta }, x, y, scratch });
             }
         });
     }
@@ -356,22 +419,18 @@ impl Strips {
     fn backward_strips<const LANES: usize>(&self, grain: &mut Grain<'_>) {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
         let (isa, norm, beta, memory) = (self.isa, self.norm, self.beta, grain.memory);
-        let scratch = &mut std::mem::take(&mut grain.scratch)[..2 * self.strips.len()];
-        scratch.fill(0.0);
-        let (squares, back) = scratch.split_at_mut(self.strips.len());
+        let mut arrays = self.arrays(std::mem::take(&mut grain.scratch));
         self.each(grain, |image, strip| {
             // SAFETY: only read in this task.
             let (x, dy) = unsafe {
                 (memory.read(self.bottom.part(image.clone())), memory.read(top_grad.part(image.clone())))
             };
             let dx = Target { start: memory.pointer(bottom_grad.part(image.clone())), len: image.len() };
-            let (squares, back) = (&mut *squares, &mut *back);
+            let scratch = arrays.each_mut().map(|array| &mut **array);
             if beta == 0.75 {
-                let power = three_quarters;
-                on(isa, Backward::<LANES, _> { strip, norm, power, x, dy, dx, squares, back });
+                on(isa, Backward::<LANES, _> { strip, norm, power: ThreeQuarters, x, dy, dx, scratch });
             } else {
-                let power = |s: f32| s.powf(-beta);
-                on(isa, Backward::<LANES, _> { strip, norm, power, x, dy, dx, squares, back });
+                on(isa, Backward::<LANES, _> { strip, norm, power: AnyPower { beta }, x, dy, dx, scratch });
             }
         });
     }
@@ -383,7 +442,7 @@ impl LayerKernel for Strips {
     }
 
     fn scratch(&self) -> usize {
-        2 * self.strips.len()
+        ARRAYS * self.strips.len()
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

@@ -6,7 +6,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::{nets, options, plan, small_lenet, tiers, worker};
+use crate::sharing::siamese;
+use crate::whole_nets::{flattened, whole_blocks};
 use quadrille_core::device::Scalars;
+use quadrille_core::net::NetSpec;
 use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::isa::Isa;
@@ -52,9 +55,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// A network for a mini-batch of so many images.
+type Make = fn(usize) -> NetSpec;
+
 /// Allocations of `steps` steps after `first` steps that are not counted.
-fn allocations(isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64; 2]) -> usize {
-    let nets = nets(small_lenet, 60, quadrants);
+fn allocations(make: Make, isa: Isa, [quadrants, threads]: [usize; 2], [first, steps]: [u64; 2]) -> usize {
+    let nets = nets(make, 60, quadrants);
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
     let devices = worker.devices(0);
@@ -70,6 +76,10 @@ fn allocations(isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64;
     COUNTING.store(false, Ordering::Relaxed);
     ALLOCATIONS.load(Ordering::Relaxed)
 }
+
+/// Between them, every layer but those that only the oracle's loops compute.
+const NETS: [(&str, Make); 4] =
+    [("LeNet", small_lenet), ("branches", whole_blocks), ("a flattened blob", flattened), ("twins", siamese)];
 
 const OWN_PROCESS: &str = "QUADRILLE_TEST_ALONE";
 
@@ -94,7 +104,7 @@ fn steps_allocate_nothing_after_the_first() {
 fn count_on_every_tier() {
     let tiers = tiers("allocations of a step");
     assert_ne!(
-        allocations(tiers[0], 1, 1, [0, 1]),
+        allocations(small_lenet, tiers[0], [1, 1], [0, 1]),
         0,
         "mistrusted: the first step allocates its list of events"
     );
@@ -103,10 +113,12 @@ fn count_on_every_tier() {
             println!("skipped: allocations of a step on portable: matrixmultiply allocates in every product");
             continue;
         }
-        for quadrants in [1, 3] {
-            for threads in [1, 3] {
-                let count = allocations(isa, quadrants, threads, [1, 20]);
-                assert_eq!(count, 0, "{quadrants} quadrants of {threads} threads on {isa}");
+        for (name, make) in NETS {
+            for quadrants in [1, 3] {
+                for threads in [1, 3] {
+                    let count = allocations(make, isa, [quadrants, threads], [1, 20]);
+                    assert_eq!(count, 0, "{name}: {quadrants} quadrants of {threads} threads on {isa}");
+                }
             }
         }
     }

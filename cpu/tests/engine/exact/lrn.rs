@@ -17,21 +17,21 @@ struct Bounds {
 
 /// Places of (N, C, H, W) that are neighbours of each place.
 fn neighbours(lrn: &Lrn, dims: &[usize]) -> Vec<Vec<usize>> {
+    let [channels, h, w] = [dims[1], dims[2], dims[3]];
     let reach = lrn.reach();
-    let near = |at: [usize; 4], other: [usize; 4]| {
-        at[0] == other[0] && (0..3).all(|axis| at[axis + 1].abs_diff(other[axis + 1]) <= reach[axis])
+    let near =
+        |axis: usize, at: usize| at.saturating_sub(reach[axis])..(at + reach[axis] + 1).min(dims[axis + 1]);
+    let of = |i: usize| {
+        let (image, c, y, x) = (i / (channels * h * w), i / (h * w) % channels, i / w % h, i % w);
+        let mut places = Vec::new();
+        for c in near(0, c) {
+            for y in near(1, y) {
+                places.extend(near(2, x).map(|x| ((image * channels + c) * h + y) * w + x));
+            }
+        }
+        places
     };
-    let place = |i: usize| {
-        let (w, hw) = (dims[3], dims[2] * dims[3]);
-        [i / (dims[1] * hw), i / hw % dims[1], i / w % dims[2], i % w]
-    };
-    let per_image = dims[1..].iter().product::<usize>();
-    (0..dims[0] * per_image)
-        .map(|i| {
-            let image = i / per_image * per_image;
-            (image..image + per_image).filter(|j| near(place(i), place(*j))).collect()
-        })
-        .collect()
+    (0..dims.iter().product()).map(of).collect()
 }
 
 fn bounds(lrn: &Lrn, dims: &[usize], arrays: &Arrays<f64>) -> Bounds {

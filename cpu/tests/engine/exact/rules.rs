@@ -2,7 +2,8 @@
 //! A net that has diverged must be seen to have, on every tier and in every layer.
 
 use quadrille_core::layer::{
-    Accuracy, Layer, Normalization, Operand, PoolMethod, Pooling, Relu, Softmax, SoftmaxWithLoss,
+    Accuracy, Dropout, Layer, Lrn, NormRegion, Normalization, Operand, PoolMethod, Pooling, Relu, Softmax,
+    SoftmaxWithLoss,
 };
 use quadrille_core::reference::Arrays;
 
@@ -40,6 +41,48 @@ fn relu_keeps_nan() {
         let mut arrays = case.integers();
         arrays.insert(Operand::Bottom(0), special(123));
         same(&case, &arrays);
+    }
+}
+
+#[test]
+fn dropout_keeps_nan_even_where_it_drops() {
+    let case = Case::new(Layer::Dropout(Dropout { ratio: 0.5, active: true }), &[&[3, 41]]);
+    let mut arrays = case.integers();
+    arrays.insert(Operand::Bottom(0), special(123));
+    same(&case, &arrays);
+}
+
+/// A value that is no number reaches its neighbours in other channels and nothing else: not the next pixel, whose
+/// channels may stand beside, and not what fills up a block.
+#[test]
+fn a_normalisation_shows_nan_where_the_oracle_does() {
+    for (channels, k) in [(7, 1.0), (16, 1.0), (21, 1.0), (21, 0.0)] {
+        let region = NormRegion::AcrossChannels;
+        let layer = Layer::Lrn(Lrn { region, local_size: 5, alpha: 1.0, beta: 0.75, k });
+        let case = Case::new(layer, &[&[2, channels, 3, 5]]);
+        for case in [case.blocked().expect("images"), case] {
+            let mut arrays = case.integers();
+            let mut x = integers(5, case.bottoms[0].count(), 3);
+            // Zeros make a scale of 0 where k is 0.
+            x.iter_mut().step_by(2).for_each(|x| *x = 0.0);
+            let specials = [f32::NAN, f32::INFINITY, -f32::MAX, f32::NEG_INFINITY];
+            x.iter_mut().step_by(37).zip(specials.iter().cycle()).for_each(|(x, v)| *x = *v);
+            arrays.insert(Operand::Bottom(0), x);
+            let mut expected = arrays.clone();
+            case.reference(&mut expected);
+            for isa in tiers("special values of a normalisation") {
+                let found = run(&case, &options(isa), 2, &arrays);
+                for (sub, operand) in written(&case) {
+                    let (expected, found) = (expected.get(operand), found.get(operand));
+                    let nans = expected.iter().filter(|e| e.is_nan()).count();
+                    assert!(0 < nans && nans < expected.len(), "mistrusted: {nans} of {}", expected.len());
+                    for (at, (e, f)) in expected.iter().zip(found).enumerate() {
+                        let same = e.is_nan() == f.is_nan() && (e.is_infinite() == f.is_infinite());
+                        assert!(same, "at {at}: {f} is not {e}: {sub} {operand:?} of {case}, {isa}");
+                    }
+                }
+            }
+        }
     }
 }
 
