@@ -93,8 +93,7 @@ const FLATTEN: &[Candidate] = &[candidate("view", Form::Plain, flatten::build), 
 const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contrastive_loss::build), REFERENCE];
 const DROPOUT: &[Candidate] =
     &[Candidate { fits: dropout::fits, ..candidate("stream", Form::Any, dropout::build) }, REFERENCE];
-const LRN: &[Candidate] =
-    &[Candidate { fits: lrn::fits, ..candidate("strips", Form::Any, lrn::build) }, REFERENCE];
+const LRN: &[Candidate] = &[candidate("parts", Form::Any, lrn::build), REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.

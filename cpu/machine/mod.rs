@@ -66,7 +66,7 @@ const BASE: Machine = Machine {
     task_grains: 64,
     grain_flops: 1 << 20,
     grain_elements: 1 << 14,
-    normalised_elements: 1 << 11,
+    normalised_elements: 1 << 10,
     reduction_grains: 8,
     spin_looks: 2000,
 };

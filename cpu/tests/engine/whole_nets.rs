@@ -29,7 +29,12 @@ fn head(layers: &mut Vec<LayerSpec>, bottom: &str) {
     layers.push(LayerSpec::new("loss", loss(1), &["score", "label"], &["loss"]));
 }
 
-/// A blob in blocks of channels, flattened, with a dropout in place on either side.
+fn lrn(region: NormRegion) -> Layer {
+    let local_size = if region == NormRegion::WithinChannel { 3 } else { 5 };
+    Layer::Lrn(Lrn { region, local_size, alpha: 0.5, beta: 0.75, k: 1.0 })
+}
+
+/// A blob in blocks of channels, normalised and flattened, with a dropout in place on either side.
 pub fn flattened(batch: usize) -> NetSpec {
     let pool = Pooling { method: PoolMethod::Max, kernel: Some([2; 2]), pad: [0; 2], stride: [2; 2] };
     let drop = || Layer::Dropout(Dropout { ratio: 0.4, active: true });
@@ -37,9 +42,10 @@ pub fn flattened(batch: usize) -> NetSpec {
     layers.extend([
         LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
         LayerSpec::new("pool", Layer::Pooling(pool), &["conv"], &["pool"]),
-        LayerSpec::new("relu", Layer::Relu(Relu::default()), &["pool"], &["pool"]),
-        LayerSpec::new("drop", drop(), &["pool"], &["pool"]),
-        LayerSpec::new("flat", Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &["pool"], &["flat"]),
+        relu("pool"),
+        LayerSpec::new("norm", lrn(NormRegion::WithinChannel), &["pool"], &["norm"]),
+        LayerSpec::new("drop", drop(), &["norm"], &["norm"]),
+        LayerSpec::new("flat", Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &["norm"], &["flat"]),
         LayerSpec::new("drop2", drop(), &["flat"], &["flat"]),
     ]);
     head(&mut layers, "flat");
@@ -57,7 +63,6 @@ fn branching(batch: usize, widths: [usize; 3]) -> NetSpec {
         let layer = Convolution { pad: [kernel / 2; 2], ..convolution(outputs, [kernel; 2]) };
         LayerSpec::new(name, Layer::Convolution(layer), &[bottom], &[name])
     };
-    let lrn = Lrn { region: NormRegion::AcrossChannels, local_size: 5, alpha: 0.5, beta: 0.75, k: 1.0 };
     let pool = |stride: usize| {
         let (kernel, stride) = (Some([3; 2]), [stride; 2]);
         Layer::Pooling(Pooling { method: PoolMethod::Max, kernel, pad: [1; 2], stride })
@@ -68,7 +73,7 @@ fn branching(batch: usize, widths: [usize; 3]) -> NetSpec {
     layers.extend([
         conv("conv", 32, 3, "data"),
         relu("conv"),
-        LayerSpec::new("norm", Layer::Lrn(lrn), &["conv"], &["norm"]),
+        LayerSpec::new("norm", lrn(NormRegion::AcrossChannels), &["conv"], &["norm"]),
         LayerSpec::new("pool", pool(2), &["norm"], &["pool"]),
         conv("one", widths[0], 1, "pool"),
         relu("one"),
@@ -181,8 +186,9 @@ fn agree(make: fn(usize) -> NetSpec, terms: usize) {
 
 #[test]
 fn a_flattened_blob_of_blocks() {
-    // Taps and channels of the convolution, inputs of the scores, classes, and places of a tap in the mini-batch.
-    agree(flattened, 27 + 20 * 25 + CLASSES + BATCH * 100);
+    // Taps of the convolution, windows of places twice, inputs of the scores, classes, and places of a tap in the
+    // mini-batch.
+    agree(flattened, 27 + 2 * 9 + 20 * 25 + CLASSES + BATCH * 100);
 }
 
 #[test]

@@ -52,21 +52,23 @@ fn dropout_keeps_nan_even_where_it_drops() {
     same(&case, &arrays);
 }
 
-/// A value that is no number reaches its neighbours in other channels and nothing else: not the next pixel, whose
-/// channels may stand beside, and not what fills up a block.
+/// A value that is no number reaches its neighbours and nothing else: across channels not the next pixel, whose
+/// channels may stand beside, within a channel not the next row, and never what fills up a block.
 #[test]
 fn a_normalisation_shows_nan_where_the_oracle_does() {
-    for (channels, k) in [(7, 1.0), (16, 1.0), (21, 1.0), (21, 0.0)] {
-        let region = NormRegion::AcrossChannels;
+    let (across, within) = (NormRegion::AcrossChannels, NormRegion::WithinChannel);
+    for (region, channels, k) in
+        [(across, 7, 1.0), (across, 16, 1.0), (across, 21, 1.0), (across, 21, 0.0), (within, 21, 1.0)]
+    {
         let layer = Layer::Lrn(Lrn { region, local_size: 5, alpha: 1.0, beta: 0.75, k });
-        let case = Case::new(layer, &[&[2, channels, 3, 5]]);
+        let case = Case::new(layer, &[&[2, channels, 5, 7]]);
         for case in [case.blocked().expect("images"), case] {
             let mut arrays = case.integers();
             let mut x = integers(5, case.bottoms[0].count(), 3);
             // Zeros make a scale of 0 where k is 0.
             x.iter_mut().step_by(2).for_each(|x| *x = 0.0);
             let specials = [f32::NAN, f32::INFINITY, -f32::MAX, f32::NEG_INFINITY];
-            x.iter_mut().step_by(37).zip(specials.iter().cycle()).for_each(|(x, v)| *x = *v);
+            x.iter_mut().step_by(83).zip(specials.iter().cycle()).for_each(|(x, v)| *x = *v);
             arrays.insert(Operand::Bottom(0), x);
             let mut expected = arrays.clone();
             case.reference(&mut expected);
