@@ -1,7 +1,10 @@
 //! Experiments: what the program is measured with, and the records that come of it.
 
+mod kernels;
+mod networks;
 mod peers;
 mod record;
+mod shapes;
 
 use std::process::ExitCode;
 
@@ -20,11 +23,20 @@ struct Cli {
 enum Experiment {
     /// Whole training iterations beside PyTorch, pair by pair
     Peers(peers::Args),
+    /// Convolutions one by one, by every implementation, checked and beside the measured peak
+    Kernels(kernels::Args),
+    /// Write the networks in models/ that are made of a pattern
+    Networks(networks::Args),
+    /// Write the list of convolutions of the networks in models/
+    Shapes(shapes::Args),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Peers(args) => peers::run(&args),
+        Experiment::Kernels(args) => kernels::run(&args),
+        Experiment::Networks(args) => networks::run(&args),
+        Experiment::Shapes(args) => shapes::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,23 +5,37 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::record::{median, surroundings, write};
+use crate::record::{geometric_mean, median, surroundings, write};
 
 /// What to compare.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The peer's script; it prints one JSON object a network with the field "ms"
+    /// The peer's script; it prints one JSON object a network with the fields "ms" and "batch"
     #[arg(long, default_value = "../shared/peers/torch_train.py", value_name = "FILE")]
     script: PathBuf,
     /// A Python that has PyTorch
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: PathBuf,
     /// Networks, as both sides name them
-    #[arg(long, default_value = "lenet", value_delimiter = ',', value_name = "NAMES")]
+    #[arg(
+        long,
+        default_value = "lenet,cifar10_quick,alexnet,googlenet,vgg16,resnet50",
+        value_delimiter = ',',
+        value_name = "NAMES"
+    )]
     nets: Vec<String>,
-    /// Pairs of runs of each network
+    /// Precision of both sides: f32, bf16
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    dtype: String,
+    /// Runs of each network on both sides, in turn
     #[arg(long, default_value_t = 5, value_name = "N")]
     pairs: usize,
+    /// Iterations of each run, of which the median counts; 20 times as many for LeNet and CIFAR-10's networks
+    #[arg(long, default_value_t = 7, value_name = "N")]
+    iters: usize,
+    /// Images in a mini-batch, instead of the script's for each network
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
     /// Threads on both sides
     #[arg(long, default_value_t = 2, value_name = "N")]
     threads: usize,
@@ -30,39 +44,121 @@ pub struct Args {
     record: Option<PathBuf>,
 }
 
+/// Networks whose iterations are so short that both sides take more of them.
+const SMALL: [&str; 3] = ["lenet", "cifar10_quick", "cifar10_full"];
+
+/// One run of one side.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    ms: f64,
+    batch: u64,
+    /// Of the whole process, if it is known.
+    peak_memory_mib: Option<f64>,
+}
+
+/// The peer in both layouts, and then ours.
+type Turn = [Run; 3];
+
 /// Runs the pairs, prints the ratios and writes the record.
 pub fn run(args: &Args) -> Result<(), String> {
+    if args.dtype != "f32" {
+        let known = "quadrille computes in f32 only, as yet";
+        return Err(format!("--dtype {}: {known}; a ratio between two precisions means nothing", args.dtype));
+    }
     let around = surroundings();
-    let mut networks = Vec::new();
-    println!("{:16} {:>12} {:>12} {:>8}", "network", "peer ms", "ours ms", "ratio");
+    println!(
+        "{:16} {:>6} {:>12} {:>12} {:>12} {:>7} {:>10} {:>10}",
+        "network", "batch", "peer nchw", "peer nhwc", "ours", "ratio", "peer MiB", "ours MiB"
+    );
+    let (mut networks, mut medians, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for net in &args.nets {
-        let mut pairs = Vec::new();
-        for _ in 0..args.pairs.max(1) {
-            // Both layouts of the peer, and the better one counts: its users would choose it.
-            let peer = peer_ms(args, net, "nchw")?.min(peer_ms(args, net, "nhwc")?);
-            let ours = our_ms(args, net)?;
-            println!("{net:16} {peer:12.3} {ours:12.3} {:8.3}", peer / ours);
-            pairs.push((peer, ours));
+        match compare(args, net) {
+            Ok(turns) => {
+                let summary = summarize(net, &turns);
+                medians.extend(summary["median_ratio"].as_f64());
+                networks.push(summary);
+            }
+            Err(reason) => {
+                println!("{net:16} failed: {reason}");
+                networks.push(json!({"network": net, "failed": reason}));
+                failures.push(net.as_str());
+            }
         }
-        let ratios: Vec<f64> = pairs.iter().map(|(peer, ours)| peer / ours).collect();
-        println!("{net:16} {:>12} {:>12} {:8.3}", "", "median", median(&ratios));
-        networks.push(json!({
-            "network": net,
-            "peer_ms": pairs.iter().map(|p| p.0).collect::<Vec<_>>(),
-            "ours_ms": pairs.iter().map(|p| p.1).collect::<Vec<_>>(),
-            "ratio_peer_over_ours": ratios,
-            "median_ratio": median(&ratios),
-        }));
+    }
+    let mean = geometric_mean(&medians);
+    if !medians.is_empty() {
+        println!("geometric mean of the medians of {} network(s): {mean:.3}", medians.len());
     }
     let record = json!({
         "experiment": "peers",
-        "what": "milliseconds of one training iteration; ratio above 1: ours is faster",
+        "what": "milliseconds of one training iteration, medians of each run; the ratio is that of the peer's better \
+                 layout to ours: above 1, ours is faster",
         "peer": format!("PyTorch {}", peer_version(&args.python)),
+        "dtype": args.dtype,
         "threads": args.threads,
+        "iterations": args.iters,
         "surroundings": around,
         "networks": networks,
+        "geometric_mean_ratio": (!medians.is_empty()).then_some(mean),
     });
-    args.record.as_deref().map_or(Ok(()), |path| write(path, &record))
+    if let Some(path) = &args.record {
+        write(path, &record)?;
+    }
+    if failures.is_empty() { Ok(()) } else { Err(format!("no comparison of {}", failures.join(", "))) }
+}
+
+/// The ratio of a turn: its users would choose the better of the peer's layouts.
+fn ratio([nchw, nhwc, ours]: &Turn) -> f64 {
+    nchw.ms.min(nhwc.ms) / ours.ms
+}
+
+fn compare(args: &Args, net: &str) -> Result<Vec<Turn>, String> {
+    let mut turns = Vec::new();
+    for _ in 0..args.pairs.max(1) {
+        let nchw = peer(args, net, "nchw")?;
+        let turn = [nchw, peer(args, net, "nhwc")?, ours(args, net, nchw.batch)?];
+        println!("{}", line(net, &turn, ratio(&turn)));
+        turns.push(turn);
+    }
+    Ok(turns)
+}
+
+fn line(name: &str, turn: &Turn, ratio: f64) -> String {
+    let [nchw, nhwc, ours] = turn;
+    let memory = |of: &Run| of.peak_memory_mib.map_or("unknown".to_owned(), |mib| format!("{mib:.0}"));
+    format!(
+        "{name:16} {:6} {:12.3} {:12.3} {:12.3} {ratio:7.3} {:>10} {:>10}",
+        ours.batch,
+        nchw.ms,
+        nhwc.ms,
+        ours.ms,
+        memory(if nchw.ms < nhwc.ms { nchw } else { nhwc }),
+        memory(ours)
+    )
+}
+
+fn summarize(net: &str, turns: &[Turn]) -> Value {
+    let all = |side: usize| turns.iter().map(move |turn| turn[side].ms).collect::<Vec<f64>>();
+    let memory = |side: usize| turns.iter().filter_map(|turn| turn[side].peak_memory_mib).reduce(f64::max);
+    let middle = [0, 1, 2].map(|side| Run {
+        ms: median(&all(side)),
+        batch: turns[0][side].batch,
+        peak_memory_mib: memory(side),
+    });
+    let ratios: Vec<f64> = turns.iter().map(ratio).collect();
+    println!("{}", line("  median", &middle, median(&ratios)));
+    json!({
+        "network": net,
+        "batch": middle[2].batch,
+        "peer_nchw_ms": all(0),
+        "peer_nhwc_ms": all(1),
+        "ours_ms": all(2),
+        "ratio_peer_over_ours": ratios,
+        "median_ratio": median(&ratios),
+        "peer_nchw_peak_memory_mib": memory(0),
+        "peer_nhwc_peak_memory_mib": memory(1),
+        "ours_peak_memory_mib": memory(2),
+    })
 }
 
 fn output_of(command: &mut Command) -> Result<String, String> {
@@ -80,32 +176,75 @@ fn peer_version(python: &Path) -> String {
         .map_or("unknown".to_owned(), |version| version.trim().to_owned())
 }
 
-fn number(text: &str, field: &str) -> Result<f64, String> {
-    let value: Option<Value> = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
-    let number = value.as_ref().and_then(|v| v[field].as_f64());
-    number.ok_or_else(|| format!("no number {field:?} in: {text}"))
+/// The last JSON object of a program's output.
+fn object(text: &str) -> Result<Value, String> {
+    let value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    value.ok_or_else(|| format!("no JSON object in: {text}"))
 }
 
-fn peer_ms(args: &Args, net: &str, layout: &str) -> Result<f64, String> {
+fn number(value: &Value, field: &str) -> Result<f64, String> {
+    value[field].as_f64().ok_or_else(|| format!("no number {field:?} in: {value}"))
+}
+
+/// Runs what it is given and then prints the most memory, in KiB, that this process held.
+const WITH_MEMORY: &str = "import resource, subprocess, sys\n\
+    code = subprocess.call([sys.executable] + sys.argv[1:])\n\
+    print('peak_memory_kib', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n\
+    sys.exit(code)";
+
+fn peer(args: &Args, net: &str, layout: &str) -> Result<Run, String> {
     let mut command = Command::new(&args.python);
-    command.arg(&args.script).args([
-        "--nets",
-        net,
-        "--threads",
-        &args.threads.to_string(),
-        "--layout",
-        layout,
-    ]);
-    number(&output_of(&mut command)?, "ms")
+    command.args(["-c", WITH_MEMORY]).arg(&args.script);
+    command.args(["--nets", net, "--layout", layout, "--dtype", &args.dtype]);
+    command.args(["--threads", &args.threads.to_string(), "--iters", &args.iters.to_string()]);
+    // 0 means the script's own.
+    command.args(["--batch", &args.batch.unwrap_or(0).to_string()]);
+    let text = output_of(&mut command)?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("peak_memory_kib ")?.trim().parse::<f64>().ok());
+    let value = object(&text)?;
+    let batch = value["batch"].as_u64().ok_or_else(|| format!("no \"batch\" in: {value}"))?;
+    Ok(Run { ms: number(&value, "ms")?, batch, peak_memory_mib: kib.map(|kib| kib / 1024.0) })
 }
 
-/// Ours, with the program that lies beside this one.
-fn our_ms(args: &Args, net: &str) -> Result<f64, String> {
+/// Ours, with the program that lies beside this one, on mini-batches of the peer's size.
+fn ours(args: &Args, net: &str, batch: u64) -> Result<Run, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     let program = here.with_file_name("quadrille");
-    let model = format!("models/{net}/train_val.prototxt");
+    let iterations = args.iters * if SMALL.contains(&net) { 20 } else { 1 };
     let mut command = Command::new(program);
-    command.args(["time", "--json", "--iterations", "140", "--quadrants", "1"]);
-    command.args(["--model", &model, "--threads", &args.threads.to_string()]);
-    number(&output_of(&mut command)?, "iteration_ms")
+    command.args(["time", "--json", "--quadrants", "1", "--model", net]);
+    command.args(["--threads", &args.threads.to_string(), "--batch", &batch.to_string()]);
+    command.args(["--iterations", &iterations.to_string()]);
+    let value = object(&output_of(&mut command)?)?;
+    Ok(Run { ms: number(&value, "iteration_ms")?, batch, peak_memory_mib: value["peak_memory_mib"].as_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(ms: [f64; 3]) -> Turn {
+        ms.map(|ms| Run { ms, batch: 4, peak_memory_mib: Some(ms * 10.0) })
+    }
+
+    #[test]
+    fn the_better_layout_of_the_peer_counts() {
+        assert_eq!((ratio(&turn([6.0, 8.0, 3.0])), ratio(&turn([9.0, 4.0, 8.0]))), (2.0, 0.5));
+    }
+
+    #[test]
+    fn a_summary_has_the_medians() {
+        let turns = [turn([6.0, 8.0, 3.0]), turn([9.0, 4.0, 8.0]), turn([5.0, 5.0, 5.0])];
+        let summary = summarize("a", &turns);
+        assert_eq!(summary["median_ratio"], 1.0);
+        assert_eq!(summary["ours_ms"], json!([3.0, 8.0, 5.0]));
+        assert_eq!((&summary["batch"], &summary["ours_peak_memory_mib"]), (&json!(4), &json!(80.0)));
+    }
+
+    #[test]
+    fn the_last_object_counts() {
+        let text = "a line\n{\"ms\": 1}\n{\"ms\": 2.5}\npeak_memory_kib 7\n";
+        assert_eq!(number(&object(text).unwrap(), "ms"), Ok(2.5));
+        assert!(object("nothing").is_err() && number(&json!({"ms": "x"}), "ms").is_err());
+    }
 }

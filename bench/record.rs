@@ -12,14 +12,44 @@ fn first_line(program: &str, args: &[&str]) -> String {
     line.unwrap_or_else(|| "unknown".to_owned())
 }
 
+/// Instruction sets that decide which kernels run.
+const FLAGS: [&str; 11] = [
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512er",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_tile",
+];
+
+/// Those of [`FLAGS`] that the first CPU has.
+fn flags() -> Vec<&'static str> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &&str| line.split_whitespace().any(|word| word == *flag);
+    FLAGS.into_iter().filter(has).collect()
+}
+
 /// Machine, commit and compiler, and whether anything else was running.
 pub fn surroundings() -> Value {
     let machine = quadrille_numa::detect().ok();
     let load = std::fs::read_to_string("/proc/loadavg").ok();
     let load = load.and_then(|l| l.split_whitespace().next().map(str::to_owned));
+    let caches = machine.iter().flat_map(|m| &m.caches);
+    let caches: Vec<Value> = caches
+        .map(|c| json!({"level": c.level, "kind": c.kind, "kib": c.bytes >> 10, "shared_by_cpus": c.shared_by}))
+        .collect();
     json!({
         "machine": machine.as_ref().map_or("unknown", |m| m.model.as_str()),
         "cpus": machine.as_ref().map_or(0, |m| m.cpus.len()),
+        "cores": machine.as_ref().map_or(0, |m| m.cores.len()),
+        "caches": caches,
+        "flags": flags(),
         "commit": first_line("git", &["describe", "--always", "--dirty"]),
         "compiler": first_line("rustc", &["--version"]),
         "date": first_line("date", &["-u", "+%Y-%m-%d"]),
@@ -37,4 +67,21 @@ pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The geometric mean of positive numbers.
+pub fn geometric_mean(numbers: &[f64]) -> f64 {
+    (numbers.iter().map(|number| number.ln()).sum::<f64>() / numbers.len() as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_and_medians() {
+        assert!((geometric_mean(&[2.0, 8.0]) - 4.0).abs() < 1e-12);
+        assert!(geometric_mean(&[]).is_nan() && median(&[]).is_nan());
+        assert_eq!(median(&[5.0, 1.0, 3.0]), 3.0);
+    }
 }

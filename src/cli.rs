@@ -18,7 +18,7 @@ Start here:
   quadrille train --workers 4       four workers under Sync EASGD (SC17)
   quadrille train --quadrants 4     one worker on four quadrants
   quadrille test --weights FILE     accuracy of trained weights
-  quadrille time --model FILE       milliseconds and GFLOP/s of every layer
+  quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -74,14 +74,34 @@ fn parse_pair(text: &str) -> Result<(String, String), String> {
     pair.ok_or_else(|| format!("{text:?} has no '='; expected LAYER=IMPLEMENTATION"))
 }
 
+/// Channels, height and width, separated by commas.
+fn parse_shape(text: &str) -> Result<[usize; 3], String> {
+    let extents: Vec<usize> = text.split(',').filter_map(|part| part.trim().parse().ok()).collect();
+    match extents[..] {
+        [c, h, w] if c > 0 && h > 0 && w > 0 && text.split(',').count() == 3 => Ok([c, h, w]),
+        _ => Err("expected channels, height and width, such as 3,32,32".to_owned()),
+    }
+}
+
+/// Data that is made up; the same for every command that can do without a data set.
+#[derive(Args, Clone, Debug)]
+pub struct MadeUpArgs {
+    /// Make the data up, in memory (time always does)
+    #[arg(long)]
+    pub dummy_data: bool,
+    /// Shape of made-up samples: channels, height, width [default: from crop_size, the data set, or a well-known name]
+    #[arg(long = "data-shape", value_name = "C,H,W", value_parser = parse_shape)]
+    pub shape: Option<[usize; 3]>,
+}
+
 /// What `train` takes.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArgs {
     /// Solver file in Caffe's text format [default: the bundled LeNet]
     #[arg(long, value_name = "FILE")]
     pub solver: Option<PathBuf>,
-    /// Network file, instead of the one that the solver names
-    #[arg(long, value_name = "FILE")]
+    /// Network file or name of a bundled network, instead of the one that the solver names
+    #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
     /// Start from these weights (.caffemodel or a snapshot of quadrille)
     #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
@@ -104,6 +124,9 @@ pub struct TrainArgs {
     /// Folder with the data set, instead of the source that the network names
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Made-up data.
+    #[command(flatten)]
+    pub made_up: MadeUpArgs,
     /// Images in a worker's mini-batch, instead of the network's
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
@@ -127,8 +150,8 @@ pub struct TrainArgs {
 /// What `test` takes.
 #[derive(Args, Clone, Debug)]
 pub struct TestArgs {
-    /// Network file [default: the bundled LeNet]
-    #[arg(long, value_name = "FILE")]
+    /// Network file or name of a bundled network [default: the bundled LeNet]
+    #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
     /// Trained weights (.caffemodel or a snapshot of quadrille)
     #[arg(long, value_name = "FILE")]
@@ -139,6 +162,9 @@ pub struct TestArgs {
     /// Folder with the data set, instead of the source that the network names
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Images in a mini-batch, instead of the network's
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
+    pub batch: Option<usize>,
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -147,15 +173,18 @@ pub struct TestArgs {
 /// What `time` takes.
 #[derive(Args, Clone, Debug)]
 pub struct TimeArgs {
-    /// Network file [default: the bundled LeNet]
-    #[arg(long, value_name = "FILE")]
+    /// Network file or name of a bundled network, such as alexnet [default: the bundled LeNet]
+    #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
     /// Iterations to measure
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: u64,
-    /// Images in a mini-batch, instead of the network's
+    /// Images in a mini-batch [default: the network's; a smaller one for a bundled network given by name]
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
+    /// Made-up data.
+    #[command(flatten)]
+    pub data: MadeUpArgs,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
@@ -206,6 +235,14 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_shape_is_three_numbers() {
+        assert_eq!(parse_shape("3,32, 48"), Ok([3, 32, 48]));
+        for bad in ["", "3", "3,32", "3,32,32,1", "3,x,32", "3,0,32", "-1,2,2", "3,32,32,"] {
+            assert!(parse_shape(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use quadrille_numa::{Machine, Partition};
 use crate::bundled;
 use crate::cli::MachineArgs;
 use crate::failure::{Code, Failure};
+use crate::made_up;
 
 /// Reads a solver, or the bundled one.
 pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
@@ -33,7 +34,9 @@ pub fn load_net(
     solver: Option<(&Path, &SolverSpec)>,
 ) -> Result<(NetSpec, PathBuf), Failure> {
     let path = match (model, solver) {
-        (Some(model), _) => model.to_owned(),
+        (Some(model), _) => {
+            bundled::model_file(model).map_err(|message| Failure::new(Code::Missing, message))?
+        }
         (None, Some((path, solver))) => find_net(path, solver)?,
         (None, None) => {
             return Ok((parse_net(bundled::NET, bundled::NET_NAME)?, bundled::NET_NAME.into()));
@@ -64,6 +67,17 @@ fn find_net(path: &Path, solver: &SolverSpec) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Where samples come from, beside what the network says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Samples<'a> {
+    /// The folder of the flag `--data`.
+    pub folder: Option<&'a Path>,
+    /// Whether they are made up.
+    pub made_up: bool,
+    /// The shape of those that are made up.
+    pub shape: Option<[usize; 3]>,
+}
+
 /// A phase of a network with its data set.
 #[derive(Clone)]
 pub struct PhaseJob {
@@ -85,13 +99,13 @@ impl PhaseJob {
         spec: &NetSpec,
         phase: Phase,
         file: &Path,
-        data: Option<&Path>,
+        samples: Samples<'_>,
         batch: Option<usize>,
     ) -> Result<Option<Self>, Failure> {
         let state = NetState::new(phase);
         let mut spec = spec.clone();
         let mut found = None;
-        for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
+        for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(&state)) {
             let subject = format!("layer {:?}", layer.name);
             let Layer::Data(source) = &mut layer.layer else { continue };
             if found.is_some() {
@@ -105,12 +119,24 @@ impl PhaseJob {
                     Fault::new("data_param.batch_size", "0; expected at least 1 image in a mini-batch");
                 return Err(fault.at(&layer.site, &subject).into());
             }
-            let search = SearchPath::usual(file, bundled::repository().as_deref());
-            let dataset = open(&source.source, data, phase, &search)?;
-            source.sample = Some(dataset.shape);
-            found = Some((source.clone(), dataset, layer.name.clone()));
+            if samples.made_up {
+                let shape = made_up::sample_shape(source, phase, file, samples.shape);
+                source.sample = Some(shape.map_err(|fault| fault.at(&layer.site, &subject))?);
+                found = Some((index, None));
+            } else {
+                let search = SearchPath::usual(file, bundled::repository().as_deref());
+                let dataset = open(&source.source, samples.folder, phase, &search)?;
+                source.sample = Some(dataset.shape);
+                found = Some((index, Some(dataset)));
+            }
         }
-        let Some((source, dataset, name)) = found else { return Ok(None) };
+        let Some((index, dataset)) = found else { return Ok(None) };
+        let name = spec.layers[index].name.clone();
+        let Layer::Data(source) = spec.layers[index].layer.clone() else { return Ok(None) };
+        let dataset = match (dataset, source.sample) {
+            (Some(dataset), _) => dataset,
+            (None, shape) => made_up::dataset(&spec, phase, shape.unwrap_or_default(), source.batch)?,
+        };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
         let job = Self { batch: source.batch, spec, phase, source, dataset: Arc::new(dataset) };
         job.check_labels(&name)?;
@@ -145,7 +171,7 @@ impl PhaseJob {
             let Layer::SoftmaxWithLoss(loss) = &layer.layer else { continue };
             let scores = &net.blob(layer.bottoms[0]).shape;
             let classes = scores.axis(loss.axis, "axis").map_or(1, |axis| scores.dim(axis));
-            let counts = |label: &u8| loss.ignore_label != Some(i32::from(*label));
+            let counts = |label: &u16| loss.ignore_label != Some(i32::from(*label));
             let largest = self.dataset.labels.iter().copied().filter(counts).max().map_or(0, usize::from);
             if largest >= classes {
                 return Err(Failure::new(

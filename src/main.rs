@@ -8,6 +8,7 @@ mod cli;
 mod exchange;
 mod failure;
 mod job;
+mod made_up;
 mod pass;
 mod progress;
 mod settings;

@@ -10,7 +10,7 @@ use quadrille_io::data::{Order, Prefetcher};
 
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
-use crate::job::{PhaseJob, crews, load_net, no_data};
+use crate::job::{PhaseJob, Samples, crews, load_net, no_data};
 use crate::pass::Pass;
 use crate::progress::six_digits;
 use crate::state::read_weights;
@@ -18,7 +18,8 @@ use crate::state::read_weights;
 /// Tests.
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let job = PhaseJob::open(&spec, Phase::Test, &file, args.data.as_deref(), None)?;
+    let samples = Samples { folder: args.data.as_deref(), ..Samples::default() };
+    let job = PhaseJob::open(&spec, Phase::Test, &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
     let nets = job.nets(machine.workers[0].len())?;

@@ -18,7 +18,7 @@ use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, PhaseJob, check_same_parameters, crews, load_net, load_solver, no_data};
+use crate::job::{Crews, PhaseJob, Samples, check_same_parameters, crews, load_net, load_solver, no_data};
 use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
@@ -166,12 +166,25 @@ struct Prepared {
     lines: Vec<String>,
 }
 
+/// Where the samples come from.
+fn samples(args: &TrainArgs) -> Result<Samples<'_>, Failure> {
+    let (made_up, shape) = (args.made_up.dummy_data, args.made_up.shape);
+    let conflict = |message: &str| Err(Failure::new(Code::Usage, message));
+    if made_up && args.data.is_some() {
+        return conflict("--dummy-data: data that is made up does not come from the folder of --data");
+    }
+    if shape.is_some() && !made_up {
+        return conflict("--data-shape: only data that is made up (--dummy-data) can have any shape");
+    }
+    Ok(Samples { folder: args.data.as_deref(), made_up, shape })
+}
+
 fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args)?;
     let named = args.solver.as_deref().map(|path| (path, &settings.solver));
     let (spec, file) = load_net(args.model.as_deref(), named)?;
-    let data = args.data.as_deref();
+    let data = samples(args)?;
     let train = PhaseJob::open(&spec, Phase::Train, &file, data, args.batch)?;
     let train = train.ok_or_else(|| no_data(&spec, Phase::Train))?;
     let test = match settings.solver.test_interval {

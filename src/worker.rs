@@ -6,7 +6,7 @@ use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
-use quadrille_core::rng::Sampler;
+use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
 use quadrille_io::data::{Order, Prefetcher};
@@ -122,10 +122,11 @@ impl Worker {
             engine.choices().iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
         notes.push(format!("kernels     {}", chosen.join(" ")));
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
+        let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
         let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);
         let batches = Prefetcher::start(
             dataset,
-            Order::Shuffled(sampler),
+            Order::Shuffled(sampler, changes),
             transform,
             parts.train.batch,
             parts.first,

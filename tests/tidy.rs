@@ -200,35 +200,3 @@ fn dependencies_point_where_the_design_says() {
     let manifest = manifest.split("[package]").nth(1).expect("the root is a package");
     assert_eq!(arrows(manifest), ["comm", "core", "cpu", "gpu", "io", "numa"]);
 }
-
-#[test]
-fn every_model_is_understood() {
-    let models = files()
-        .into_iter()
-        .filter(|f| f.starts_with("models") && f.extension().is_some_and(|e| e == "prototxt"));
-    let mut count = 0;
-    for model in models {
-        count += 1;
-        let path = root().join(&model);
-        let text = fs::read_to_string(&path).expect("a text file");
-        if text.lines().any(|line| line.starts_with("base_lr")) {
-            let solver = quadrille_io::prototxt::read_solver(&path).unwrap_or_else(|error| panic!("{error}"));
-            let beside = path.parent().expect("a folder").join(&solver.net);
-            assert!(
-                root().join(&solver.net).is_file() || beside.is_file(),
-                "{}: no {}",
-                model.display(),
-                solver.net
-            );
-            continue;
-        }
-        quadrille_io::prototxt::read_net(&path).unwrap_or_else(|error| panic!("{error}"));
-        let time = Command::new(env!("CARGO_BIN_EXE_quadrille"))
-            .args(["time", "--iterations", "1", "--batch", "1", "--json", "--model"])
-            .arg(&path)
-            .output()
-            .expect("the program starts");
-        assert!(time.status.success(), "{}: {}", model.display(), String::from_utf8_lossy(&time.stderr));
-    }
-    assert!(count >= 2, "{count} models");
-}

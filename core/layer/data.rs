@@ -4,18 +4,40 @@ use super::{Accesses, Arity, Inferred, Meaning, Operand, SubTask};
 use crate::shape::Shape;
 use crate::site::Fault;
 
-/// What is done to a sample on its way into the net: `(value − mean) · scale`.
+/// What is done to a sample on its way into the net: `(value − mean) · scale` of a part of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
     /// Factor, after the mean was taken off.
     pub scale: f32,
     /// Mean of each channel, or one for all; empty for none.
     pub mean_values: Vec<f32>,
+    /// Height and width of the part that is cut out: anywhere to train, from the middle to test; 0 for the whole.
+    pub crop: usize,
+    /// Whether every second sample, by chance, has its left and right swapped.
+    pub mirror: bool,
 }
 
 impl Default for Transform {
     fn default() -> Self {
-        Self { scale: 1.0, mean_values: Vec::new() }
+        Self { scale: 1.0, mean_values: Vec::new(), crop: 0, mirror: false }
+    }
+}
+
+impl Transform {
+    /// The shape of what becomes of a sample (channels, height, width).
+    ///
+    /// # Errors
+    /// A [`Fault`] if more is to be cut out than there is.
+    pub fn shape(&self, sample: [usize; 3]) -> Result<[usize; 3], Fault> {
+        let [c, h, w] = sample;
+        match self.crop {
+            0 => Ok(sample),
+            crop if crop <= h && crop <= w => Ok([c, crop, crop]),
+            crop => Err(Fault::new(
+                "transform_param.crop_size",
+                format!("{crop}; the samples are only {h} x {w} (height x width)"),
+            )),
+        }
     }
 }
 
@@ -28,7 +50,7 @@ pub struct Data {
     pub batch: usize,
     /// What is done to each sample.
     pub transform: Transform,
-    /// Channels, height and width of a sample; `None` until somebody has looked at the data set.
+    /// Channels, height and width of a sample as it is stored; `None` until somebody has looked at the data set.
     pub sample: Option<[usize; 3]>,
 }
 
@@ -41,9 +63,10 @@ impl Meaning for Data {
         if self.batch == 0 {
             return Err(Fault::new("data_param.batch_size", "0; expected at least 1 image in a mini-batch"));
         }
-        let [c, h, w] = self
+        let sample = self
             .sample
             .ok_or_else(|| Fault::new("data_param.source", "the shape of its samples is not known"))?;
+        let [c, h, w] = self.transform.shape(sample)?;
         let means = self.transform.mean_values.len();
         if means > 1 && means != c {
             return Err(Fault::new(

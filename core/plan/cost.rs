@@ -3,7 +3,7 @@
 use crate::layer::SubTask;
 use crate::net::Net;
 use crate::plan::{Node, Plan};
-use crate::task::Buffer;
+use crate::task::{Buffer, Place};
 
 /// What a device can do, per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,10 +24,10 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// Nanoseconds of one task, alone on its device.
-    pub fn task(&self, nets: &[Net], node: &Node) -> f64 {
+    /// Floating-point operations of one task.
+    pub fn flops(nets: &[Net], node: &Node) -> u64 {
         let net = &nets[node.device.0];
-        let flops = match node.task.sub {
+        match node.task.sub {
             SubTask::Update => {
                 let written = node.writes.iter().map(|p| match p.buffer {
                     // Decay, rate, momentum and subtraction: six operations a value; two for a running sum.
@@ -38,9 +38,19 @@ impl CostModel {
             }
             SubTask::AddShared => node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),
-        };
-        let moved: usize = node.reads.iter().chain(&node.writes).map(|p| 4 * elements(net, p.buffer)).sum();
-        self.rates.overhead + (flops as f64 / self.rates.flops).max(moved as f64 / self.rates.bytes)
+        }
+    }
+
+    /// Bytes that one task reads and writes if every array that it declares is touched once, in f32.
+    pub fn bytes(nets: &[Net], node: &Node) -> u64 {
+        let place = |p: &Place| 4 * elements(&nets[p.device.0], p.buffer) as u64;
+        node.reads.iter().chain(&node.writes).map(place).sum()
+    }
+
+    /// Nanoseconds of one task, alone on its device.
+    pub fn task(&self, nets: &[Net], node: &Node) -> f64 {
+        let (flops, bytes) = (Self::flops(nets, node) as f64, Self::bytes(nets, node) as f64);
+        self.rates.overhead + (flops / self.rates.flops).max(bytes / self.rates.bytes)
     }
 
     /// Nanoseconds of a plan if every device works through its tasks one by one: an upper bound on what a

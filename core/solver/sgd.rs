@@ -47,7 +47,7 @@ pub struct Step<'a> {
 
 /// Changes `weight` and `history` by `gradient`; all slices are one part of the packed buffers and have one
 /// length.
-#[inline]
+#[inline(always)]
 pub fn update(step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
     let Step { rule, rate, decay, elastic } = *step;
     let penalty = |w: f32| match rule.decay {

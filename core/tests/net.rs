@@ -51,6 +51,11 @@ fn data(batch: usize) -> Layer {
     Layer::Data(Data { source, batch, transform, sample: Some([1, SIDE, SIDE]) })
 }
 
+fn cropped(crop: usize) -> Layer {
+    let Layer::Data(whole) = data(BATCH) else { panic!("a data layer") };
+    Layer::Data(Data { transform: Transform { crop, ..Transform::default() }, ..whole })
+}
+
 fn relu(negative_slope: f32) -> Layer {
     Layer::Relu(Relu { negative_slope })
 }
@@ -129,7 +134,7 @@ fn strings(words: &[&str]) -> Vec<String> {
 type Change = fn(&mut LayerSpec);
 
 /// Layer, field, what is wrong with it, and a part of the complaint.
-const COMPLAINTS: [(&str, &str, Change, &str); 19] = [
+const COMPLAINTS: [(&str, &str, Change, &str); 20] = [
     ("conv", "bottom", |l| l.bottoms = strings(&["dta"]), "no layer above makes the blob \"dta\""),
     ("conv", "bottom", |l| l.bottoms = strings(&["data", "data"]), "2 given; a layer of type Convolution"),
     ("relu", "top", |l| l.tops = strings(&["data"]), "another layer already makes the blob \"data\""),
@@ -157,6 +162,12 @@ const COMPLAINTS: [(&str, &str, Change, &str); 19] = [
         "window of 7x7 is larger than its input of 6x6",
     ),
     ("data", "data_param.batch_size", |l| l.layer = data(0), "0; expected at least 1 image"),
+    (
+        "data",
+        "transform_param.crop_size",
+        |l| l.layer = cropped(SIDE + 1),
+        "7; the samples are only 6 x 6 (height x width)",
+    ),
     (
         "loss",
         "bottom",
@@ -544,4 +555,12 @@ fn a_net_that_tests_has_no_gradients() {
         assert_eq!(net.accesses(layer, SubTask::GradActivation), None);
         assert_eq!(net.accesses(layer, SubTask::GradWeight), None);
     }
+}
+
+#[test]
+fn what_is_cut_out_is_the_shape_of_the_data() {
+    let mut spec = small();
+    layer_of(&mut spec, "data").layer = cropped(SIDE - 1);
+    let net = build(&spec, Phase::Train).expect("the net is possible");
+    assert_eq!(net.blob(net.layers[0].tops[0]).shape.dims(), [BATCH, 1, SIDE - 1, SIDE - 1]);
 }

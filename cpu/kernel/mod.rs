@@ -1,10 +1,12 @@
 //! Arithmetic on plain arrays: one algorithm each, by instruction set where that pays.
 
+pub mod bandwidth;
+pub mod ceilings;
 pub(crate) mod correlate;
 pub mod gemm;
 pub mod im2col;
 pub mod peak;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod simd;
 pub(crate) mod strip;
 pub(crate) mod vectorised;
+pub(crate) mod winograd;

@@ -4,6 +4,9 @@
 //! the same bits.
 
 use crate::isa::Isa;
+use crate::kernel::simd::Simd;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::simd::{Avx2, Avx512f};
 
 /// A piece of work made of plain loops. `run` must be `#[inline(always)]`, as must be what it calls: only what is
 /// inlined is compiled for the tier.
@@ -37,4 +40,43 @@ pub(crate) fn on(isa: Isa, work: impl Vectorised) {
         }
     }
     work.run();
+}
+
+/// A piece of work written with a tier's vectors. `run` must be `#[inline(always)]`, as must be what it calls.
+pub(crate) trait Explicit {
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set of `S`.
+    unsafe fn run<S: Simd>(self);
+}
+
+/// Runs `work` with the vectors of `isa`.
+///
+/// # Panics
+/// If the CPU does not have the tier, or the tier has no vectors.
+pub(crate) fn with_vectors(isa: Isa, work: impl Explicit) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f")]
+        fn avx512f(work: impl Explicit) {
+            // SAFETY: the CPU has the feature.
+            unsafe { work.run::<Avx512f>() }
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2(work: impl Explicit) {
+            // SAFETY: the CPU has the features.
+            unsafe { work.run::<Avx2>() }
+        }
+        assert!(isa.is_available(), "{isa} kernels on a CPU without them");
+        match isa {
+            // SAFETY: the CPU has the tier, as asserted.
+            Isa::Avx512f => return unsafe { avx512f(work) },
+            // SAFETY: as above.
+            Isa::Avx2 => return unsafe { avx2(work) },
+            Isa::Portable => {}
+        }
+    }
+    drop(work);
+    panic!("the tier {isa} has no vectors");
 }

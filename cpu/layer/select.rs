@@ -54,7 +54,12 @@ const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_entry,
         eager: true,
-        ..candidate("tiles-from-plain", Form::Entry, convolution::tiles)
+        ..candidate("entry-tiles", Form::Entry, convolution::tiles)
+    },
+    Candidate {
+        fits: convolution::fits_winograd,
+        eager: true,
+        ..candidate("winograd", Form::Blocked, convolution::winograd)
     },
     Candidate {
         fits: convolution::fits_blocked,

@@ -8,6 +8,7 @@ use quadrille_core::solver::{Elastic, SgdRule, Step, add_to_running_sum, update}
 
 use super::Grain;
 use crate::isa::Isa;
+use crate::kernel::vectorised::{Vectorised, on};
 use crate::machine::Machine;
 use crate::memory::Memory;
 
@@ -80,30 +81,21 @@ impl Update {
             decay: piece.decay,
             elastic: centre.map(|centre| Elastic { centre, strength: grain.scalars.elastic }),
         };
-        run_on(self.isa, &step, weight, gradient, history);
+        on(self.isa, Rule { step, weight, gradient, history });
     }
 }
 
-/// The rule, compiled once for each tier so that it fills the tier's vectors. No tier contracts a product and a
-/// sum, so all give the same bits.
-fn run_on(isa: Isa, step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f")]
-        fn avx512f(step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
-            update(step, weight, gradient, history);
-        }
-        #[target_feature(enable = "avx2")]
-        fn avx2(step: &Step<'_>, weight: &mut [f32], gradient: &[f32], history: &mut [f32]) {
-            update(step, weight, gradient, history);
-        }
-        match isa {
-            // SAFETY: devices are made only with a tier that the CPU has.
-            Isa::Avx512f => return unsafe { avx512f(step, weight, gradient, history) },
-            // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2(step, weight, gradient, history) },
-            Isa::Portable => {}
-        }
+/// The rule on one piece.
+struct Rule<'a> {
+    step: Step<'a>,
+    weight: &'a mut [f32],
+    gradient: &'a [f32],
+    history: &'a mut [f32],
+}
+
+impl Vectorised for Rule<'_> {
+    #[inline(always)]
+    fn run(self) {
+        update(&self.step, self.weight, self.gradient, self.history);
     }
-    update(step, weight, gradient, history);
 }

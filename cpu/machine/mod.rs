@@ -28,6 +28,10 @@ pub struct Machine {
     pub gradient_pixels: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,
+    /// Fewest channels on both sides for which Winograd's transforms pay.
+    pub winograd_channels: usize,
+    /// Tiles of outputs that are transformed and multiplied together.
+    pub winograd_tiles: usize,
     /// Steps of depth of an inner product's forward: a few rows of weights stay in the first-level cache.
     pub inner_depth: usize,
     /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
@@ -57,9 +61,11 @@ const BASE: Machine = Machine {
     block_columns: 512,
     block_rows: 96,
     chunk_bytes: 20 << 10,
-    strip_bytes: 256 << 10,
-    gradient_pixels: 224,
+    strip_bytes: 512 << 10,
+    gradient_pixels: 128,
     partial_bytes: 32 << 20,
+    winograd_channels: 32,
+    winograd_tiles: 56,
     inner_depth: 512,
     inner_columns: 256,
     inner_rows: 64,

@@ -25,7 +25,7 @@ pub struct Dataset {
     /// Pixels, N x C x H x W.
     pub images: Vec<u8>,
     /// One label for each image.
-    pub labels: Vec<u8>,
+    pub labels: Vec<u16>,
     /// Channels, height and width of an image.
     pub shape: [usize; 3],
     /// Identifies the content: 16 hexadecimal digits over shape, images and labels.
@@ -42,7 +42,7 @@ impl Dataset {
         name: &str,
         path: &Path,
         images: Vec<u8>,
-        labels: Vec<u8>,
+        labels: Vec<u16>,
         shape: [usize; 3],
     ) -> Result<Self, IoError> {
         let sample = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n > 0);
@@ -71,7 +71,11 @@ impl Dataset {
             hasher.update((extent as u64).to_le_bytes());
         }
         hasher.update(&images);
-        hasher.update(&labels);
+        // A byte each where that is enough, as in IDX files.
+        match labels.iter().map(|label| u8::try_from(*label)).collect::<Result<Vec<u8>, _>>() {
+            Ok(bytes) => hasher.update(&bytes),
+            Err(_) => labels.iter().for_each(|label| hasher.update(label.to_le_bytes())),
+        }
         let hash = short_hex(&hasher.finalize());
         Ok(Self { name: name.to_owned(), images, labels, shape, hash })
     }
@@ -129,6 +133,7 @@ pub fn open(
     let (_, height, width) = images.dim();
     let (images, _) = images.into_raw_vec_and_offset();
     let (labels, _) = labels.into_raw_vec_and_offset();
+    let labels = labels.into_iter().map(u16::from).collect();
     Dataset::new(&name, &labels_path, images, labels, [1, height, width])
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use quadrille_core::layer::Transform;
-use quadrille_core::rng::Sampler;
+use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;
 use rayon::prelude::*;
 
@@ -32,9 +32,9 @@ pub struct Batch {
 /// iteration.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
-    /// A fresh permutation every epoch.
-    Shuffled(Sampler),
-    /// The order of the files, again and again.
+    /// A fresh permutation every epoch; what is changed by chance follows the second. To train.
+    Shuffled(Sampler, Stream),
+    /// The order of the files, again and again. To test.
     Sequential,
 }
 
@@ -51,7 +51,8 @@ impl Prefetcher {
     /// and one in the making.
     ///
     /// # Errors
-    /// [`IoError::Data`] if the batch is empty or too large, or if the means do not fit the channels.
+    /// [`IoError::Data`] if the batch is empty or too large, if the means do not fit the channels, or if more is to be
+    /// cut out of an image than there is.
     pub fn start(
         dataset: Arc<Dataset>,
         order: Order,
@@ -64,12 +65,17 @@ impl Prefetcher {
         if batch == 0 || dataset.is_empty() {
             return Err(IoError::data(Path::new(&dataset.name), "a mini-batch needs at least one image"));
         }
-        let values = batch.checked_mul(dataset.per_image()).filter(|n| *n <= MAX_ELEMENTS);
+        let shape = transform.shape(dataset.shape);
+        let shape = shape.map_err(|fault| {
+            IoError::data(Path::new(&dataset.name), format!("{}: {}", fault.field, fault.message))
+        })?;
+        let values = batch.checked_mul(shape.iter().product()).filter(|n| *n <= MAX_ELEMENTS);
         if values.is_none() {
             let message = format!("a mini-batch of {batch} images has more than {MAX_ELEMENTS} values");
             return Err(IoError::data(Path::new(&dataset.name), message));
         }
-        let maker = Maker { dataset, order, means, scale: transform.scale, batch };
+        let (scale, mirror) = (transform.scale, transform.mirror);
+        let maker = Maker { dataset, order, means, scale, mirror, shape, batch };
         let (ready_in, ready) = sync_channel(ahead.max(1));
         // Bounded, too, since an unbounded channel allocates as it goes.
         let (used, used_out) = sync_channel(ahead.max(1) + 2);
@@ -139,7 +145,18 @@ struct Maker {
     order: Order,
     means: Vec<f32>,
     scale: f32,
+    mirror: bool,
+    /// Of an image in a mini-batch.
+    shape: [usize; 3],
     batch: usize,
+}
+
+/// The part of an image that is taken.
+#[derive(Clone, Copy)]
+struct Part {
+    top: usize,
+    left: usize,
+    mirrored: bool,
 }
 
 impl Maker {
@@ -160,7 +177,7 @@ impl Maker {
 
     /// Gives a batch its size; does nothing if it was used before. Too little memory is an error, not an abort.
     fn make_room(&self, batch: &mut Batch) -> Result<(), IoError> {
-        let values = self.batch * self.dataset.per_image();
+        let values = self.batch * self.per_image();
         batch.data.try_reserve_exact(values.saturating_sub(batch.data.len())).map_err(|error| {
             IoError::data(Path::new(&self.dataset.name), format!("a mini-batch: {error}"))
         })?;
@@ -169,21 +186,42 @@ impl Maker {
         Ok(())
     }
 
+    /// Values of an image in a mini-batch.
+    fn per_image(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Which part of draw `k` is taken: anywhere to train, the middle to test; mirrored by chance in both, as in Caffe.
+    fn part(&self, k: u64) -> Part {
+        let [_, height, width] = self.dataset.shape;
+        let room = [height - self.shape[1], width - self.shape[2]];
+        let (stream, [top, left]) = match self.order {
+            Order::Shuffled(_, stream) => {
+                let words = stream.block(k);
+                let within = |word: u32, room: usize| ((u64::from(word) * (room as u64 + 1)) >> 32) as usize;
+                (stream, [within(words[0], room[0]), within(words[1], room[1])])
+            }
+            Order::Sequential => (Stream::new(1, Purpose::Transform, 0), room.map(|r| r / 2)),
+        };
+        Part { top, left, mirrored: self.mirror && stream.block(k)[2] & 1 == 1 }
+    }
+
     fn index(&self, k: u64) -> usize {
         (match self.order {
-            Order::Shuffled(sampler) => sampler.index(k),
+            Order::Shuffled(sampler, _) => sampler.index(k),
             Order::Sequential => k,
         } % self.dataset.len() as u64) as usize
     }
 
     fn fill(&self, iteration: u64, batch: &mut Batch) {
-        let per_image = self.dataset.per_image();
+        let (per_image, stored) = (self.per_image(), self.dataset.per_image());
         batch.iteration = iteration;
         let first = iteration.wrapping_mul(self.batch as u64);
         let image = |(position, (out, label)): (usize, (&mut [f32], &mut f32))| {
-            let index = self.index(first.wrapping_add(position as u64));
+            let k = first.wrapping_add(position as u64);
+            let index = self.index(k);
             *label = f32::from(self.dataset.labels[index]);
-            self.convert(&self.dataset.images[index * per_image..][..per_image], out);
+            self.convert(&self.dataset.images[index * stored..][..stored], self.part(k), out);
         };
         let Batch { data, labels, .. } = batch;
         if data.len() < PARALLEL_VALUES {
@@ -193,12 +231,22 @@ impl Maker {
         }
     }
 
-    /// `(value − mean) · scale`, channel by channel.
-    fn convert(&self, pixels: &[u8], out: &mut [f32]) {
-        let plane = pixels.len() / self.means.len();
-        for ((pixels, out), mean) in pixels.chunks(plane).zip(out.chunks_mut(plane)).zip(&self.means) {
-            for (value, pixel) in out.iter_mut().zip(pixels) {
-                *value = (f32::from(*pixel) - mean) * self.scale;
+    /// `(value − mean) · scale` of a part of an image, row by row.
+    fn convert(&self, pixels: &[u8], part: Part, out: &mut [f32]) {
+        let [_, stored_rows, stored_columns] = self.dataset.shape;
+        let [_, rows, columns] = self.shape;
+        let planes = pixels.chunks(stored_rows * stored_columns).zip(out.chunks_mut(rows * columns));
+        for ((pixels, out), mean) in planes.zip(&self.means) {
+            let from = pixels.chunks(stored_columns).skip(part.top);
+            for (pixels, out) in from.zip(out.chunks_mut(columns)) {
+                let pixels = &pixels[part.left..part.left + columns];
+                let convert =
+                    |(value, pixel): (&mut f32, &u8)| *value = (f32::from(*pixel) - mean) * self.scale;
+                if part.mirrored {
+                    out.iter_mut().zip(pixels.iter().rev()).for_each(convert);
+                } else {
+                    out.iter_mut().zip(pixels).for_each(convert);
+                }
             }
         }
     }

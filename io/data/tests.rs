@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use quadrille_core::layer::Transform;
 use quadrille_core::net::Phase;
-use quadrille_core::rng::Sampler;
+use quadrille_core::rng::{Purpose, Sampler, Stream};
 use tempfile::TempDir;
 
 use super::*;
@@ -218,7 +218,10 @@ fn images_and_labels_must_fit() {
 /// Two channels of 1 x 2; image `i` holds `4i .. 4i + 4` and has the label `i`.
 fn numbered(images: u8) -> Arc<Dataset> {
     let values = (0..images * 4).collect();
-    Arc::new(Dataset::new("numbered", Path::new("n"), values, (0..images).collect(), [2, 1, 2]).unwrap())
+    Arc::new(
+        Dataset::new("numbered", Path::new("n"), values, (0..u16::from(images)).collect(), [2, 1, 2])
+            .unwrap(),
+    )
 }
 
 fn labels(order: Order, batch: usize, first: u64, batches: usize) -> Vec<Vec<f32>> {
@@ -235,6 +238,11 @@ fn labels(order: Order, batch: usize, first: u64, batches: usize) -> Vec<Vec<f32
         .collect()
 }
 
+/// The order of worker 1 over seven images.
+fn shuffled(seed: u64) -> Order {
+    Order::Shuffled(Sampler::new(seed, 1, 7), Stream::new(seed, Purpose::Transform, 1))
+}
+
 #[test]
 fn sequential_batches_go_round() {
     let expected = [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 0.0, 1.0]];
@@ -243,7 +251,7 @@ fn sequential_batches_go_round() {
 
 #[test]
 fn shuffled_batches_cover_each_epoch_and_resume_anywhere() {
-    let order = Order::Shuffled(Sampler::new(3, 1, 7));
+    let order = shuffled(3);
     let all = labels(order, 3, 0, 14);
     for epoch in all.concat().chunks(7) {
         let mut epoch = epoch.to_vec();
@@ -251,13 +259,14 @@ fn shuffled_batches_cover_each_epoch_and_resume_anywhere() {
         assert_eq!(epoch, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     }
     assert_eq!(labels(order, 3, 5, 9), all[5..]);
-    assert_ne!(labels(Order::Shuffled(Sampler::new(4, 1, 7)), 3, 0, 14), all);
+    assert_ne!(labels(shuffled(4), 3, 0, 14), all);
 }
 
 #[test]
 fn the_mean_is_taken_off_before_scaling_by_channel() {
     let first = |mean_values: &[f32]| {
-        let transform = Transform { scale: 0.5, mean_values: mean_values.to_vec() };
+        let mean_values = mean_values.to_vec();
+        let transform = Transform { scale: 0.5, mean_values, ..Transform::default() };
         let data = Prefetcher::start(numbered(7), Order::Sequential, &transform, 1, 1, 1)?;
         data.next_batch().map(|batch| (batch.data, batch.iteration))
     };
@@ -265,6 +274,52 @@ fn the_mean_is_taken_off_before_scaling_by_channel() {
     assert_eq!(first(&[4.0]).unwrap().0, [0.0, 0.5, 1.0, 1.5]);
     assert_eq!(first(&[4.0, 6.0]).unwrap().0, [0.0, 0.5, 0.0, 0.5]);
     assert!(first(&[1.0, 2.0, 3.0]).is_err_and(|e| e.exit_code() == 65));
+}
+
+/// Two channels of 4 x 5: the first counts, the second counts from 100.
+fn grid(transform: &Transform, order: Order, batch: usize) -> Result<Vec<f32>, IoError> {
+    let values = (0..20).chain(100..120).collect();
+    let set = Arc::new(Dataset::new("grid", Path::new("g"), values, vec![0], [2, 4, 5]).unwrap());
+    Prefetcher::start(set, order, transform, batch, 0, 1)?.next_batch().map(|batch| batch.data)
+}
+
+#[test]
+fn the_middle_is_cut_out_to_test() {
+    let transform = Transform { crop: 2, ..Transform::default() };
+    let middle = [6.0, 7.0, 11.0, 12.0, 106.0, 107.0, 111.0, 112.0];
+    assert_eq!(grid(&transform, Order::Sequential, 1).unwrap(), middle);
+    let whole = Transform { crop: 4, ..Transform::default() };
+    assert_eq!(grid(&whole, Order::Sequential, 1).unwrap()[..5], [0.0, 1.0, 2.0, 3.0, 5.0]);
+    let error = grid(&Transform { crop: 5, ..Transform::default() }, Order::Sequential, 1).unwrap_err();
+    assert!(error.exit_code() == 65 && error.to_string().contains("only 4 x 5"), "{error}");
+}
+
+#[test]
+fn any_part_is_cut_out_to_train_and_half_of_them_mirrored() {
+    const DRAWS: usize = 1200;
+    let transform = Transform { crop: 2, mirror: true, ..Transform::default() };
+    let order = |seed| Order::Shuffled(Sampler::new(seed, 0, 1), Stream::new(seed, Purpose::Transform, 0));
+    let drawn = grid(&transform, order(1), DRAWS).unwrap();
+    let mut counts = [0; 20];
+    let mut mirrored = 0;
+    for image in drawn.chunks(8) {
+        let swap = usize::from(image[0] > image[1]);
+        let corner = image[swap];
+        let part = [corner, corner + 1.0, corner + 5.0, corner + 6.0].map(|v| v as usize);
+        for (channel, plane) in image.chunks(4).enumerate() {
+            let found = [plane[swap], plane[1 - swap], plane[2 + swap], plane[3 - swap]];
+            assert_eq!(found.map(|v| v as usize - 100 * channel), part);
+        }
+        counts[part[0]] += 1;
+        mirrored += swap;
+    }
+    // 3 x 4 places, each 100 times on average; six deviations are 58.
+    let corners: Vec<usize> = (0..20).filter(|at| counts[*at] > 0).collect();
+    assert_eq!(corners, [0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13]);
+    assert!(corners.iter().all(|at| (42..158).contains(&counts[*at])), "{counts:?}");
+    assert!((496..704).contains(&mirrored), "{mirrored} of {DRAWS}");
+    assert_eq!(grid(&transform, order(1), DRAWS).unwrap(), drawn);
+    assert_ne!(grid(&transform, order(2), DRAWS).unwrap(), drawn);
 }
 
 #[test]

@@ -238,7 +238,7 @@ fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     if force_encoded_color == &Some(true) {
         return Err(unsupported("data_param.force_encoded_color", "forcing colour is"));
     }
-    refuse_transforms(mean_file.as_deref(), *crop_size, *mirror, "data_param")?;
+    refuse_old_transforms(mean_file.as_deref(), *crop_size, *mirror)?;
     let mut transform = transform(parameter.transform_param.as_ref())?;
     if let Some(scale) = old_scale {
         if parameter.transform_param.as_ref().is_some_and(|t| t.scale.is_some()) {
@@ -258,23 +258,29 @@ fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     Ok(Layer::Data(Data { source, batch, transform, sample: None }))
 }
 
-fn refuse_transforms(
+fn refuse_mean_file(mean_file: Option<&str>, message: &str) -> Result<(), Fault> {
+    if mean_file.is_some_and(|file| !file.is_empty()) {
+        let fault = unsupported(&format!("{message}.mean_file"), "a file of means is");
+        return Err(fault.hint("give mean_value instead"));
+    }
+    Ok(())
+}
+
+/// Transforms in the place that they had in Caffe's first files.
+fn refuse_old_transforms(
     mean_file: Option<&str>,
     crop_size: Option<u32>,
     mirror: Option<bool>,
-    message: &str,
 ) -> Result<(), Fault> {
-    let refuse = |field: &str, what: &str| Err(unsupported(&format!("{message}.{field}"), what));
-    if mean_file.is_some_and(|file| !file.is_empty()) {
-        return refuse("mean_file", "a file of means is").map_err(|f| f.hint("give mean_value instead"));
+    refuse_mean_file(mean_file, "data_param")?;
+    let old = [("crop_size", crop_size.is_some_and(|size| size > 0)), ("mirror", mirror == Some(true))];
+    match old.iter().find(|(_, given)| *given) {
+        Some((field, _)) => {
+            Err(unsupported(&format!("data_param.{field}"), "the old place of this field is")
+                .hint(format!("write transform_param {{ {field}: ... }}")))
+        }
+        None => Ok(()),
     }
-    if crop_size.is_some_and(|size| size > 0) {
-        return refuse("crop_size", "cropping is");
-    }
-    if mirror == Some(true) {
-        return refuse("mirror", "mirroring is");
-    }
-    Ok(())
 }
 
 fn transform(param: Option<&TransformationParameter>) -> Result<Transform, Fault> {
@@ -288,7 +294,7 @@ fn transform(param: Option<&TransformationParameter>) -> Result<Transform, Fault
         force_color,
         force_gray,
     } = param;
-    refuse_transforms(mean_file.as_deref(), *crop_size, *mirror, "transform_param")?;
+    refuse_mean_file(mean_file.as_deref(), "transform_param")?;
     for (field, value) in [("force_color", force_color), ("force_gray", force_gray)] {
         if value == &Some(true) {
             return Err(unsupported(&format!("transform_param.{field}"), "changing the channels is"));
@@ -298,7 +304,8 @@ fn transform(param: Option<&TransformationParameter>) -> Result<Transform, Fault
         finite(*mean, "transform_param.mean_value")?;
     }
     let scale = finite(param.scale(), "transform_param.scale")?;
-    Ok(Transform { scale, mean_values: mean_value.clone() })
+    let (crop, mirror) = (crop_size.unwrap_or(0) as usize, *mirror == Some(true));
+    Ok(Transform { scale, mean_values: mean_value.clone(), crop, mirror })
 }
 
 fn input(parameter: &LayerParameter) -> Result<Layer, Fault> {

@@ -6,18 +6,28 @@ use crate::common::Stage;
 
 const LAYERS: [&str; 6] = ["shapes", "conv", "pool", "relu", "ip", "loss"];
 
+/// The number `name`, which is positive.
+fn positive(value: &Value, name: &str) -> f64 {
+    let number = value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"));
+    assert!(number > 0.0 && number.is_finite(), "{name} in {value}");
+    number
+}
+
 #[test]
 fn one_json_object_with_every_layer() {
     let stage = Stage::new();
     let outcome = stage.succeed("time --model net.prototxt --iterations 3 --json");
     let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object and nothing else");
-    let positive = |value: &Value, name: &str| {
-        let number = value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"));
-        assert!(number > 0.0 && number.is_finite(), "{name} in {value}");
-    };
-    positive(&report, "iteration_ms");
-    positive(&report, "peak_gflops");
+    for name in ["iteration_ms", "peak_gflops", "bandwidth_gbs", "gflops", "share_of_peak"] {
+        positive(&report, name);
+    }
+    if cfg!(target_os = "linux") {
+        assert!(positive(&report, "peak_memory_mib") > 1.0);
+    }
+    let outside = report["outside_kernels_percent"].as_f64().expect("a share");
+    assert!((0.0..100.0).contains(&outside), "{outside}");
     assert_eq!((&report["network"], &report["batch"]), (&"Small".into(), &20.into()));
+    assert_eq!((&report["precision"], &report["iterations"]), (&"f32".into(), &3.into()));
     let layers = report["layers"].as_array().expect("layers");
     let names: Vec<&str> = layers.iter().filter_map(|l| l["layer"].as_str()).collect();
     assert_eq!(names, LAYERS);
@@ -25,14 +35,58 @@ fn one_json_object_with_every_layer() {
         for name in ["forward_ms", "backward_ms", "update_ms", "gflops", "share_of_peak"] {
             assert!(layer[name].as_f64().is_some_and(|n| n >= 0.0), "{name} in {layer}");
         }
-        positive(layer, "forward_ms");
-        assert!(layer["kernel"].is_string() && layer["type"].is_string(), "{layer}");
+        for name in ["forward_ms", "ms", "bytes", "gbs", "share_of_bandwidth"] {
+            positive(layer, name);
+        }
+        for name in ["kernel", "type", "layout"] {
+            assert!(layer[name].is_string(), "{name} in {layer}");
+        }
     }
     for layer in layers.iter().filter(|l| l["layer"] == "conv" || l["layer"] == "ip") {
         for name in ["backward_ms", "update_ms", "gflops", "share_of_peak"] {
             positive(layer, name);
         }
     }
+}
+
+#[test]
+fn sub_tasks_state_their_work() {
+    let stage = Stage::new();
+    let outcome = stage.succeed("time --model net.prototxt --iterations 1 --json");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+    let layer = |name: &str| {
+        let layers = report["layers"].as_array().expect("layers");
+        layers.iter().find(|l| l["layer"] == name).unwrap_or_else(|| panic!("{name}")).clone()
+    };
+    let work = |layer: &Value, sub: &str| {
+        let subs = layer["sub_tasks"].as_array().expect("sub-tasks");
+        let found = subs.iter().find(|s| s["sub_task"] == sub).unwrap_or_else(|| panic!("{sub} in {layer}"));
+        (found["flops"].as_u64().expect("operations"), found["bytes"].as_u64().expect("bytes"))
+    };
+    // 20 images 1x12x12, six kernels 5x5, tops 6x8x8: arrays of 2880, 150 + 6 and 7680 values.
+    let conv = layer("conv");
+    let products = 2 * 7680 * 25;
+    assert_eq!(work(&conv, "forward"), (products + 7680, 4 * (2880 + 156 + 7680)));
+    assert_eq!(work(&conv, "grad-weight"), (products, 4 * (2880 + 7680 + 150)));
+    // Weights, gradients and histories are read, weights and histories written.
+    assert_eq!(work(&conv, "update").1, 4 * 5 * 156);
+    // Six planes of 4x4, to ten classes.
+    let products = 2 * 20 * 96 * 10;
+    assert_eq!(work(&layer("ip"), "grad-activation"), (products, 4 * (20 * 10 + 960 + 20 * 96)));
+    let whole: u64 =
+        report["layers"].as_array().expect("layers").iter().filter_map(|l| l["flops"].as_u64()).sum();
+    assert_eq!(report["flops"].as_u64(), Some(whole));
+}
+
+#[test]
+fn one_thread_shows_what_is_outside_of_kernels() {
+    let stage = Stage::new();
+    let outcome = stage.succeed("time --model net.prototxt --iterations 3 --threads 1 --quadrants 1 --json");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+    assert_eq!(report["threads"], 1);
+    // Submitting some twenty tasks takes time, but not all of it.
+    let outside = positive(&report, "outside_kernels_percent");
+    assert!(outside < 100.0, "{outside}");
 }
 
 #[test]
@@ -44,13 +98,57 @@ fn the_batch_and_the_quadrants_can_be_chosen() {
 }
 
 #[test]
-fn a_table_with_every_layer() {
+fn a_table_with_every_sub_task_of_every_layer() {
     let stage = Stage::new();
-    let table = stage.succeed("time --model net.prototxt --iterations 3").stdout;
+    let table = stage.succeed("time --model net.prototxt --iterations 3 --kernel conv=im2col-gemm").stdout;
+    let rows = |name: &str| -> Vec<&str> {
+        let (detail, _) = table.split_once("total of type").expect("a second table");
+        detail.lines().filter(|line| line.split_whitespace().next() == Some(name)).collect()
+    };
     for name in LAYERS {
-        let row = table.lines().find(|line| line.split_whitespace().next() == Some(name));
-        let row = row.unwrap_or_else(|| panic!("no row of {name} in\n{table}"));
-        assert_eq!(row.matches(" ms").count(), 3, "{row}");
+        assert!(!rows(name).is_empty(), "no row of {name} in\n{table}");
     }
-    assert!(table.contains("images/s"), "{table}");
+    for sub in ["forward", "grad-weight", "grad-bias", "update"] {
+        let row = rows("conv").into_iter().find(|row| row.contains(sub));
+        let row = row.unwrap_or_else(|| panic!("no {sub} of conv in\n{table}"));
+        assert!(row.contains("im2col-gemm") && row.matches(" ms").count() == 1, "{row}");
+        assert_eq!(row.matches(" %").count(), 3, "{row}");
+    }
+    for part in ["images/s", "outside of kernels", "GB/s of a triad", "\nConvolution ", "\nall "] {
+        assert!(table.contains(part), "no {part:?} in\n{table}");
+    }
+    assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
+}
+
+#[test]
+fn no_data_set_needs_to_be_there() {
+    let stage = Stage::new();
+    stage.edit("net.prototxt", "source: \"shapes\"", "source: \"nowhere/some_set\"");
+    let refused = stage.run("time --model net.prototxt --iterations 1");
+    assert_eq!(refused.code, Some(64), "{}", refused.stderr);
+    for part in ["net.prototxt:9", "data_param.source", "not known", "--data-shape 3,32,32"] {
+        assert!(refused.stderr.contains(part), "no {part:?} in {}", refused.stderr);
+    }
+    let outcome = stage.succeed("time --model net.prototxt --iterations 1 --json --data-shape 3,14,16");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+    // Load reads and writes 20 images 3x14x16 and their labels.
+    assert_eq!(report["layers"][0]["bytes"], 2 * 4 * (20 * 3 * 14 * 16 + 20));
+    stage.edit("net.prototxt", "scale: 0.00390625", "crop_size: 12 mirror: true");
+    let outcome = stage.succeed("time --model net.prototxt --iterations 1 --json --dummy-data");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+    assert_eq!(report["layers"][0]["bytes"], 2 * 4 * (20 * 3 * 12 * 12 + 20));
+}
+
+#[test]
+fn bundled_networks_have_names() {
+    let stage = Stage::new();
+    let outcome = stage.succeed("time --model cifar10_quick --iterations 1 --batch 2 --json");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+    assert_eq!((&report["network"], &report["batch"]), (&"CIFAR10_quick".into(), &2.into()));
+    let compared = stage.succeed("time --model lenet --iterations 1 --json");
+    let report: Value = serde_json::from_str(&compared.stdout).expect("one JSON object");
+    assert_eq!(report["batch"], 64);
+    let refused = stage.run("time --model cifar_quick --iterations 1");
+    assert_eq!(refused.code, Some(66), "{}", refused.stderr);
+    assert!(refused.stderr.contains("did you mean \"cifar10_quick\""), "{}", refused.stderr);
 }

@@ -6,5 +6,7 @@ mod determinism;
 mod interruption;
 mod layer_times;
 mod layers;
+mod made_up;
+mod models;
 mod normalization;
 mod training;

@@ -9,7 +9,9 @@
 //!
 //! Each element is one chain of fused multiply-adds in an order that depends on the layer's shape alone.
 
+#[cfg(target_arch = "x86_64")]
 mod tile;
+#[cfg(target_arch = "x86_64")]
 mod weight;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -23,6 +25,8 @@ pub(crate) struct Run {
     pub offset: u32,
     /// How many.
     pub len: u32,
+    /// Which source of the packed weights is the first.
+    pub first: u32,
 }
 
 /// What the sums start from.
@@ -43,7 +47,7 @@ pub(crate) struct Tile<'a> {
     pub runs: &'a [Run],
     /// Where pixel 0 of the tile begins.
     pub x: *const f32,
-    /// Weights: source by source, a whole tile's width each.
+    /// Weights: those of source 0; source by source, a whole tile's width each.
     pub w: *const f32,
     /// Output of pixel 0, first vector.
     pub y: *mut f32,

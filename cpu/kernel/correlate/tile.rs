@@ -32,9 +32,15 @@ pub(super) unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, cons
                 }
             }
         }
-        let mut w = t.w;
         for run in t.runs {
             let mut x = t.x.add(run.offset as usize);
+            let mut w = t.w.add(run.first as usize * VECTORS * S::LANES);
+            if PIXEL > 1 {
+                // What the next tile of the row sees of this run: a line for each pixel.
+                for r in 0..ROWS {
+                    S::prefetch(x.wrapping_add((ROWS + r) * PIXEL));
+                }
+            }
             for _ in 0..run.len {
                 let mut weights = [S::zero(); VECTORS];
                 for (v, weight) in weights.iter_mut().enumerate() {

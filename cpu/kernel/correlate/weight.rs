@@ -3,6 +3,9 @@
 use super::WeightTile;
 use crate::kernel::simd::Simd;
 
+/// Pixels that a prefetch runs ahead.
+const AHEAD: usize = 16;
+
 /// Computes a tile of `SOURCES` sources by `VECTORS` vectors; pixels lie `PIXEL` elements apart in the input.
 ///
 /// # Safety
@@ -34,6 +37,9 @@ pub(super) unsafe fn tile<S: Simd, const SOURCES: usize, const VECTORS: usize, c
                 let mut gradients = [S::zero(); VECTORS];
                 for (v, gradient) in gradients.iter_mut().enumerate() {
                     *gradient = S::load(dy.add(v * t.dy_vector));
+                }
+                if PIXEL > 1 {
+                    S::prefetch(sources[0].wrapping_add(place + AHEAD * PIXEL));
                 }
                 for (source, x) in sums.iter_mut().zip(sources) {
                     let value = S::splat(*x.add(place));

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use quadrille_core::layer::{Convolution, SubTask};
 
-use super::passes::Passes;
+use super::passes::{Pass, Passes};
 use super::weights::Packing;
 use crate::isa::Isa;
 use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
@@ -52,9 +52,10 @@ pub(super) struct Direction {
     /// Elements of a row, of a plane of the source as the kernels see it, and of its pixels.
     row_len: usize,
     pixel: usize,
-    /// Sources of each pass, and the chunks in which they are taken.
-    runs: Vec<Vec<Run>>,
-    chunks: Vec<Vec<Range<usize>>>,
+    /// Elements between the rows that neighbouring rows of places see.
+    place_len: usize,
+    /// The sources of each pass.
+    sources: Vec<Sources>,
     /// First column and number of columns of each register tile, for each pass.
     columns: Vec<Vec<(usize, usize)>>,
     /// The kernels by number of vectors, from 1.
@@ -100,12 +101,12 @@ impl Direction {
         let (strip, cut, images) = cut(&machine, &passes, &packing, setup, planes, pixel, pointwise);
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let runs = runs(&passes, strip.as_ref(), &packing, plane_len);
-        let width = TILE_VECTORS * packing.vector * size_of::<f32>();
-        let chunks = runs.iter().map(|runs| chunks(runs, machine.chunk_bytes / width)).collect();
+        let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
+        let sources = sources_of(&passes, strip.as_ref(), &packing, plane_len, most);
         let most = kernels[TILE_VECTORS - 1].tiles.len();
         let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most)).collect();
         let (source, target) = (setup.source, setup.target);
+        let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
         Some(Self {
             passes,
             packing,
@@ -114,8 +115,8 @@ impl Direction {
             strip,
             row_len,
             pixel,
-            runs,
-            chunks,
+            place_len,
+            sources,
             columns,
             kernels,
             cut,
@@ -182,10 +183,8 @@ impl Direction {
 
     fn fill_strips(&self, grain: &mut Grain<'_>, source: Span, work: &Work) {
         let Some(strip) = &self.strip else { return };
-        let [least, most] = self.passes.reach(0);
-        let first = (work.rows.start * self.passes.source_step[0]) as isize + least;
-        let rows =
-            work.rows.len().saturating_sub(1) * self.passes.source_step[0] + (most - least) as usize + 1;
+        let first = (work.rows.start * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
+        let rows = self.passes.strip(strip.planes, strip.pixel, work.rows.len()).rows;
         for (i, image) in work.images.clone().enumerate() {
             // SAFETY: only read in this task.
             let planes = unsafe { grain.memory.read(self.source_image(source, image, work.group)) };
@@ -197,8 +196,7 @@ impl Direction {
     fn origin(&self, grain: &Grain<'_>, source: Span, work: &Work, image: usize, row: usize) -> *const f32 {
         match &self.strip {
             Some(strip) => {
-                let first =
-                    image * strip.len() + (row - work.rows.start) * self.passes.source_step[0] * self.row_len;
+                let first = image * strip.len() + (row - work.rows.start) * self.place_len;
                 grain.scratch[first..].as_ptr()
             }
             None => {
@@ -220,21 +218,22 @@ impl Direction {
         // SAFETY: copied in the stage before, with a full tile for each tile.
         let bias = arrays.bias.map(|bias| unsafe { grain.memory.read(bias)[first_target..].as_ptr() });
         let plane = self.target.pixels * vector;
-        for (index, pass) in self.passes.passes.iter().enumerate() {
-            let runs = &self.runs[index];
-            for (at, chunk) in self.chunks[index].iter().enumerate() {
-                let start = match (at, bias) {
+        for (index, (pass, sources)) in self.passes.passes.iter().zip(&self.sources).enumerate() {
+            let rows = work.rows.start.max(pass.places[0].start)..work.rows.end.min(pass.places[0].end);
+            for chunk in 0..sources.chunks {
+                let start = match (chunk, bias) {
                     (0, Some(bias)) => Start::Bias(bias),
                     (0, None) => Start::Zero,
                     _ => Start::There,
                 };
-                let rows = work.rows.start.max(pass.places[0].start)..work.rows.end.min(pass.places[0].end);
                 for (i, image) in work.images.clone().enumerate() {
-                    let y = arrays
-                        .target
-                        .part(image * self.target.image_len()..(image + 1) * self.target.image_len());
-                    let y = grain.memory.pointer(y);
+                    let len = self.target.image_len();
+                    let y = grain.memory.pointer(arrays.target.part(image * len..(image + 1) * len));
                     for row in rows.clone() {
+                        let runs = sources.of_row(row, chunk);
+                        if runs.is_empty() && chunk > 0 {
+                            continue;
+                        }
                         let x = self.origin(grain, arrays.source, work, i, row);
                         let target_row = (row * pass.step[0]) as isize + pass.first[0];
                         for (column, count) in &self.columns[index] {
@@ -245,7 +244,7 @@ impl Direction {
                             // tiles of channels are the grain's own.
                             unsafe {
                                 let tile = Tile {
-                                    runs: &runs[chunk.clone()],
+                                    runs,
                                     x: x.add(column * self.pixel),
                                     w: packed.as_ptr(),
                                     y: y.add(first_target / vector * plane + target * vector),
@@ -258,9 +257,8 @@ impl Direction {
                         }
                     }
                 }
-                let sources: usize = runs[chunk.clone()].iter().map(|r| r.len as usize).sum();
-                packed = &packed[sources * vectors * vector..];
             }
+            packed = &packed[sources.count * vectors * vector..];
         }
     }
 }
@@ -293,27 +291,82 @@ pub(super) fn even_parts(range: &Range<usize>, most: usize) -> Vec<(usize, usize
     (0..parts).map(part).collect()
 }
 
-/// The sources of each pass in their packed order: block of channels, tap.
-fn runs(passes: &Passes, strip: Option<&Strip>, packing: &Packing, plane_len: usize) -> Vec<Vec<Run>> {
+/// The sources of a pass, in packed order and in chunks. Rows whose taps see padding leave those taps out.
+struct Sources {
+    /// How many.
+    count: usize,
+    chunks: usize,
+    /// The runs of each kind of row, chunk by chunk, and where each chunk begins and the last ends.
+    kinds: Vec<(Vec<Run>, Vec<usize>)>,
+    /// The kind of each row of places.
+    rows: Vec<usize>,
+}
+
+impl Sources {
+    /// What a row sees of a chunk.
+    fn of_row(&self, row: usize, chunk: usize) -> &[Run] {
+        let (runs, starts) = &self.kinds[self.rows[row]];
+        &runs[starts[chunk]..starts[chunk + 1]]
+    }
+}
+
+/// The sources of each pass: block of channels by block, tap by tap, cut into chunks of at most `most` sources.
+fn sources_of(
+    passes: &Passes,
+    strip: Option<&Strip>,
+    packing: &Packing,
+    plane_len: usize,
+    most: usize,
+) -> Vec<Sources> {
     let least = [0, 1].map(|a| passes.reach(a)[0]);
-    let run = |plane: usize, offset: [isize; 2]| {
-        let tap = [0, 1].map(|a| (offset[a] - least[a]) as usize);
-        let place = plane * plane_len + strip.map_or(0, |s| s.tap(tap[0], tap[1]));
-        let len = packing.source_block.min(packing.sources - plane * packing.source_block);
-        Run { offset: place as u32, len: len as u32 }
-    };
     let planes = packing.sources.div_ceil(packing.source_block);
-    let of = |pass: &super::passes::Pass| {
-        (0..planes).flat_map(|plane| pass.taps.iter().map(move |t| run(plane, t.offset))).collect()
+    let of = |pass: &Pass| {
+        let mut first = 0;
+        let mut runs = Vec::new();
+        for plane in 0..planes {
+            for tap in &pass.taps {
+                let seen = [0, 1].map(|a| (tap.offset[a] - least[a]) as usize);
+                let offset = plane * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
+                let len = packing.source_block.min(packing.sources - plane * packing.source_block);
+                runs.push((
+                    Run { offset: offset as u32, len: len as u32, first: first as u32 },
+                    tap.offset[0],
+                ));
+                first += len;
+            }
+        }
+        let chunks = chunks(&runs, most);
+        let mut seen_by: Vec<Vec<bool>> = Vec::new();
+        let mut kinds = Vec::new();
+        let rows = (0..passes.places[0]).map(|row| {
+            let at = (row * passes.source_step[0]) as isize;
+            let inside = |tap: isize| (0..passes.source[0] as isize).contains(&(at + tap));
+            let seen: Vec<bool> = pass.taps.iter().map(|t| inside(t.offset[0])).collect();
+            let known = seen_by.iter().position(|other| *other == seen);
+            known.unwrap_or_else(|| {
+                let mut starts = vec![0];
+                let mut visible: Vec<Run> = Vec::new();
+                for chunk in &chunks {
+                    visible
+                        .extend(runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(r, _)| *r));
+                    starts.push(visible.len());
+                }
+                kinds.push((visible, starts));
+                seen_by.push(seen);
+                kinds.len() - 1
+            })
+        });
+        let rows = rows.collect();
+        Sources { count: first, chunks: chunks.len(), kinds, rows }
     };
     passes.passes.iter().map(of).collect()
 }
 
 /// Cuts runs into chunks of at most `most` sources, but at least one run; always one chunk, even of no run.
-fn chunks(runs: &[Run], most: usize) -> Vec<Range<usize>> {
+fn chunks(runs: &[(Run, isize)], most: usize) -> Vec<Range<usize>> {
     let mut chunks: Vec<Range<usize>> = Vec::new();
     let (mut start, mut sources) = (0, 0);
-    for (i, run) in runs.iter().enumerate() {
+    for (i, (run, _)) in runs.iter().enumerate() {
         if sources > 0 && sources + run.len as usize > most {
             chunks.push(start..i);
             (start, sources) = (i, 0);
@@ -324,8 +377,8 @@ fn chunks(runs: &[Run], most: usize) -> Vec<Range<usize>> {
     chunks
 }
 
-/// Cuts a direction into grains: as many images at once as strips fit, fewer where that leaves too few grains; where
-/// the weights outweigh the source, tiles of channels are shared out first, so that fewer threads read all weights.
+/// Cuts a direction into grains: as many rows and images at once as strips fit, so that each reading of the weights
+/// serves many pixels; where that leaves too few grains, the tiles of channels are shared out, then rows.
 fn cut(
     machine: &Machine,
     passes: &Passes,
@@ -336,37 +389,19 @@ fn cut(
     pointwise: bool,
 ) -> (Option<Strip>, Cut, usize) {
     let (images, places) = (setup.source.images, passes.places[0]);
-    let [least, most] = passes.reach(0);
-    let [left, right] = passes.reach(1);
-    let (step, tall) = (passes.source_step, (most - least) as usize);
-    let columns = passes.places[1].saturating_sub(1) * step[1] + (right - left) as usize + 1;
-    let phase_len = columns.div_ceil(step[1]);
-    let row_bytes = planes * step[1] * phase_len * pixel * size_of::<f32>();
-    let rows_of = |places: usize| places.saturating_sub(1) * step[0] + tall + 1;
-    let fitting = (machine.strip_bytes / row_bytes.max(1)).saturating_sub(tall + 1) / step[0] + 1;
-    let mut rows = places.div_ceil(fitting.max(1)).clamp(1, places.max(1));
+    let bytes = |places: usize| passes.strip(planes, pixel, places).len() * size_of::<f32>();
+    let fitting = (1..=places).rev().find(|p| bytes(*p) <= machine.strip_bytes).unwrap_or(1);
+    let mut rows = places.div_ceil(fitting).max(1);
     let wanted = machine.grains(setup.flops, machine.task_grains);
-    let groups = packing.groups;
-    let heavy = packing.len() > setup.source.len();
-    let mut tiles = if heavy { packing.tiles().min(wanted) } else { 1 };
-    let image_bytes = row_bytes * rows_of(places.div_ceil(rows));
-    let together = if rows > 1 { 1 } else { (machine.strip_bytes / image_bytes.max(1)).clamp(1, images) };
-    let together = together.min((images * groups * tiles).div_ceil(wanted)).max(1);
+    let (groups, most_tiles) = (packing.groups, packing.tiles());
+    let image_bytes = bytes(places.div_ceil(rows));
+    let fit = if rows > 1 { 1 } else { machine.strip_bytes / image_bytes.max(1) };
+    let together = fit.min(images * groups * rows * most_tiles / wanted).clamp(1, images);
     let image_parts = images.div_ceil(together);
-    let missing = |done: usize| wanted.div_ceil(done.max(1));
-    if !heavy {
-        tiles = missing(groups * image_parts * rows).min(packing.tiles());
-    }
+    let missing = |done: usize| wanted.div_ceil(done);
+    let tiles = missing(groups * image_parts * rows).min(most_tiles);
     rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
-    let strip = Strip {
-        pixel,
-        planes,
-        rows: rows_of(places.div_ceil(rows)),
-        phases: step[1],
-        phase_len,
-        first_column: left,
-        source: passes.source,
-    };
+    let strip = passes.strip(planes, pixel, places.div_ceil(rows));
     let cut = Cut { images: image_parts, rows, tiles, groups };
     ((!pointwise).then_some(strip), cut, images.div_ceil(image_parts))
 }

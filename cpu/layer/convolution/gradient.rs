@@ -29,8 +29,12 @@ pub(super) struct WeightGradient {
     pixel: usize,
     /// Place of each source, in packed order.
     offsets: Vec<u32>,
-    /// Blocks of pixels: first row and rows; first column and columns.
-    rows: Vec<(usize, usize)>,
+    /// Rows of the target that see each tile of sources inside the image.
+    visible: Vec<Range<usize>>,
+    /// Bands of rows that are copied into a strip at once: first row and rows.
+    bands: Vec<(usize, usize)>,
+    /// Most rows of a block of pixels, and first and number of its columns.
+    block_rows: usize,
     columns: Vec<(usize, usize)>,
     kernels: Vec<Kernels>,
     image_parts: usize,
@@ -61,13 +65,25 @@ impl WeightGradient {
             passes: Packing::taps(&passes),
         };
         let [height, width] = passes.target;
-        let rows = even_parts(&(0..height), (machine.gradient_pixels / width).max(1));
         let columns = even_parts(&(0..width), machine.gradient_pixels);
         let planes = sources.div_ceil(pixel);
-        let strip = (!pointwise).then(|| strip(&passes, planes, pixel, rows.first().map_or(1, |r| r.1)));
+        let bytes = |rows: usize| passes.strip(planes, pixel, rows).len() * size_of::<f32>();
+        let fitting = (1..=height).rev().find(|rows| bytes(*rows) <= machine.strip_bytes).unwrap_or(1);
+        let bands = even_parts(&(0..height), fitting);
+        let tallest = bands.first().map_or(1, |band| band.1);
+        let most = (machine.gradient_pixels / width).max(1);
+        let block_rows = tallest.div_ceil(tallest.div_ceil(most));
+        let strip = (!pointwise).then(|| passes.strip(planes, pixel, tallest));
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let offsets = offsets(&passes, strip.as_ref(), &packing, plane_len);
+        let (offsets, rows_of) = offsets(&passes, strip.as_ref(), &packing, plane_len);
+        let visible = rows_of
+            .chunks(kernels[0].weights.len())
+            .map(|rows| {
+                let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
+                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
+            })
+            .collect();
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = packing.tiles().min(wanted);
         let images = setup.source.images;
@@ -84,7 +100,9 @@ impl WeightGradient {
             row_len,
             pixel,
             offsets,
-            rows,
+            visible,
+            bands,
+            block_rows,
             columns,
             kernels,
             image_parts,
@@ -126,22 +144,26 @@ impl WeightGradient {
         let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
         let mut add = false;
         for image in share(self.source.images, image_part, self.image_parts) {
-            for rows in &self.rows {
-                let x = self.block(grain, source, image, group, rows);
-                for tile in tiles.clone() {
-                    let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
-                    let dy = self.gradient(grain, gradient, image, group, tile);
-                    for (i, columns) in self.columns.iter().enumerate() {
-                        self.add_block(tile, Block { x, dy, dw, rows, columns, add: add || i > 0 });
+            for band in &self.bands {
+                let x = self.band(grain, source, image, group, band);
+                for first in (band.0..band.0 + band.1).step_by(self.block_rows) {
+                    let rows = first..(first + self.block_rows).min(band.0 + band.1);
+                    for tile in tiles.clone() {
+                        let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
+                        let dy = self.gradient(grain, gradient, image, group, tile);
+                        for (i, columns) in self.columns.iter().enumerate() {
+                            let (add, rows) = (add || i > 0, rows.clone());
+                            self.add_block(tile, Block { x, band: band.0, dy, dw, rows, columns, add });
+                        }
                     }
+                    add = true;
                 }
-                add = true;
             }
         }
     }
 
-    /// Where the source of the block's rows begins, copied into a strip if taps need it.
-    fn block(
+    /// Where the source of a band of rows begins, copied into a strip if taps need it.
+    fn band(
         &self,
         grain: &mut Grain<'_>,
         source: Span,
@@ -152,10 +174,9 @@ impl WeightGradient {
         // SAFETY: only read in this task.
         let planes = unsafe { grain.memory.read(self.source_image(source, image, group)) };
         let Some(strip) = &self.strip else { return planes[rows.0 * self.row_len..].as_ptr() };
-        let [least, most] = self.passes.reach(0);
-        let step = self.passes.source_step[0];
-        let tall = (rows.1 - 1) * step + (most - least) as usize + 1;
-        strip.fill(planes, (rows.0 * step) as isize + least, tall, grain.scratch);
+        let first = (rows.0 * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
+        let tall = self.passes.strip(strip.planes, strip.pixel, rows.1).rows;
+        strip.fill(planes, first, tall, grain.scratch);
         grain.scratch.as_ptr()
     }
 
@@ -179,18 +200,21 @@ impl WeightGradient {
         let weights = self.kernels[vectors - 1].weights;
         let dy_row = self.passes.target[1] * vector;
         let mut dw = block.dw;
-        for offsets in self.offsets.chunks(weights.len()) {
+        for (offsets, visible) in self.offsets.chunks(weights.len()).zip(&self.visible) {
+            let first = visible.start.clamp(block.rows.start, block.rows.end);
+            let rows = visible.end.clamp(first, block.rows.end) - first;
+            let x_row = self.passes.source_step[0] / self.passes.lattice(0) * self.row_len;
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
             // source; the sums are the grain's own, a tile's width for each source.
             unsafe {
                 let tile = WeightTile {
                     offsets,
-                    x: block.x.add(block.columns.0 * self.pixel),
-                    x_row: self.passes.source_step[0] * self.row_len,
-                    dy: block.dy.add(block.rows.0 * dy_row + block.columns.0 * vector),
+                    x: block.x.add((first - block.band) * x_row + block.columns.0 * self.pixel),
+                    x_row,
+                    dy: block.dy.add(first * dy_row + block.columns.0 * vector),
                     dy_row,
                     dy_vector: self.target.pixels * vector,
-                    pixels: [block.rows.1, block.columns.1],
+                    pixels: [rows, block.columns.1],
                     dw,
                     dw_source: vectors * vector,
                     add: block.add,
@@ -201,52 +225,48 @@ impl WeightGradient {
         }
     }
 
-    /// Adds the sums of the grain's tile in the order of the images, in Caffe's order of weights.
+    /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
     pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
         let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
         let place = self.packing.tile(group, tile);
-        // SAFETY: grains have tiles of their own, whose targets' weights lie together.
-        let gradient = unsafe { grain.memory.write(weight_grad.part(self.packing.rows(group, tile))) };
-        for part in 0..self.image_parts {
+        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
+        // before.
+        let (gradient, sums) = unsafe {
+            let rows = self.packing.rows(group, tile);
+            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+        };
+        for part in 1..self.image_parts {
             let start = part * self.packing.len();
-            // SAFETY: summed up in the stage before.
-            let sums = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            self.packing.unpack(sums, tile, part > 0, gradient);
+            // SAFETY: as above; another part than the first.
+            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
+            sums.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
         }
+        self.packing.unpack(sums, tile, gradient);
     }
 }
 
 /// A block of pixels for one tile.
 struct Block<'a> {
+    /// Where the band's first row sees its source.
     x: *const f32,
+    band: usize,
     dy: *const f32,
     dw: *mut f32,
-    rows: &'a (usize, usize),
+    rows: Range<usize>,
     columns: &'a (usize, usize),
     add: bool,
 }
 
-/// The strip of a block of `rows` rows.
-fn strip(passes: &Passes, planes: usize, pixel: usize, rows: usize) -> Strip {
-    let [least, most] = passes.reach(0);
-    let [left, right] = passes.reach(1);
-    let step = passes.source_step;
-    let columns = (passes.places[1] - 1) * step[1] + (right - left) as usize + 1;
-    Strip {
-        pixel,
-        planes,
-        rows: (rows - 1) * step[0] + (most - least) as usize + 1,
-        phases: step[1],
-        phase_len: columns.div_ceil(step[1]),
-        first_column: left,
-        source: passes.source,
-    }
-}
-
-/// The place of every source: block of channels, tap, channel.
-fn offsets(passes: &Passes, strip: Option<&Strip>, packing: &Packing, plane_len: usize) -> Vec<u32> {
+/// The place of every source (block of channels, tap, channel) and the rows of the target that see it inside the image.
+fn offsets(
+    passes: &Passes,
+    strip: Option<&Strip>,
+    packing: &Packing,
+    plane_len: usize,
+) -> (Vec<u32>, Vec<Range<usize>>) {
     let least = [0, 1].map(|a| passes.reach(a)[0]);
-    let mut offsets = Vec::new();
+    let (mut offsets, mut rows) = (Vec::new(), Vec::new());
+    let step = passes.source_step[0] as isize;
     for first in (0..packing.sources).step_by(packing.source_block) {
         let channels: Range<usize> = 0..packing.source_block.min(packing.sources - first);
         for tap in passes.passes.iter().flat_map(|p| &p.taps) {
@@ -254,7 +274,11 @@ fn offsets(passes: &Passes, strip: Option<&Strip>, packing: &Packing, plane_len:
             let place =
                 first / packing.source_block * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
             offsets.extend(channels.clone().map(|c| (place + c) as u32));
+            let above = (-tap.offset[0]).max(0).unsigned_abs().div_ceil(step as usize);
+            let below = (passes.source[0] as isize - tap.offset[0]).max(0).unsigned_abs();
+            let end = below.div_ceil(step as usize).min(passes.target[0]);
+            rows.extend(channels.clone().map(|_| above.min(end)..end));
         }
     }
-    offsets
+    (offsets, rows)
 }

@@ -5,6 +5,7 @@ mod gradient;
 mod im2col;
 mod passes;
 mod weights;
+mod winograd;
 
 pub(super) use im2col::build as im2col;
 
@@ -13,6 +14,7 @@ use quadrille_core::net::{LayerId, Net};
 
 use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
 use self::gradient::WeightGradient;
+use self::winograd::Winograd;
 use super::{Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::Isa;
 use crate::layout::Arrangement;
@@ -42,9 +44,53 @@ fn fits(net: &Net, id: LayerId, isa: Isa, blocked: bool) -> bool {
         && net.bottom_shapes(id)[0].per_image() < (1 << 28)
 }
 
+/// How a direction is computed.
+enum Way {
+    Direct(Direction),
+    Winograd(Winograd),
+}
+
+impl Way {
+    fn packed_len(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.packing.len(),
+            Self::Winograd(w) => w.packed_len(),
+        }
+    }
+
+    /// Packing of the weights, then the computation.
+    fn stages(&self) -> Stages {
+        match self {
+            Self::Direct(d) => Stages::one(d.packing_grains()).then(d.grains()),
+            Self::Winograd(w) => Stages::one(w.packing_grains()).then(w.grains()),
+        }
+    }
+
+    fn scratch(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.scratch(),
+            Self::Winograd(w) => w.scratch(),
+        }
+    }
+
+    fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
+        match self {
+            Self::Direct(d) => d.pack(grain, weights, packed),
+            Self::Winograd(w) => w.pack(grain, weights, packed),
+        }
+    }
+
+    fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
+        match self {
+            Self::Direct(d) => d.run(grain, arrays),
+            Self::Winograd(w) => w.run(grain, arrays),
+        }
+    }
+}
+
 struct Tiles {
-    forward: Direction,
-    activation: Option<Direction>,
+    forward: Way,
+    activation: Option<Way>,
     weight: Option<WeightGradient>,
     bottom: Span,
     top: Span,
@@ -62,7 +108,29 @@ struct Tiles {
     partials: Span,
 }
 
+/// Whether Winograd's transforms pay: 3×3 taps at stride 1, between enough channels.
+pub(super) fn fits_winograd(net: &Net, id: LayerId, isa: Isa) -> bool {
+    let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
+    let fewest = Machine::of(isa).winograd_channels;
+    let enough = |channels: usize| channels / layer.group >= fewest;
+    layer.kernel == [3; 2]
+        && layer.stride == [1; 2]
+        && layer.dilation == [1; 2]
+        && layer.pad.iter().all(|p| *p <= 2)
+        && enough(layer.num_output)
+        && enough(net.bottom_shapes(id)[0].dim(1))
+        && fits(net, id, isa, true)
+}
+
 pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    build(binder, |setup| Direction::new(setup).map(Way::Direct))
+}
+
+pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    build(binder, |setup| Winograd::new(setup).map(Way::Winograd))
+}
+
+fn build(binder: &mut Binder<'_>, way: impl Fn(&Setup<'_>) -> Option<Way>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Convolution(layer) = &binder.layer().layer else { return None };
     let (net, id) = (binder.net, binder.id);
     let (input, output) = (binder.arrangement(Operand::Bottom(0))?, binder.arrangement(Operand::Top(0))?);
@@ -77,10 +145,10 @@ pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         output: extents(net.top_shapes(id).swap_remove(0)),
         flops: net.flops(id, SubTask::Forward),
     };
-    let forward = Direction::new(&setup(SubTask::Forward, input, output))?;
+    let forward = way(&setup(SubTask::Forward, input, output))?;
     let has = |sub| net.accesses(id, sub).is_some();
     let activation = match has(SubTask::GradActivation) {
-        true => Some(Direction::new(&setup(SubTask::GradActivation, output, input))?),
+        true => Some(way(&setup(SubTask::GradActivation, output, input))?),
         false => None,
     };
     let weight = match has(SubTask::GradWeight) {
@@ -90,10 +158,10 @@ pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let padded = padded_outputs(layer, output.layout.block);
     let bias = binder.span(Operand::Param(1));
     Some(Box::new(Tiles {
-        packed: binder.workspace(SubTask::Forward, forward.packing.len()),
+        packed: binder.workspace(SubTask::Forward, forward.packed_len()),
         packed_bias: bias.map(|_| binder.workspace(SubTask::Forward, padded)),
         packed_back: {
-            let len = activation.as_ref().map_or(0, |a| a.packing.len());
+            let len = activation.as_ref().map_or(0, Way::packed_len);
             binder.workspace(SubTask::GradActivation, len)
         },
         partials: binder.workspace(SubTask::GradWeight, weight.as_ref().map_or(0, |w| w.partials())),
@@ -132,17 +200,15 @@ impl Tiles {
 impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
         match (sub, &self.activation, &self.weight) {
-            (SubTask::Forward, _, _) => {
-                Stages::one(self.forward.packing_grains()).then(self.forward.grains())
-            }
-            (SubTask::GradActivation, Some(a), _) => Stages::one(a.packing_grains()).then(a.grains()),
+            (SubTask::Forward, _, _) => self.forward.stages(),
+            (SubTask::GradActivation, Some(a), _) => a.stages(),
             (SubTask::GradWeight, _, Some(w)) => Stages::one(w.grains()).then(w.unpacking_grains()),
             _ => Stages::one(self.outputs.channels.div_ceil(self.outputs.layout.block)),
         }
     }
 
     fn scratch(&self) -> usize {
-        let activation = self.activation.as_ref().map_or(0, Direction::scratch);
+        let activation = self.activation.as_ref().map_or(0, Way::scratch);
         let weight = self.weight.as_ref().map_or(0, WeightGradient::scratch);
         self.forward.scratch().max(activation).max(weight)
     }

@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use quadrille_core::layer::Convolution;
 
+use crate::kernel::strip::Strip;
+
 /// A tap of the kernel in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tap {
@@ -92,6 +94,40 @@ impl Passes {
     pub fn reach(&self, axis: usize) -> [isize; 2] {
         let offsets = || self.passes.iter().flat_map(|p| &p.taps).map(|t| t.offset[axis]);
         [offsets().min().unwrap_or(0), offsets().max().unwrap_or(0)]
+    }
+
+    /// The largest step along an axis that leaves out nothing that some place's taps see.
+    pub fn lattice(&self, axis: usize) -> usize {
+        let gcd = |mut a: usize, mut b: usize| {
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            a
+        };
+        let [least, _] = self.reach(axis);
+        let offsets = self.passes.iter().flat_map(|p| &p.taps).map(|t| (t.offset[axis] - least) as usize);
+        offsets.fold(self.source_step[axis], gcd)
+    }
+
+    /// The strip of `places` rows of places, for `planes` planes of pixels of `pixel` elements.
+    pub fn strip(&self, planes: usize, pixel: usize, places: usize) -> Strip {
+        let [least, most] = self.reach(0);
+        let [left, right] = self.reach(1);
+        let step = [self.lattice(0), self.lattice(1)];
+        let span = |places: usize, a: usize, reach: isize| {
+            (places.saturating_sub(1) * self.source_step[a] + reach as usize) / step[a] + 1
+        };
+        let phases = self.source_step[1] / step[1];
+        Strip {
+            pixel,
+            planes,
+            rows: span(places, 0, most - least),
+            step,
+            phases,
+            phase_len: span(self.places[1], 1, right - left).div_ceil(phases),
+            first_column: left,
+            source: self.source,
+        }
     }
 
     /// Whether each target pixel sees the source pixel at its own place and nothing else.

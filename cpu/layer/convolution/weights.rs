@@ -97,21 +97,24 @@ impl Packing {
         if first + width > self.targets {
             packed.fill(0.0);
         }
+        let lanes = width.min(self.targets - first);
         for block in self.blocks() {
-            for lane in 0..width.min(self.targets - first) {
-                for (i, source) in block.sources.clone().enumerate() {
-                    let from = &weights[self.place(group, first + lane, source)..][..self.kernel()];
-                    for (t, tap) in block.taps.iter().enumerate() {
-                        packed[(block.depth + t * block.sources.len() + i) * width + lane] = from[*tap];
-                    }
+            let (kernel, sources) = (self.kernel(), block.sources.len());
+            // In the order in which the weights lie: a step across them may fall on the same sets of the cache each time.
+            let (outer, inner) = if self.targets_are_outputs { (lanes, sources) } else { (sources, lanes) };
+            for (o, n) in (0..outer).flat_map(|o| (0..inner).map(move |n| (o, n))) {
+                let (lane, i) = if self.targets_are_outputs { (o, n) } else { (n, o) };
+                let from = &weights[self.place(group, first + lane, block.sources.start + i)..][..kernel];
+                for (t, tap) in block.taps.iter().enumerate() {
+                    packed[(block.depth + t * sources + i) * width + lane] = from[*tap];
                 }
             }
         }
     }
 
     /// Writes one packed tile of ∇W into the rows of `gradient` that belong to its targets: `gradient` begins at the
-    /// first of them. `add` adds instead.
-    pub fn unpack(&self, packed: &[f32], tile: usize, add: bool, gradient: &mut [f32]) {
+    /// first of them.
+    pub fn unpack(&self, packed: &[f32], tile: usize, gradient: &mut [f32]) {
         let width = self.vectors(tile) * self.vector;
         let first = tile * self.tile_vectors * self.vector;
         let base = self.place(0, first, 0);
@@ -120,12 +123,7 @@ impl Packing {
                 for (i, source) in block.sources.clone().enumerate() {
                     let to = &mut gradient[self.place(0, first + lane, source) - base..][..self.kernel()];
                     for (t, tap) in block.taps.iter().enumerate() {
-                        let value = packed[(block.depth + t * block.sources.len() + i) * width + lane];
-                        if add {
-                            to[*tap] += value;
-                        } else {
-                            to[*tap] = value;
-                        }
+                        to[*tap] = packed[(block.depth + t * block.sources.len() + i) * width + lane];
                     }
                 }
             }

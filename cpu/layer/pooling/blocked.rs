@@ -8,7 +8,8 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::along;
 use crate::isa::Isa;
-use crate::kernel::vectorised::{Vectorised, on};
+use crate::kernel::simd::Simd;
+use crate::kernel::vectorised::{Explicit, with_vectors};
 use crate::layer::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
@@ -25,7 +26,6 @@ pub(in crate::layer) fn fits(net: &Net, id: LayerId, isa: Isa) -> bool {
 
 struct Blocked {
     isa: Isa,
-    block: usize,
     method: PoolMethod,
     /// Blocks of channels, over all images.
     planes: usize,
@@ -56,7 +56,6 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
     let grains = binder.stream_grains(input.len()).min(planes);
     Some(Box::new(Blocked {
         isa: binder.isa,
-        block: input.layout.block,
         method: pooling.method,
         planes,
         input: input.len() / planes,
@@ -73,16 +72,16 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
     }))
 }
 
-/// The windows of a plane.
-#[derive(Clone, Copy)]
-struct Windows<'a> {
+/// The windows of a plane: a block of channels of an image.
+struct Plane<'a> {
+    method: PoolMethod,
     rows: &'a [Window],
     columns: &'a [Window],
     /// Pixels of a row of the input.
     width: usize,
 }
 
-impl Windows<'_> {
+impl Plane<'_> {
     /// Calls `each(output pixel, rows, columns)` for every window.
     #[inline(always)]
     fn each(&self, mut each: impl FnMut(usize, &Window, &Window)) {
@@ -95,172 +94,110 @@ impl Windows<'_> {
         }
     }
 
-    /// Calls `each(input pixel)` for every tap of a window.
+    /// The pixels behind the last that a window can see, and the windows.
+    fn extents(&self) -> (usize, usize) {
+        let last = |windows: &[Window]| windows.iter().map(|w| w.end).max().unwrap_or(0);
+        let rows = last(self.rows).saturating_sub(1) * self.width;
+        (rows + last(self.columns), self.rows.len() * self.columns.len())
+    }
+}
+
+struct Forward<'a> {
+    plane: Plane<'a>,
+    x: &'a [f32],
+    y: &'a mut [f32],
+    taps: Option<&'a mut [u8]>,
+}
+
+impl Explicit for Forward<'_> {
     #[inline(always)]
-    fn taps(&self, rows: &Window, columns: &Window, mut each: impl FnMut(usize)) {
-        for row in rows.start..rows.end {
-            for column in columns.start..columns.end {
-                each(row * self.width + column);
+    unsafe fn run<S: Simd>(self) {
+        let Self { plane, x, y, taps } = self;
+        let (pixels, windows) = plane.extents();
+        assert!(x.len() >= pixels * S::LANES && y.len() >= windows * S::LANES, "a plane is too short");
+        assert!(taps.as_ref().is_none_or(|t| t.len() >= windows * S::LANES), "too few taps");
+        let (x, y) = (x.as_ptr(), y.as_mut_ptr());
+        // SAFETY: the CPU has the instruction set by contract; windows see pixels of the plane, as asserted.
+        unsafe {
+            match (plane.method, taps) {
+                (PoolMethod::Max, Some(taps)) => plane.each(|at, rows, columns| {
+                    // The first value stands until a greater one comes, as in the oracle.
+                    let mut best = S::load(x.add((rows.start * plane.width + columns.start) * S::LANES));
+                    let (mut from, mut tap) = (S::zero(), S::zero());
+                    for row in rows.start..rows.end {
+                        for column in columns.start..columns.end {
+                            let value = S::load(x.add((row * plane.width + column) * S::LANES));
+                            (best, from) = S::greater(value, best, tap, from);
+                            tap = S::add(tap, S::splat(1.0));
+                        }
+                    }
+                    S::store(y.add(at * S::LANES), best);
+                    S::store_bytes(taps[at * S::LANES..].as_mut_ptr(), from);
+                }),
+                _ => plane.each(|at, rows, columns| {
+                    let mut sum = S::zero();
+                    for row in rows.start..rows.end {
+                        for column in columns.start..columns.end {
+                            sum = S::add(sum, S::load(x.add((row * plane.width + column) * S::LANES)));
+                        }
+                    }
+                    let counted = S::splat((rows.counted * columns.counted) as f32);
+                    S::store(y.add(at * S::LANES), S::divide(sum, counted));
+                }),
             }
         }
     }
 }
 
-/// The maxima of a plane and their taps.
-struct Maximum<'a, const BLOCK: usize> {
-    windows: Windows<'a>,
-    x: &'a [[f32; BLOCK]],
-    y: &'a mut [[f32; BLOCK]],
-    taps: &'a mut [[u8; BLOCK]],
+struct Backward<'a> {
+    plane: Plane<'a>,
+    dy: &'a [f32],
+    dx: &'a mut [f32],
+    taps: Option<&'a [u8]>,
 }
 
-impl<const BLOCK: usize> Vectorised for Maximum<'_, BLOCK> {
+impl Explicit for Backward<'_> {
     #[inline(always)]
-    fn run(self) {
-        let Self { windows, x, y, taps } = self;
-        windows.each(|at, rows, columns| {
-            // The first value stands until a greater one comes, as in the oracle.
-            let mut best = x[rows.start * windows.width + columns.start];
-            let (mut from, mut tap) = ([0i32; BLOCK], 0i32);
-            windows.taps(rows, columns, |pixel| {
-                let values = &x[pixel];
-                for lane in 0..BLOCK {
-                    let greater = values[lane] > best[lane];
-                    best[lane] = if greater { values[lane] } else { best[lane] };
-                    from[lane] = if greater { tap } else { from[lane] };
-                }
-                tap += 1;
-            });
-            y[at] = best;
-            taps[at] = from.map(|tap| tap as u8);
-        });
-    }
-}
-
-/// The gradients of a plane's maxima go to where they came from.
-struct MaximumBack<'a, const BLOCK: usize> {
-    windows: Windows<'a>,
-    dy: &'a [[f32; BLOCK]],
-    taps: &'a [[u8; BLOCK]],
-    dx: &'a mut [[f32; BLOCK]],
-}
-
-impl<const BLOCK: usize> Vectorised for MaximumBack<'_, BLOCK> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { windows, dy, taps, dx } = self;
-        dx.fill([0.0; BLOCK]);
-        windows.each(|at, rows, columns| {
-            let (gradients, from) = (&dy[at], taps[at].map(i32::from));
-            let mut tap = 0i32;
-            windows.taps(rows, columns, |pixel| {
-                let sums = &mut dx[pixel];
-                for lane in 0..BLOCK {
-                    sums[lane] += if from[lane] == tap { gradients[lane] } else { 0.0 };
-                }
-                tap += 1;
-            });
-        });
-    }
-}
-
-/// The means of a plane.
-struct Average<'a, const BLOCK: usize> {
-    windows: Windows<'a>,
-    x: &'a [[f32; BLOCK]],
-    y: &'a mut [[f32; BLOCK]],
-}
-
-impl<const BLOCK: usize> Vectorised for Average<'_, BLOCK> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { windows, x, y } = self;
-        windows.each(|at, rows, columns| {
-            let mut sums = [0.0f32; BLOCK];
-            windows.taps(rows, columns, |pixel| {
-                for lane in 0..BLOCK {
-                    sums[lane] += x[pixel][lane];
-                }
-            });
-            let counted = (rows.counted * columns.counted) as f32;
-            y[at] = sums.map(|sum| sum / counted);
-        });
-    }
-}
-
-/// The gradients of a plane's means are shared out.
-struct AverageBack<'a, const BLOCK: usize> {
-    windows: Windows<'a>,
-    dy: &'a [[f32; BLOCK]],
-    dx: &'a mut [[f32; BLOCK]],
-}
-
-impl<const BLOCK: usize> Vectorised for AverageBack<'_, BLOCK> {
-    #[inline(always)]
-    fn run(self) {
-        let Self { windows, dy, dx } = self;
-        dx.fill([0.0; BLOCK]);
-        windows.each(|at, rows, columns| {
-            let counted = (rows.counted * columns.counted) as f32;
-            let shares = dy[at].map(|gradient| gradient / counted);
-            windows.taps(rows, columns, |pixel| {
-                for lane in 0..BLOCK {
-                    dx[pixel][lane] += shares[lane];
-                }
-            });
-        });
+    unsafe fn run<S: Simd>(self) {
+        let Self { plane, dy, dx, taps } = self;
+        let (pixels, windows) = plane.extents();
+        assert!(dx.len() >= pixels * S::LANES && dy.len() >= windows * S::LANES, "a plane is too short");
+        assert!(taps.as_ref().is_none_or(|t| t.len() >= windows * S::LANES), "too few taps");
+        dx.fill(0.0);
+        let (dy, dx) = (dy.as_ptr(), dx.as_mut_ptr());
+        // SAFETY: the CPU has the instruction set by contract; windows see pixels of the plane, as asserted.
+        unsafe {
+            match (plane.method, taps) {
+                (PoolMethod::Max, Some(taps)) => plane.each(|at, rows, columns| {
+                    let gradient = S::load(dy.add(at * S::LANES));
+                    let from = S::load_bytes(taps[at * S::LANES..].as_ptr());
+                    let mut tap = S::zero();
+                    for row in rows.start..rows.end {
+                        for column in columns.start..columns.end {
+                            let to = dx.add((row * plane.width + column) * S::LANES);
+                            S::store(to, S::add(S::load(to), S::where_equal(from, tap, gradient)));
+                            tap = S::add(tap, S::splat(1.0));
+                        }
+                    }
+                }),
+                _ => plane.each(|at, rows, columns| {
+                    let counted = S::splat((rows.counted * columns.counted) as f32);
+                    let share = S::divide(S::load(dy.add(at * S::LANES)), counted);
+                    for row in rows.start..rows.end {
+                        for column in columns.start..columns.end {
+                            let to = dx.add((row * plane.width + column) * S::LANES);
+                            S::store(to, S::add(S::load(to), share));
+                        }
+                    }
+                }),
+            }
+        }
     }
 }
 
 impl Blocked {
-    fn windows(&self) -> Windows<'_> {
-        Windows { rows: &self.rows, columns: &self.columns, width: self.width }
-    }
-
-    fn forward_blocks<const BLOCK: usize>(&self, grain: &Grain<'_>) {
-        let (input, output) = (self.input, self.output);
-        for plane in grain.share(self.planes) {
-            let (from, to) = (plane * input..(plane + 1) * input, plane * output..(plane + 1) * output);
-            // SAFETY: grains have planes of their own.
-            let (x, y, taps) = unsafe {
-                (
-                    grain.memory.read(self.bottom.part(from)),
-                    grain.memory.write(self.top.part(to.clone())),
-                    self.taps.map(|taps| grain.memory.write_bytes(taps, to)),
-                )
-            };
-            let (x, y, windows) = (x.as_chunks().0, y.as_chunks_mut().0, self.windows());
-            match (self.method, taps) {
-                (PoolMethod::Max, Some(taps)) => {
-                    let taps = taps.as_chunks_mut().0;
-                    on(self.isa, Maximum::<BLOCK> { windows, x, y, taps });
-                }
-                _ => on(self.isa, Average::<BLOCK> { windows, x, y }),
-            }
-        }
-    }
-
-    fn backward_blocks<const BLOCK: usize>(&self, grain: &Grain<'_>) {
-        let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
-        let (input, output) = (self.input, self.output);
-        for plane in grain.share(self.planes) {
-            let (to, from) = (plane * input..(plane + 1) * input, plane * output..(plane + 1) * output);
-            // SAFETY: grains have planes of their own.
-            let (dx, dy, taps) = unsafe {
-                (
-                    grain.memory.write(bottom_grad.part(to)),
-                    grain.memory.read(top_grad.part(from.clone())),
-                    self.taps.map(|taps| grain.memory.read_bytes(taps, from)),
-                )
-            };
-            let (dx, dy, windows) = (dx.as_chunks_mut().0, dy.as_chunks().0, self.windows());
-            match (self.method, taps) {
-                (PoolMethod::Max, Some(taps)) => {
-                    on(self.isa, MaximumBack::<BLOCK> { windows, dy, taps: taps.as_chunks().0, dx });
-                }
-                _ => on(self.isa, AverageBack::<BLOCK> { windows, dy, dx }),
-            }
-        }
+    fn plane(&self) -> Plane<'_> {
+        Plane { method: self.method, rows: &self.rows, columns: &self.columns, width: self.width }
     }
 }
 
@@ -270,16 +207,35 @@ impl LayerKernel for Blocked {
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
-        match self.block {
-            8 => self.forward_blocks::<8>(grain),
-            _ => self.forward_blocks::<16>(grain),
+        for plane in grain.share(self.planes) {
+            let from = plane * self.input..(plane + 1) * self.input;
+            let to = plane * self.output..(plane + 1) * self.output;
+            // SAFETY: grains have planes of their own.
+            let (x, y, taps) = unsafe {
+                (
+                    grain.memory.read(self.bottom.part(from)),
+                    grain.memory.write(self.top.part(to.clone())),
+                    self.taps.map(|taps| grain.memory.write_bytes(taps, to)),
+                )
+            };
+            with_vectors(self.isa, Forward { plane: self.plane(), x, y, taps });
         }
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
-        match self.block {
-            8 => self.backward_blocks::<8>(grain),
-            _ => self.backward_blocks::<16>(grain),
+        let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
+        for plane in grain.share(self.planes) {
+            let to = plane * self.input..(plane + 1) * self.input;
+            let from = plane * self.output..(plane + 1) * self.output;
+            // SAFETY: grains have planes of their own.
+            let (dx, dy, taps) = unsafe {
+                (
+                    grain.memory.write(bottom_grad.part(to)),
+                    grain.memory.read(top_grad.part(from.clone())),
+                    self.taps.map(|taps| grain.memory.read_bytes(taps, from)),
+                )
+            };
+            with_vectors(self.isa, Backward { plane: self.plane(), dy, dx, taps });
         }
     }
 }

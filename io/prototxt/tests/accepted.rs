@@ -237,6 +237,11 @@ fn data_with_the_transform_in_its_old_and_new_place() {
         data("data_param { source: \"s\" batch_size: 1 scale: 0.25 }"),
         ("s".to_owned(), 1, 0.25, vec![])
     );
+    let changed = "transform_param { mirror: true crop_size: 24 } data_param { source: \"s\" batch_size: 1 }";
+    let Layer::Data(changed) = one(&format!("layer {{ name: \"d\" type: \"Data\" {changed} }}")).layer else {
+        panic!("a data layer");
+    };
+    assert_eq!((changed.transform.crop, changed.transform.mirror), (24, true));
 }
 
 #[test]

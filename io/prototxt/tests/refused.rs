@@ -266,18 +266,12 @@ const DATA: &[(&str, u32, &str, &str)] = &[
         "data_param.rand_skip",
         "not supported",
     ),
-    ("data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }", 2, "data_param.crop_size", "cropping"),
+    ("data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }", 2, "data_param.crop_size", "old place"),
     (
-        "transform_param {\n mirror: true } data_param { source: \"m\" batch_size: 1 } }",
+        "data_param { source: \"m\" batch_size: 1\n mirror: true } }",
         2,
-        "transform_param.mirror",
-        "mirroring is not supported yet",
-    ),
-    (
-        "transform_param {\n crop_size: 24 } data_param { source: \"m\" batch_size: 1 } }",
-        2,
-        "transform_param.crop_size",
-        "cropping is not supported yet",
+        "data_param.mirror",
+        "write transform_param { mirror: ... }",
     ),
     (
         "transform_param {\n mean_file: \"m\" } data_param { source: \"m\" batch_size: 1 } }",

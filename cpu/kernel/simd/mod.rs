@@ -1,0 +1,44 @@
+//! A vector register of an instruction set: the few operations from which every kernel is made.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512f};
+
+/// A vector register of an instruction set.
+///
+/// # Safety
+/// Every method needs a CPU that has the instruction set; loads and stores need `LANES` elements behind the
+/// pointer.
+pub(crate) trait Simd {
+    /// The register.
+    type Vector: Copy;
+    /// Floats in it.
+    const LANES: usize;
+    unsafe fn zero() -> Self::Vector;
+    unsafe fn splat(value: f32) -> Self::Vector;
+    unsafe fn load(from: *const f32) -> Self::Vector;
+    unsafe fn store(to: *mut f32, value: Self::Vector);
+    unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Asks for the cache line of an address, which need not exist.
+    fn prefetch(address: *const f32);
+    unsafe fn divide(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// Where `value > than`, `(value, tap)`; elsewhere `(than, from)`. A NaN is not greater than anything.
+    unsafe fn greater(
+        value: Self::Vector,
+        than: Self::Vector,
+        tap: Self::Vector,
+        from: Self::Vector,
+    ) -> (Self::Vector, Self::Vector);
+    /// `value` where `a == b`, elsewhere 0.
+    unsafe fn where_equal(a: Self::Vector, b: Self::Vector, value: Self::Vector) -> Self::Vector;
+    /// Small whole numbers from `LANES` bytes.
+    unsafe fn load_bytes(from: *const u8) -> Self::Vector;
+    /// Whole numbers below 256 to `LANES` bytes.
+    unsafe fn store_bytes(to: *mut u8, value: Self::Vector);
+    unsafe fn subtract(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    unsafe fn multiply(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a·b + c`, rounded once.
+    unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+}

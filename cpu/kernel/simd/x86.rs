@@ -1,0 +1,171 @@
+//! The registers of x86-64.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// 8 floats; needs AVX2 and FMA.
+pub(crate) struct Avx2;
+
+impl Simd for Avx2 {
+    type Vector = __m256;
+    const LANES: usize = 8;
+    #[inline(always)]
+    unsafe fn zero() -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m256) {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn divide(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn greater(value: __m256, than: __m256, tap: __m256, from: __m256) -> (__m256, __m256) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let mask = _mm256_cmp_ps::<_CMP_GT_OQ>(value, than);
+            (_mm256_blendv_ps(than, value, mask), _mm256_blendv_ps(from, tap, mask))
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_equal(a: __m256, b: __m256, value: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(a, b), value) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, value: __m256) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let words = _mm256_cvttps_epi32(value);
+            let halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storel_epi64(to.cast(), _mm_packus_epi16(halves, halves));
+        }
+    }
+    #[inline(always)]
+    unsafe fn subtract(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fused(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+}
+
+/// 16 floats; needs AVX-512F.
+pub(crate) struct Avx512f;
+
+impl Simd for Avx512f {
+    type Vector = __m512;
+    const LANES: usize = 16;
+    #[inline(always)]
+    unsafe fn zero() -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_setzero_ps() }
+    }
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m512) {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn divide(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn greater(value: __m512, than: __m512, tap: __m512, from: __m512) -> (__m512, __m512) {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let mask = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(value, than);
+            (_mm512_mask_blend_ps(mask, than, value), _mm512_mask_blend_ps(mask, from, tap))
+        }
+    }
+    #[inline(always)]
+    unsafe fn where_equal(a: __m512, b: __m512, value: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b), value) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, value: __m512) {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(value))) }
+    }
+    #[inline(always)]
+    unsafe fn subtract(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+}

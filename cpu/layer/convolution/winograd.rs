@@ -1,0 +1,322 @@
+//! One direction of a 3×3 convolution of stride 1 by Winograd's F(2×2, 3×3) ([`crate::kernel::winograd`]).
+//!
+//! A grain computes some tiles of 2×2 outputs, a block of them at a time: their inputs are transformed, each of the 16
+//! points is a matrix product (tiles × sources · sources × targets) on the register tiles of correlation, and the
+//! products are transformed back. A block is so large that reading the transformed weights, 16/9 of the weights, is
+//! cheap beside the products, and so small that one point's inputs stay in the second-level cache.
+
+use std::ops::Range;
+
+use quadrille_core::layer::SubTask;
+
+use super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
+use super::weights::Packing;
+use crate::isa::Isa;
+use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::vectorised::with_vectors;
+use crate::kernel::winograd::{Inputs, OUTPUTS, Outputs, POINTS, TAPS, Weights};
+use crate::layer::{Grain, share};
+use crate::layout::Arrangement;
+use crate::machine::Machine;
+use crate::memory::Span;
+
+/// One direction.
+pub(super) struct Winograd {
+    isa: Isa,
+    packing: Packing,
+    source: Arrangement,
+    target: Arrangement,
+    source_extents: [usize; 2],
+    target_extents: [usize; 2],
+    /// Rows and columns of zeros before the source.
+    pad: [usize; 2],
+    /// Rows and columns of tiles of an image.
+    tiles: [usize; 2],
+    /// Most tiles of a block.
+    block: usize,
+    /// The sources of a point, cut into chunks.
+    chunks: Vec<Vec<Run>>,
+    kernels: Vec<Kernels>,
+    /// Parts of the tiles, and of the tiles of target channels.
+    tile_parts: usize,
+    target_parts: usize,
+}
+
+impl Winograd {
+    /// Prepares a direction; `None` if it is not one of 3×3 taps and stride 1, or the tier has no tiles.
+    pub fn new(setup: &Setup<'_>) -> Option<Self> {
+        let layer = setup.layer;
+        let plain = layer.kernel == [3; 2] && layer.stride == [1; 2] && layer.dilation == [1; 2];
+        let forward = setup.sub == SubTask::Forward;
+        if !plain || layer.pad.iter().any(|p| *p > 2) {
+            return None;
+        }
+        let machine = Machine::of(setup.isa);
+        let kernels: Vec<Kernels> =
+            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, Pixel::Vector)).collect::<Option<_>>()?;
+        let (source_extents, target_extents) =
+            if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
+        let vector = setup.target.layout.block;
+        let packing = Packing {
+            groups: layer.group,
+            sources: setup.source.channels / layer.group,
+            targets: setup.target.channels / layer.group,
+            source_block: vector,
+            vector,
+            tile_vectors: TILE_VECTORS,
+            targets_are_outputs: forward,
+            // ∇A sees the kernel turned round.
+            passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
+        };
+        let tiles = target_extents.map(|e| e.div_ceil(OUTPUTS));
+        let count = setup.source.images * tiles[0] * tiles[1];
+        let block = machine.winograd_tiles.min(count);
+        let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
+        let wanted = machine.grains(setup.flops, machine.task_grains);
+        let tile_parts = count.div_ceil(block).min(wanted);
+        let missing = wanted.div_ceil(tile_parts * layer.group);
+        // Each part of the targets transforms the inputs anew: worth it for two tiles of channels at least.
+        let target_parts = missing.min(packing.tiles().div_ceil(2));
+        Some(Self {
+            isa: setup.isa,
+            source: setup.source,
+            target: setup.target,
+            source_extents,
+            target_extents,
+            pad: if forward { layer.pad } else { layer.pad.map(|p| 2 - p) },
+            tiles,
+            block,
+            chunks: chunks(&packing, block, most),
+            packing,
+            kernels,
+            tile_parts,
+            target_parts,
+        })
+    }
+
+    /// Elements of the transformed weights.
+    pub fn packed_len(&self) -> usize {
+        self.packing.len() / TAPS * POINTS
+    }
+
+    /// Grains of the transformation of weights: one for each tile of targets.
+    pub fn packing_grains(&self) -> usize {
+        self.packing.groups * self.packing.tiles()
+    }
+
+    /// Grains of the computation.
+    pub fn grains(&self) -> usize {
+        self.packing.groups * self.tile_parts * self.target_parts
+    }
+
+    fn planes(&self) -> usize {
+        self.packing.sources.div_ceil(self.packing.source_block)
+    }
+
+    /// Elements of one point of a block's inputs, and of its products.
+    fn points(&self) -> [usize; 2] {
+        let vectors = self.packing.targets.div_ceil(self.packing.vector);
+        [self.planes(), vectors].map(|v| v * self.block * self.packing.vector)
+    }
+
+    /// Elements of scratch for a grain.
+    pub fn scratch(&self) -> usize {
+        let [inputs, products] = self.points();
+        let widest = self.packing.tile(0, 0).len();
+        (POINTS * (inputs + products)).max(widest) + VECTOR_ALIGNMENT
+    }
+
+    /// The transformed weights of a tile of targets.
+    fn packed_tile(&self, group: usize, tile: usize) -> Range<usize> {
+        let taps = self.packing.tile(group, tile);
+        taps.start / TAPS * POINTS..taps.end / TAPS * POINTS
+    }
+
+    /// Transforms the weights of the grain's tile.
+    pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
+        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
+        // SAFETY: grains have tiles of their own; weights are only read in this task.
+        let (weights, to) = unsafe {
+            (grain.memory.read(weights), grain.memory.write(packed.part(self.packed_tile(group, tile))))
+        };
+        let taps = &mut grain.scratch[..self.packing.tile(group, tile).len()];
+        self.packing.pack(weights, group, tile, taps);
+        let width = self.packing.vectors(tile) * self.packing.vector;
+        let point = self.packing.sources * width;
+        for first in (0..self.packing.sources).step_by(self.packing.source_block) {
+            let count = self.packing.source_block.min(self.packing.sources - first) * width;
+            let taps = &taps[first * TAPS * width..];
+            with_vectors(self.isa, Weights { taps, tap: count, to: &mut to[first * width..], point, count });
+        }
+    }
+
+    /// Computes a grain.
+    pub fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
+        let (index, targets) = (grain.index / self.target_parts, grain.index % self.target_parts);
+        let (group, part) = (index / self.tile_parts, index % self.tile_parts);
+        let all = share(self.source.images * self.tiles[0] * self.tiles[1], part, self.tile_parts);
+        let targets = share(self.packing.tiles(), targets, self.target_parts);
+        for (first, count) in even_parts(&all, self.block) {
+            self.run_block(grain, arrays, group, first..first + count, targets.clone());
+        }
+    }
+
+    fn run_block(
+        &self,
+        grain: &mut Grain<'_>,
+        arrays: &Arrays,
+        group: usize,
+        block: Range<usize>,
+        targets: Range<usize>,
+    ) {
+        let [inputs, products] = self.points();
+        let aligned = grain.scratch.as_ptr().align_offset(64).min(VECTOR_ALIGNMENT);
+        let (inputs, rest) = grain.scratch[aligned..].split_at_mut(POINTS * inputs);
+        let products = &mut rest[..POINTS * products];
+        self.transform_inputs(grain.memory, arrays.source, group, block.clone(), inputs);
+        let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
+        for point in 0..POINTS {
+            for tile in targets.clone() {
+                // SAFETY: transformed in the stage before.
+                let packed = unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
+                self.multiply(point, tile, packed, inputs, products, &columns);
+            }
+        }
+        for tile in targets {
+            self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products);
+        }
+    }
+
+    /// Image, row and column of a tile.
+    fn place(&self, tile: usize) -> (usize, [usize; 2]) {
+        let of_image = self.tiles[0] * self.tiles[1];
+        let rest = tile % of_image;
+        (tile / of_image, [rest / self.tiles[1] * OUTPUTS, rest % self.tiles[1] * OUTPUTS])
+    }
+
+    /// Calls `each(image, first tile of the block, tiles)` for the parts of a block that lie in one image and have at
+    /// most as many tiles as `MOST`.
+    fn each_image(&self, block: Range<usize>, mut each: impl FnMut(usize, usize, &[[usize; 2]])) {
+        let mut places = [[0; 2]; MOST];
+        let mut first = block.start;
+        while first < block.end {
+            let image = self.place(first).0;
+            let mut count = 0;
+            while count < MOST && first + count < block.end && self.place(first + count).0 == image {
+                places[count] = self.place(first + count).1;
+                count += 1;
+            }
+            each(image, first - block.start, &places[..count]);
+            first += count;
+        }
+    }
+
+    fn transform_inputs(
+        &self,
+        memory: &crate::memory::Memory,
+        source: Span,
+        group: usize,
+        block: Range<usize>,
+        inputs: &mut [f32],
+    ) {
+        let lanes = self.packing.vector;
+        let (plane_len, point) = (self.source.pixels * lanes, self.points()[0]);
+        self.each_image(block, |image, first, places| {
+            let mut tiles = [[0isize; 2]; MOST];
+            for (tile, place) in tiles.iter_mut().zip(places) {
+                *tile = [0, 1].map(|a| place[a] as isize - self.pad[a] as isize);
+            }
+            for plane in 0..self.planes() {
+                let start = image * self.source.image_len() + (group * self.planes() + plane) * plane_len;
+                // SAFETY: only read in this task.
+                let values = unsafe { memory.read(source.part(start..start + plane_len)) };
+                let to = &mut inputs[(plane * self.block + first) * lanes..];
+                let (tiles, extents) = (&tiles[..places.len()], self.source_extents);
+                with_vectors(self.isa, Inputs { plane: values, extents, tiles, to, point });
+            }
+        });
+    }
+
+    /// The products of one point for one tile of targets.
+    fn multiply(
+        &self,
+        point: usize,
+        tile: usize,
+        packed: &[f32],
+        inputs: &[f32],
+        products: &mut [f32],
+        columns: &[(usize, usize)],
+    ) {
+        let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
+        let weights = &packed[point * self.packing.sources * vectors * lanes..];
+        let [input_len, product_len] = self.points();
+        let inputs = &inputs[point * input_len..(point + 1) * input_len];
+        let products = &mut products[point * product_len..(point + 1) * product_len];
+        let y = products[tile * TILE_VECTORS * self.block * lanes..].as_mut_ptr();
+        for (i, runs) in self.chunks.iter().enumerate() {
+            for (column, count) in columns {
+                // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
+                // products, which are the thread's own, all vectors of targets.
+                unsafe {
+                    let tile = Tile {
+                        runs,
+                        x: inputs.as_ptr().add(column * lanes),
+                        w: weights.as_ptr(),
+                        y: y.add(column * lanes),
+                        y_pixel: lanes,
+                        y_vector: self.block * lanes,
+                        start: if i == 0 { Start::Zero } else { Start::There },
+                    };
+                    self.kernels[vectors - 1].tiles[count - 1](&tile);
+                }
+            }
+        }
+    }
+
+    fn transform_outputs(
+        &self,
+        memory: &crate::memory::Memory,
+        arrays: &Arrays,
+        group: usize,
+        tile: usize,
+        block: Range<usize>,
+        products: &[f32],
+    ) {
+        let lanes = self.packing.vector;
+        let (plane_len, point) = (self.target.pixels * lanes, self.points()[1]);
+        self.each_image(block, |image, first, tiles| {
+            for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
+                let channel = group * self.packing.targets + vector * lanes;
+                let start = image * self.target.image_len() + channel / lanes * plane_len;
+                let outputs = Outputs {
+                    products: &products[(vector * self.block + first) * lanes..],
+                    point,
+                    tiles,
+                    // SAFETY: copied in the stage before, with a full tile for each tile.
+                    bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
+                    plane: memory.pointer(arrays.target.part(start..start + plane_len)),
+                    extents: self.target_extents,
+                };
+                with_vectors(self.isa, outputs);
+            }
+        });
+    }
+}
+
+/// Most tiles that are transformed at once.
+const MOST: usize = 64;
+
+/// Elements that may be left out so that scratch begins at a cache line.
+const VECTOR_ALIGNMENT: usize = 16;
+
+/// The sources of a point: blocks of channels, cut into chunks of at most `most` sources, but at least one block.
+fn chunks(packing: &Packing, block: usize, most: usize) -> Vec<Vec<Run>> {
+    let step = packing.source_block;
+    let run = |first: usize| Run {
+        offset: (first * block) as u32,
+        len: step.min(packing.sources - first) as u32,
+        first: first as u32,
+    };
+    let runs: Vec<Run> = (0..packing.sources).step_by(step).map(run).collect();
+    runs.chunks((most / step).max(1)).map(<[Run]>::to_vec).collect()
+}

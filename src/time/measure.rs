@@ -1,0 +1,143 @@
+//! Whole iterations, and how long each sub-task of each layer took in them.
+
+use std::time::{Duration, Instant};
+
+use quadrille_core::device::{Scalars, Span};
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::LayerId;
+use quadrille_core::plan::{CostModel, Node, Plan};
+use quadrille_core::run::{StepTimes, run_step};
+
+use crate::failure::Failure;
+use crate::pass::Pass;
+
+/// Iterations that are run before the clock counts, unless they take longer than `WARM_UP_TIME`.
+const WARM_UP: usize = 5;
+const WARM_UP_TIME: Duration = Duration::from_secs(2);
+
+/// One sub-task of one layer on all devices.
+pub struct Row {
+    /// The layer.
+    pub layer: LayerId,
+    /// What was done.
+    pub sub: SubTask,
+    /// Median over the iterations of the device that took longest.
+    pub ms: f64,
+    /// Floating-point operations, over all devices.
+    pub flops: u64,
+    /// Bytes of the arrays that are read and written, over all devices; each array counts once.
+    pub bytes: u64,
+}
+
+/// What was measured.
+pub struct Measured {
+    /// In the order of the plan.
+    pub rows: Vec<Row>,
+    /// Median of whole iterations.
+    pub iteration_ms: f64,
+    /// How many.
+    pub iterations: usize,
+    /// The share of an iteration, between 0 and 1, in which a device had no task in work, median over the
+    /// iterations and mean over the devices. With one thread this is all time outside of kernels. With several it is
+    /// the least that it can be: a span says from when to when a task was worked on, not by how many threads.
+    pub outside: f64,
+}
+
+/// Runs `plan` `iterations` times (at least once) after a warm-up.
+pub fn measure(pass: &Pass, plan: &Plan, iterations: u64) -> Result<Measured, Failure> {
+    let (mut rows, place) = rows(pass, plan);
+    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
+    let (mut wholes, mut outside) = (Vec::new(), Vec::new());
+    let mut times = StepTimes::default();
+    // So small a rate that the weights stay as they are.
+    let scalars = Scalars { rate: 1e-6, seed: 1, ..Scalars::default() };
+    let start = Instant::now();
+    for _ in 0..WARM_UP {
+        run_step(&pass.devices, plan, &scalars, &mut times)?;
+        if start.elapsed() > WARM_UP_TIME {
+            break;
+        }
+    }
+    let mut sums = vec![0; rows.len() * plan.devices];
+    for _ in 0..iterations.max(1) {
+        let start = Instant::now();
+        run_step(&pass.devices, plan, &scalars, &mut times)?;
+        let whole = start.elapsed();
+        wholes.push(whole.as_secs_f64() * 1e3);
+        sums.fill(0);
+        for ((node, span), row) in plan.nodes.iter().zip(times.spans()).zip(&place) {
+            sums[row * plan.devices + node.device.0] += span.end - span.start;
+        }
+        for (samples, devices) in samples.iter_mut().zip(sums.chunks(plan.devices)) {
+            samples.push(devices.iter().copied().max().unwrap_or(0) as f64 * 1e-6);
+        }
+        let busy: u64 = (0..plan.devices).map(|d| covered(device_spans(plan, times.spans(), d))).sum();
+        outside.push(1.0 - busy as f64 / (plan.devices as f64 * whole.as_nanos() as f64));
+    }
+    for (row, samples) in rows.iter_mut().zip(&samples) {
+        row.ms = median(samples);
+    }
+    // Not below 0 by the grain of a clock.
+    let outside = median(&outside).clamp(0.0, 1.0);
+    Ok(Measured { rows, iteration_ms: median(&wholes), iterations: wholes.len(), outside })
+}
+
+/// A row for each layer and sub-task of the plan, and the row of each task.
+fn rows(pass: &Pass, plan: &Plan) -> (Vec<Row>, Vec<usize>) {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut place_of = |node: &Node| {
+        let (layer, sub) = (node.task.layer, node.task.sub);
+        let known = rows.iter().position(|r| (r.layer, r.sub) == (layer, sub));
+        let index = known.unwrap_or_else(|| {
+            rows.push(Row { layer, sub, ms: 0.0, flops: 0, bytes: 0 });
+            rows.len() - 1
+        });
+        rows[index].flops += CostModel::flops(&pass.nets, node);
+        rows[index].bytes += CostModel::bytes(&pass.nets, node);
+        index
+    };
+    let place = plan.nodes.iter().map(&mut place_of).collect();
+    (rows, place)
+}
+
+fn device_spans<'a>(plan: &'a Plan, spans: &'a [Span], device: usize) -> impl Iterator<Item = Span> + 'a {
+    let of_device = move |(node, span): (&Node, &Span)| (node.device.0 == device).then_some(*span);
+    plan.nodes.iter().zip(spans).filter_map(of_device)
+}
+
+/// Nanoseconds in which at least one of the spans was open.
+fn covered(spans: impl Iterator<Item = Span>) -> u64 {
+    let mut spans: Vec<Span> = spans.collect();
+    spans.sort_unstable_by_key(|span| span.start);
+    let (mut sum, mut end) = (0, 0);
+    for span in spans {
+        sum += span.end.saturating_sub(span.start.max(end));
+        end = end.max(span.end);
+    }
+    sum
+}
+
+/// The middle of some numbers; 0 of none.
+fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_that_overlap_count_once() {
+        let span = |start, end| Span { start, end };
+        let spans = [span(5, 9), span(0, 4), span(1, 2), span(8, 12), span(20, 21)];
+        assert_eq!(covered(spans.into_iter()), 4 + 7 + 1);
+        assert_eq!(covered(std::iter::empty()), 0);
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[])), (2.0, 0.0));
+    }
+}

@@ -1,0 +1,137 @@
+//! `quadrille time`: what every layer costs, on made-up data.
+
+mod measure;
+mod report;
+
+use std::path::Path;
+
+use quadrille_core::device::{Packed, Region};
+use quadrille_core::layer::Layer;
+use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::rng::{Purpose, Stream};
+use quadrille_core::solver::SgdRule;
+use quadrille_core::task::Tile;
+use quadrille_cpu::isa::Isa;
+use quadrille_cpu::kernel::ceilings::Ceilings;
+use quadrille_cpu::{CpuWorker, EngineOptions, Program};
+
+use crate::bundled;
+use crate::cli::TimeArgs;
+use crate::failure::{Code, Failure};
+use crate::job::{crews, load_net};
+use crate::made_up;
+use crate::pass::Pass;
+
+use report::Report;
+
+/// Measures.
+pub fn run(args: &TimeArgs) -> Result<(), Failure> {
+    let (spec, file) = load_net(args.model.as_deref(), None)?;
+    let spec = with_samples(spec, &file, args.data.shape)?;
+    let compared = args.model.as_deref().and_then(bundled::compared_batch);
+    let (spec, batch) = with_batch(spec, args.batch.or(compared))?;
+    let machine = crews(&args.machine, 1, batch)?;
+    let nets = cut(&spec, batch, machine.workers[0].len())?;
+    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
+    let engine = EngineOptions {
+        isa: machine.isa,
+        kernels: args.machine.kernels.clone(),
+        rule: SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() },
+        elastic: false,
+        spin: machine.exclusive,
+    };
+    let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
+    let pass = Pass::new(nets, worker.devices(0));
+    fill(&pass)?;
+    let measured = measure::measure(&pass, &plan, args.iterations)?;
+    // Before the ceilings are measured, which takes memory of its own.
+    let peak_memory = peak_memory_mib();
+    let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
+    let ceilings = Ceilings::measure(Isa::detect(), threads);
+    let report = Report {
+        net: &pass.nets[0],
+        batch,
+        quadrants: pass.devices.len(),
+        threads,
+        machine: &machine,
+        choices: worker.choices(),
+        measured: &measured,
+        ceilings,
+        peak_memory,
+    };
+    if args.json {
+        say!("{}", report.to_json());
+    } else {
+        report.print();
+    }
+    Ok(())
+}
+
+/// Gives every data layer the shape of its samples.
+fn with_samples(mut spec: NetSpec, file: &Path, asked: Option<[usize; 3]>) -> Result<NetSpec, Failure> {
+    let state = NetState::new(Phase::Train);
+    for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
+        let subject = format!("layer {:?}", layer.name);
+        if let Layer::Data(data) = &mut layer.layer {
+            let shape = made_up::sample_shape(data, Phase::Train, file, asked);
+            data.sample = Some(shape.map_err(|fault| fault.at(&layer.site, &subject))?);
+        }
+    }
+    Ok(spec)
+}
+
+/// Gives every source `batch` images, if that is asked for; returns the batch.
+fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize), Failure> {
+    let state = NetState::new(Phase::Train);
+    let mut found = None;
+    for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
+        match &mut layer.layer {
+            Layer::Data(data) => {
+                data.batch = batch.unwrap_or(data.batch);
+                found = found.or(Some(data.batch));
+            }
+            Layer::Input(input) => {
+                for shape in input.shapes.iter_mut().filter(|s| !s.is_empty()) {
+                    shape[0] = batch.unwrap_or(shape[0]);
+                    found = found.or(Some(shape[0]));
+                }
+            }
+            _ => {}
+        }
+    }
+    Net::build(&spec, &state, 1.0)?;
+    // A network without any source does not get past its building.
+    Ok((spec, found.unwrap_or(1)))
+}
+
+fn cut(spec: &NetSpec, batch: usize, quadrants: usize) -> Result<Vec<Net>, Failure> {
+    let net_of = |tile: Tile| {
+        let (spec, _) = with_batch(spec.clone(), Some(tile.images))?;
+        Ok(Net::build(&spec, &NetState::new(Phase::Train), tile.images as f32 / batch as f32)?)
+    };
+    Tile::cut(batch, quadrants).into_iter().map(net_of).collect()
+}
+
+/// Weights from their fillers; data and labels made up.
+fn fill(pass: &Pass) -> Result<(), Failure> {
+    let net = &pass.nets[0];
+    let mut weights = vec![0.0; net.params.len()];
+    net.params.fill(1, &mut weights);
+    pass.write_all(Region::Packed(Packed::Weights), &weights)?;
+    let stream = Stream::new(1, Purpose::Dummy, 0);
+    let data = net.layers.iter().find(|l| l.layer.is_source()).map(|l| net.blob(l.tops[0]).shape.per_image());
+    let count = data.unwrap_or(0) * pass.batch();
+    let data: Vec<f32> = (0..count as u64).map(|i| stream.uniform(i)).collect();
+    let labels: Vec<f32> =
+        made_up::labels(made_up::classes(net), pass.batch()).into_iter().map(f32::from).collect();
+    pass.load(&data, &labels)
+}
+
+/// The most memory that the program has held, in MiB; `None` where the system does not say.
+fn peak_memory_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
+}

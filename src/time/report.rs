@@ -1,0 +1,268 @@
+//! What was measured, as a table for people and as JSON for programs.
+
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::{LayerId, Net};
+use quadrille_cpu::Choice;
+use quadrille_cpu::kernel::ceilings::Ceilings;
+use serde_json::{Value, json};
+
+use super::measure::{Measured, Row};
+use crate::job::Crews;
+
+/// Everything that a report tells.
+pub struct Report<'a> {
+    /// The net of the first device.
+    pub net: &'a Net,
+    /// Images of a mini-batch.
+    pub batch: usize,
+    /// Devices.
+    pub quadrants: usize,
+    /// Threads of all devices.
+    pub threads: usize,
+    /// How the machine was cut.
+    pub machine: &'a Crews,
+    /// How each layer is computed.
+    pub choices: &'a [Choice],
+    /// The times.
+    pub measured: &'a Measured,
+    /// What the machine can do.
+    pub ceilings: Ceilings,
+    /// In MiB, if it is known.
+    pub peak_memory: Option<f64>,
+}
+
+/// Arithmetic is done in this precision.
+const PRECISION: &str = "f32";
+
+/// Time and work of one or several sub-tasks.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    ms: f64,
+    flops: u64,
+    bytes: u64,
+}
+
+impl Work {
+    fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
+        rows.fold(Self::default(), |sum, row| Self {
+            ms: sum.ms + row.ms,
+            flops: sum.flops + row.flops,
+            bytes: sum.bytes + row.bytes,
+        })
+    }
+
+    /// An amount by the time, in 10^9 a second; 0 if no time was seen.
+    fn rate(&self, amount: u64) -> f64 {
+        if self.ms > 0.0 { amount as f64 * 1e-6 / self.ms } else { 0.0 }
+    }
+
+    fn gflops(&self) -> f64 {
+        self.rate(self.flops)
+    }
+
+    fn gbs(&self) -> f64 {
+        self.rate(self.bytes)
+    }
+}
+
+/// Whether a sub-task belongs to forward, backward or the update; transfers between quadrants belong to none.
+fn belongs(sub: SubTask) -> Option<&'static str> {
+    match sub {
+        SubTask::Load | SubTask::Forward => Some("forward_ms"),
+        SubTask::Update => Some("update_ms"),
+        SubTask::Accumulate | SubTask::Broadcast => None,
+        _ => Some("backward_ms"),
+    }
+}
+
+impl Report<'_> {
+    fn rows(&self, layer: usize) -> impl Iterator<Item = &Row> {
+        self.measured.rows.iter().filter(move |row| row.layer == LayerId(layer))
+    }
+
+    fn whole(&self) -> Work {
+        Work { ms: self.measured.iteration_ms, ..Work::of(self.measured.rows.iter()) }
+    }
+
+    /// Prints the table.
+    pub fn print(&self) {
+        let Ceilings { gflops, gbs } = self.ceilings;
+        say!("network     {} ({}), mini-batch {}", self.net.name, self.net.file, self.batch);
+        say!("data        made up");
+        say!("machine     {}", self.machine.how);
+        say!("            kernels for {}, {PRECISION}", self.machine.isa);
+        say!(
+            "ceilings    {gflops:.0} GFLOP/s of fused multiply-adds, {gbs:.1} GB/s of a triad in memory; measured on {} \
+             thread(s)",
+            self.threads
+        );
+        say!("");
+        self.print_head("layer", "kernel", "sub-task");
+        for (index, choice) in self.choices.iter().enumerate() {
+            for row in self.rows(index) {
+                let work = Work { ms: row.ms, flops: row.flops, bytes: row.bytes };
+                self.print_row(&choice.layer, choice.implementation, &row.sub.to_string(), &work);
+            }
+        }
+        self.print_totals();
+        self.print_iteration();
+    }
+
+    fn print_head(&self, first: &str, second: &str, third: &str) {
+        say!(
+            "{first:27} {second:16} {third:15} {:>13} {:>6} {:>9} {:>7} {:>7} {:>7}",
+            "time",
+            "share",
+            "GFLOP/s",
+            "of peak",
+            "GB/s",
+            "of mem."
+        );
+    }
+
+    fn print_row(&self, first: &str, second: &str, third: &str, work: &Work) {
+        let share = 100.0 * work.ms / self.measured.iteration_ms.max(f64::MIN_POSITIVE);
+        say!(
+            "{:27} {:16} {third:15} {:10.3} ms {share:4.1} % {:9.1} {:5.1} % {:7.1} {:5.1} %",
+            shortened(first, 27),
+            shortened(second, 16),
+            work.ms,
+            work.gflops(),
+            100.0 * work.gflops() / self.ceilings.gflops,
+            work.gbs(),
+            100.0 * work.gbs() / self.ceilings.gbs,
+        );
+    }
+
+    /// Sums over all layers of each sub-task, and over all sub-tasks of each type of layer.
+    fn print_totals(&self) {
+        say!("");
+        self.print_head("total of type", "", "sub-task");
+        let mut types: Vec<&str> = Vec::new();
+        for choice in self.choices {
+            if !types.contains(&choice.type_name) {
+                types.push(choice.type_name);
+            }
+        }
+        for kind in types {
+            let is_kind = |row: &&Row| self.choices[row.layer.0].type_name == kind;
+            self.print_row(kind, "", "all", &Work::of(self.measured.rows.iter().filter(is_kind)));
+        }
+        for sub in SubTask::ALL {
+            let mut rows = self.measured.rows.iter().filter(|row| row.sub == sub).peekable();
+            if rows.peek().is_some() {
+                self.print_row("all", "", &sub.to_string(), &Work::of(rows));
+            }
+        }
+    }
+
+    fn print_iteration(&self) {
+        let (whole, measured) = (self.whole(), self.measured);
+        say!(
+            "\niteration   {:.3} ms (median of {}): {:.1} images/s, {:.1} GFLOP/s, {:.1} % of peak",
+            whole.ms,
+            measured.iterations,
+            self.batch as f64 / whole.ms * 1e3,
+            whole.gflops(),
+            100.0 * whole.gflops() / self.ceilings.gflops
+        );
+        let least = if self.threads > self.quadrants { "at least " } else { "" };
+        say!("            {least}{:.1} % of it outside of kernels", 100.0 * measured.outside);
+        if let Some(mib) = self.peak_memory {
+            say!("memory      {mib:.0} MiB at most");
+        }
+        say!(
+            "notes       layers overlap, so their times may add up to more; a time includes waiting for a thread;"
+        );
+        say!(
+            "            each array that a task declares counts once, and one that lies in a cache may beat the memory"
+        );
+    }
+
+    /// One object for programs.
+    pub fn to_json(&self) -> Value {
+        let layers: Vec<Value> =
+            self.choices.iter().enumerate().map(|(i, c)| self.layer_json(i, c)).collect();
+        let whole = self.whole();
+        json!({
+            "network": self.net.name,
+            "file": self.net.file.to_string(),
+            "batch": self.batch,
+            "precision": PRECISION,
+            "isa": self.machine.isa.to_string(),
+            "threads": self.threads,
+            "quadrants": self.quadrants,
+            "iterations": self.measured.iterations,
+            "iteration_ms": whole.ms,
+            "flops": whole.flops,
+            "gflops": whole.gflops(),
+            "share_of_peak": whole.gflops() / self.ceilings.gflops,
+            "peak_gflops": self.ceilings.gflops,
+            "bandwidth_gbs": self.ceilings.gbs,
+            "peak_memory_mib": self.peak_memory,
+            "outside_kernels_percent": 100.0 * self.measured.outside,
+            "layers": layers,
+        })
+    }
+
+    fn layer_json(&self, index: usize, choice: &Choice) -> Value {
+        let subs: Vec<Value> = self
+            .rows(index)
+            .map(|row| {
+                let mut value = self.work_json(&Work { ms: row.ms, flops: row.flops, bytes: row.bytes });
+                value["sub_task"] = json!(row.sub.to_string());
+                value
+            })
+            .collect();
+        let mut value = self.work_json(&Work::of(self.rows(index)));
+        value["layer"] = json!(choice.layer);
+        value["type"] = json!(choice.type_name);
+        value["kernel"] = json!(choice.implementation);
+        value["layout"] = json!(choice.layout);
+        for part in ["forward_ms", "backward_ms", "update_ms"] {
+            value[part] = json!(Work::of(self.rows(index).filter(|row| belongs(row.sub) == Some(part))).ms);
+        }
+        value["sub_tasks"] = json!(subs);
+        value
+    }
+
+    fn work_json(&self, work: &Work) -> Value {
+        json!({
+            "ms": work.ms,
+            "flops": work.flops,
+            "bytes": work.bytes,
+            "gflops": work.gflops(),
+            "gbs": work.gbs(),
+            "share_of_peak": work.gflops() / self.ceilings.gflops,
+            "share_of_bandwidth": work.gbs() / self.ceilings.gbs,
+        })
+    }
+}
+
+/// At most `most` characters of a name: its beginning and its end.
+fn shortened(name: &str, most: usize) -> String {
+    let length = name.chars().count();
+    if length <= most {
+        return name.to_owned();
+    }
+    let (head, tail) = (most / 2, most - most / 2 - 1);
+    name.chars().take(head).chain(['~']).chain(name.chars().skip(length - tail)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_keeps_both_ends() {
+        assert_eq!(shortened("inception_4a/output_split", 11), "incep~split");
+        assert_eq!(shortened("conv1", 5), "conv1");
+    }
+
+    #[test]
+    fn a_rate_is_an_amount_by_a_time() {
+        let work = Work { ms: 2.0, flops: 4_000_000, bytes: 1_000_000 };
+        assert_eq!((work.gflops(), work.gbs()), (2.0, 0.5));
+        assert_eq!(Work::default().gflops(), 0.0);
+    }
+}

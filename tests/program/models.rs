@@ -1,0 +1,107 @@
+//! Every network and solver in `models` is understood, has the published number of parameters, and runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use quadrille_core::layer::Layer;
+use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_io::prototxt::{read_net, read_solver};
+
+/// Networks, the shape of their samples as they are stored, and their parameters: learned values, heads included,
+/// BatchNorm's statistics not.
+const NETWORKS: [(&str, [usize; 3], usize); 15] = [
+    ("lenet", [1, 28, 28], 431_080),
+    ("siamese", [2, 28, 28], 431_102),
+    ("cifar10_quick", [3, 32, 32], 145_578),
+    ("cifar10_full", [3, 32, 32], 89_578),
+    ("alexnet", [3, 256, 256], 60_965_224),
+    ("caffenet", [3, 256, 256], 60_965_224),
+    ("googlenet", [3, 256, 256], 13_378_280),
+    ("vgg16", [3, 256, 256], 138_357_544),
+    ("vgg19", [3, 256, 256], 143_667_240),
+    ("resnet18", [3, 256, 256], 11_689_512),
+    ("resnet34", [3, 256, 256], 21_797_672),
+    ("resnet50", [3, 256, 256], 25_557_032),
+    ("resnet101", [3, 256, 256], 44_549_160),
+    ("resnet152", [3, 256, 256], 60_192_808),
+    ("inception_v3", [3, 320, 320], 27_161_264),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn network_file(name: &str) -> PathBuf {
+    root().join("models").join(name).join("train_val.prototxt")
+}
+
+fn network(name: &str) -> NetSpec {
+    read_net(&network_file(name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn build(mut spec: NetSpec, phase: Phase, sample: [usize; 3]) -> Net {
+    for layer in &mut spec.layers {
+        if let Layer::Data(data) = &mut layer.layer {
+            (data.sample, data.batch) = (Some(sample), 1);
+        }
+    }
+    Net::build(&spec, &NetState::new(phase), 1.0).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Learned values: those that the solver changes.
+fn learned(net: &Net) -> usize {
+    let layers = net.layers.iter().filter(|layer| layer.layer.type_name() != "BatchNorm");
+    let mut params: Vec<usize> = layers.flat_map(|layer| layer.params.iter().map(|p| p.0)).collect();
+    params.sort_unstable();
+    // Two layers may share one.
+    params.dedup();
+    params.into_iter().map(|p| net.params.views()[p].shape.count()).sum()
+}
+
+#[test]
+fn networks_have_the_published_number_of_parameters() {
+    for (name, sample, parameters) in NETWORKS {
+        let spec = network(name);
+        for phase in [Phase::Train, Phase::Test] {
+            assert_eq!(learned(&build(spec.clone(), phase, sample)), parameters, "{name} in phase {phase}");
+        }
+    }
+}
+
+#[test]
+fn every_folder_has_a_network_and_solvers_for_it() {
+    let folders = fs::read_dir(root().join("models")).expect("models").map(|e| e.expect("an entry").path());
+    let mut names: Vec<String> = folders
+        .filter(|p| p.is_dir())
+        .map(|p| p.file_name().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let mut known: Vec<String> = NETWORKS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    known.sort();
+    assert_eq!(names, known);
+    for name in names {
+        let folder = root().join("models").join(&name);
+        let files = fs::read_dir(&folder).expect("a folder").map(|e| e.expect("an entry").path());
+        let solvers: Vec<PathBuf> =
+            files.filter(|f| f.file_name().is_some_and(|n| n.to_string_lossy().contains("solver"))).collect();
+        assert!(!solvers.is_empty(), "{name} has no solver");
+        for file in solvers {
+            let solver = read_solver(&file).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(solver.net, format!("models/{name}/train_val.prototxt"), "{}", file.display());
+            assert!(solver.ignored.is_empty(), "{}: {:?}", file.display(), solver.ignored);
+        }
+    }
+}
+
+#[test]
+fn small_networks_run() {
+    for name in ["lenet", "cifar10_quick", "cifar10_full", "siamese"] {
+        let time = Command::new(env!("CARGO_BIN_EXE_quadrille"))
+            .args(["time", "--iterations", "1", "--batch", "2", "--json", "--model"])
+            .arg(network_file(name))
+            .output()
+            .expect("the program starts");
+        assert!(time.status.success(), "{name}: {}", String::from_utf8_lossy(&time.stderr));
+    }
+}
