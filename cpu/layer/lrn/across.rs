@@ -8,6 +8,7 @@ use std::ops::Range;
 use quadrille_core::layer::Lrn;
 
 use super::{Cut, Part, Target, add_up};
+use crate::kernel::vectorised::prefetch;
 use crate::layout::Arrangement;
 
 /// Strips of pixels, worked on in vectors of `LANES`: those of a block, or pixels of a plain array.
@@ -146,12 +147,22 @@ impl<const LANES: usize> Strip<LANES> {
 impl<const LANES: usize> Part for Strip<LANES> {
     #[inline(always)]
     fn gather(self, image: &[f32], values: &mut [f32]) {
+        let ahead = self.geometry.pixels * self.geometry.x.layout.block;
         for chunk in self.chunks() {
+            // The next strip comes while this one is computed.
+            prefetch(image.as_ptr().wrapping_add(chunk.from + ahead));
             if chunk.len == LANES {
                 values[chunk.at..chunk.at + LANES].copy_from_slice(&image[chunk.from..chunk.from + LANES]);
             } else {
                 gather_some(chunk, image, values);
             }
+        }
+    }
+
+    #[inline(always)]
+    fn ask_for(self, image: &Target) {
+        for chunk in self.chunks() {
+            prefetch(image.start.wrapping_add(chunk.from));
         }
     }
 

@@ -32,6 +32,8 @@ trait Cut: Send + Sync {
 trait Part: Copy {
     /// Copies the part from its image to scratch.
     fn gather(self, image: &[f32], values: &mut [f32]);
+    /// Asks for the memory to which the part is to be copied.
+    fn ask_for(self, image: &Target);
     /// Copies the part to its image.
     fn scatter(self, values: &[f32], image: &Target);
     /// The sums over the windows of all values, each where its window's middle lies. `spare` is for what is between.
@@ -172,6 +174,7 @@ impl<T: Part, P: Power> Vectorised for Forward<'_, T, P> {
     fn run(self) {
         let Self { part, norm, power, x, y, scratch: [values, _, squares, scales, spare] } = self;
         part.gather(x, values);
+        part.ask_for(&y);
         norm.scales(part, values, squares, spare, scales);
         for (value, scale) in values.iter_mut().zip(scales) {
             *value *= power.of(*scale);
@@ -199,6 +202,7 @@ impl<T: Part, P: Power> Vectorised for Backward<'_, T, P> {
             self;
         part.gather(x, values);
         part.gather(dy, gradients);
+        part.ask_for(&dx);
         norm.scales(part, values, squares, spare, scales);
         // What comes back to the neighbours of each value, dy · x · s^(−β−1), takes the place of the squares.
         let back = squares;
