@@ -61,6 +61,9 @@ pub struct MachineArgs {
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,
+    /// Compute every layer apart, instead of chains such as BatchNorm, Scale and ReLU at once
+    #[arg(long)]
+    pub no_fusion: bool,
 }
 
 /// A count of which 0 has no meaning.

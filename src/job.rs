@@ -143,7 +143,7 @@ impl PhaseJob {
         Ok(Some(job))
     }
 
-    /// The nets of the phase, one for each tile of the mini-batch.
+    /// The nets of the phase as the file has them, one for each tile of the mini-batch.
     pub fn nets(&self, quadrants: usize) -> Result<Vec<Net>, Failure> {
         Tile::cut(self.batch, quadrants)
             .into_iter()
@@ -162,6 +162,12 @@ impl PhaseJob {
                 Ok(net)
             })
             .collect()
+    }
+
+    /// The nets of the phase as devices compute them: with layers fused, if that is wished.
+    pub fn device_nets(&self, quadrants: usize, fusion: bool) -> Result<Vec<Net>, Failure> {
+        let nets = self.nets(quadrants)?;
+        Ok(if fusion { nets.into_iter().map(Net::fused).collect() } else { nets })
     }
 
     /// Every label must be a class of every loss.

@@ -163,6 +163,8 @@ struct Prepared {
     state: RunState,
     /// What a snapshot must have in common with the run that goes on from it.
     identity: BTreeMap<String, String>,
+    /// Whether layers are fused.
+    fusion: bool,
     lines: Vec<String>,
 }
 
@@ -200,7 +202,8 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let mut lines = Vec::new();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
-    Ok(Prepared { settings, train, test, machine, net, state, identity, lines })
+    let fusion = !args.machine.no_fusion;
+    Ok(Prepared { settings, train, test, machine, net, state, identity, fusion, lines })
 }
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
@@ -361,6 +364,7 @@ fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> 
             crews,
             machine: &p.machine,
             kernels: &args.machine.kernels,
+            fusion: !args.machine.no_fusion,
             train: &p.train,
             test: p.test.as_ref(),
             first: p.state.iteration,
@@ -422,6 +426,7 @@ fn configuration(p: &Prepared) -> Value {
     configuration["quadrants"] = json!(quadrants);
     configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
     configuration["isa"] = json!(p.machine.isa.to_string());
+    configuration["fusion"] = json!(p.fusion);
     configuration["data"] = json!({"name": p.train.dataset.name, "hash": p.train.dataset.hash});
     configuration
 }

@@ -87,6 +87,8 @@ pub struct WorkerParts<'a> {
     pub machine: &'a Crews,
     /// Forced implementations.
     pub kernels: &'a [(String, String)],
+    /// Whether layers are fused.
+    pub fusion: bool,
     /// Training.
     pub train: &'a PhaseJob,
     /// Testing, if there is any.
@@ -101,8 +103,8 @@ impl Worker {
     /// Makes devices, plans and data; the exchange comes with [`Worker::exchange`] later.
     pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
         let (settings, quadrants) = (parts.settings, parts.crews.len());
-        let nets = parts.train.nets(quadrants)?;
-        let test_nets = parts.test.map(|job| job.nets(quadrants)).transpose()?;
+        let nets = parts.train.device_nets(quadrants, parts.fusion)?;
+        let test_nets = parts.test.map(|job| job.device_nets(quadrants, parts.fusion)).transpose()?;
         let plans = Plans::new(&nets, settings)?;
         let forward = test_nets.as_ref().map(|nets| plan(nets, Stage::Forward, false)).transpose()?;
         let train_plans: Vec<&Plan> = std::iter::once(&plans.gradients).chain(&plans.update).collect();
@@ -121,6 +123,11 @@ impl Worker {
         let chosen: Vec<String> =
             engine.choices().iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
         notes.push(format!("kernels     {}", chosen.join(" ")));
+        let fused: Vec<&str> =
+            engine.choices().iter().filter(|c| c.label != c.layer).map(|c| c.label.as_str()).collect();
+        if !fused.is_empty() {
+            notes.push(format!("fused       {}", fused.join(", ")));
+        }
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
         let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
         let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);

@@ -17,6 +17,8 @@ pub enum EltwiseOperation {
     Sum {
         /// The `c_i`, one for each bottom, or none if all are 1.
         coefficients: Vec<f32>,
+        /// Whether a ReLU with slope 0 follows; only [`crate::net::Net::fused`] says so.
+        relu: bool,
     },
     /// `y = max x_i`. Of equal bottoms 0 and 1 the second gets the gradient; later bottoms only what is larger.
     Max,
@@ -55,7 +57,7 @@ impl Meaning for Eltwise {
         }
         let mut aux = Vec::new();
         match &self.operation {
-            EltwiseOperation::Sum { coefficients } => check_coefficients(coefficients, bottoms.len())?,
+            EltwiseOperation::Sum { coefficients, .. } => check_coefficients(coefficients, bottoms.len())?,
             // Which bottom each maximum comes from.
             EltwiseOperation::Max => aux.push(bottoms[0].clone()),
             EltwiseOperation::Product { .. } => {}
@@ -76,7 +78,9 @@ impl Meaning for Eltwise {
                     Product { stable_gradient: true } => reads.extend(bottoms()),
                     Product { stable_gradient: false } => reads.extend(bottoms().chain([Top(0)])),
                     Max => reads.push(Aux(0)),
-                    Sum { .. } => {}
+                    // Its sign tells on which side of the ReLU.
+                    Sum { relu: true, .. } => reads.push(Top(0)),
+                    Sum { relu: false, .. } => {}
                 }
                 Some(Accesses::new(reads, (0..self.bottoms).map(BottomGrad).collect::<Vec<_>>()))
             }
@@ -88,13 +92,14 @@ impl Meaning for Eltwise {
         use EltwiseOperation::{Max, Product, Sum};
         let (values, inputs) = (bottoms[0].count() as u64, self.bottoms as u64);
         match (sub, &self.operation) {
-            (SubTask::Forward, Sum { .. }) => 2 * inputs * values,
+            (SubTask::Forward, Sum { relu, .. }) => 2 * inputs * values + if *relu { values } else { 0 },
             (SubTask::Forward, _) => inputs.saturating_sub(1) * values,
             (SubTask::GradActivation, Product { stable_gradient: true }) => {
                 inputs.saturating_mul(inputs).saturating_mul(values)
             }
             (SubTask::GradActivation, Product { stable_gradient: false }) => 2 * inputs * values,
-            (SubTask::GradActivation, Sum { .. } | Max) => inputs * values,
+            (SubTask::GradActivation, Sum { relu: true, .. }) => (1 + inputs) * values,
+            (SubTask::GradActivation, Sum { relu: false, .. } | Max) => inputs * values,
             _ => 0,
         }
     }

@@ -15,6 +15,7 @@ mod filler;
 mod flatten;
 mod inner_product;
 mod lrn;
+mod normalize;
 mod pooling;
 mod relu;
 mod scale;
@@ -35,6 +36,7 @@ pub use filler::{Filler, VarianceNorm};
 pub use flatten::Flatten;
 pub use inner_product::InnerProduct;
 pub use lrn::{Lrn, NormRegion};
+pub use normalize::Normalize;
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
 pub use scale::{Factors, Scale};
@@ -55,7 +57,8 @@ use crate::site::Fault;
 pub enum SubTask {
     /// Computes the tops from the bottoms and the parameters.
     Forward,
-    /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below.
+    /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below. Where their sums
+    /// are those of the parameters' gradients, it writes these, too.
     GradActivation,
     /// ∇W: computes the gradient of the weight (parameter 0), or what is added to a layer's running sums.
     GradWeight,
@@ -220,6 +223,8 @@ pub enum Layer {
     BatchNorm(BatchNorm),
     /// Products with repeated factors.
     Scale(Scale),
+    /// Batch normalisation, scale and perhaps a ReLU as one layer, which only [`crate::net::Net::fused`] makes.
+    Normalize(Normalize),
     /// Product, sum or maximum of several blobs.
     Eltwise(Eltwise),
     /// Softmax.
@@ -278,6 +283,7 @@ impl Layer {
             Self::Relu(l) => l,
             Self::BatchNorm(l) => l,
             Self::Scale(l) => l,
+            Self::Normalize(l) => l,
             Self::Eltwise(l) => l,
             Self::Softmax(l) => l,
             Self::SoftmaxWithLoss(l) => l,
@@ -292,7 +298,7 @@ impl Layer {
         }
     }
 
-    /// The type's name in network files.
+    /// The type's name in network files; of layers that are computed together, that of the first.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::Data(_) => "Data",
@@ -301,7 +307,7 @@ impl Layer {
             Self::Pooling(_) => "Pooling",
             Self::InnerProduct(_) => "InnerProduct",
             Self::Relu(_) => "ReLU",
-            Self::BatchNorm(_) => "BatchNorm",
+            Self::BatchNorm(_) | Self::Normalize(_) => "BatchNorm",
             Self::Scale(_) => "Scale",
             Self::Eltwise(_) => "Eltwise",
             Self::Softmax(_) => "Softmax",
@@ -377,10 +383,13 @@ impl Layer {
         }
     }
 
-    /// How the solver changes the layer's parameters.
-    pub fn param_rule(&self) -> ParamRule {
+    /// How the solver changes the layer's parameter `index`.
+    pub fn param_rule(&self, index: usize) -> ParamRule {
         match self {
             Self::BatchNorm(l) => ParamRule::RunningSum { fraction: l.moving_average_fraction },
+            Self::Normalize(l) if index < Normalize::FACTORS => {
+                ParamRule::RunningSum { fraction: l.norm.moving_average_fraction }
+            }
             _ => ParamRule::Gradient,
         }
     }

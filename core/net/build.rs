@@ -149,6 +149,7 @@ impl Builder {
             aux,
             loss_weights,
             under_loss: false,
+            absorbed: Vec::new(),
         });
         for (top, name) in spec.tops.iter().enumerate() {
             self.offer(name, tops[top], self.readers.get(&(index, top)).copied().unwrap_or(0));
@@ -317,6 +318,7 @@ impl Builder {
             aux: Vec::new(),
             loss_weights: vec![0.0; readers],
             under_loss: false,
+            absorbed: Vec::new(),
         });
         self.current.insert(name.to_owned(), tops.into_iter().rev().collect());
     }

@@ -1,6 +1,7 @@
 //! A network: layers wired by blobs, with every shape known and every parameter placed.
 
 mod build;
+mod fuse;
 mod gradients;
 mod params;
 mod sharing;
@@ -73,6 +74,26 @@ pub struct NetLayer {
     pub loss_weights: Vec<f32>,
     /// Whether the gradient of the loss reaches it, so that it takes part in backward; never in phase TEST.
     pub under_loss: bool,
+    /// The layers that are computed with it, in their order; its top is that of the last, and its parameters are
+    /// followed by theirs.
+    pub absorbed: Vec<AbsorbedLayer>,
+}
+
+/// A layer of the file that is computed as a part of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbsorbedLayer {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub type_name: &'static str,
+}
+
+impl NetLayer {
+    /// The names of all layers that are computed here, such as `bn + scale + relu`.
+    pub fn label(&self) -> String {
+        let absorbed = self.absorbed.iter().map(|l| l.name.as_str());
+        [self.name.as_str()].into_iter().chain(absorbed).collect::<Vec<_>>().join(" + ")
+    }
 }
 
 impl NetLayer {

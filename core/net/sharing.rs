@@ -48,7 +48,7 @@ impl Names {
         param: &ParamShape,
     ) -> Result<ParamId, Fault> {
         let mut said = spec.params.get(index).cloned().unwrap_or_default();
-        let rule = spec.layer.param_rule();
+        let rule = spec.layer.param_rule(index);
         if let ParamRule::RunningSum { .. } = rule {
             if said.name.is_some() {
                 return Err(

@@ -119,7 +119,7 @@ struct Description<'a> {
 impl fmt::Display for Description<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (id, node) in self.plan.nodes.iter().enumerate() {
-            let layer = &self.nets[node.device.0].layer(node.task.layer).name;
+            let layer = self.nets[node.device.0].layer(node.task.layer).label();
             write!(f, "{id:4}  device {} lane {}  {:15} {layer}", node.device.0, node.lane.0, node.task.sub)?;
             if let Some(copy) = &node.copy {
                 write!(f, " [{}..{}] from device {}", copy.range.start, copy.range.end, copy.from.0)?;

@@ -15,11 +15,10 @@ pub(super) fn compute<T: Real>(layer: &BatchNorm, ctx: &Context, sub: SubTask, a
             } else {
                 channels.statistics(x)
             };
-            let deviation = deviation(layer, &variance);
-            let y = channels.map(|c, i| (x[i] - mean[c]) / deviation[c]);
-            arrays.insert(Operand::Top(0), y);
+            let x = x.to_vec();
             arrays.insert(Operand::Aux(0), mean);
             arrays.insert(Operand::Aux(1), variance);
+            arrays.insert(Operand::Top(0), normalise(layer, ctx, &x, arrays));
         }
         SubTask::GradActivation => {
             let dy = arrays.get(Operand::TopGrad(0));
@@ -42,6 +41,12 @@ pub(super) fn compute<T: Real>(layer: &BatchNorm, ctx: &Context, sub: SubTask, a
         }
         _ => {}
     }
+}
+
+/// X normalised by the statistics that forward left in `arrays`.
+pub(super) fn normalise<T: Real>(layer: &BatchNorm, ctx: &Context, x: &[T], arrays: &Arrays<T>) -> Vec<T> {
+    let (mean, deviation) = (arrays.get(Operand::Aux(0)), deviation(layer, arrays.get(Operand::Aux(1))));
+    Channels::new(&ctx.bottoms[0]).map(|c, i| (x[i] - mean[c]) / deviation[c])
 }
 
 /// `√(variance + eps)` (C).

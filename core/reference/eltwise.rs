@@ -31,12 +31,14 @@ fn forward<T: Real>(layer: &Eltwise, x: &[&[T]], i: usize) -> (T, T) {
         EltwiseOperation::Product { .. } => {
             (x[1..].iter().fold(x[0][i], |product, x| product * x[i]), T::ZERO)
         }
-        EltwiseOperation::Sum { coefficients } => {
+        EltwiseOperation::Sum { coefficients, relu } => {
             let mut sum = T::ZERO;
             for (b, x) in x.iter().enumerate() {
                 sum += coefficients.get(b).map_or(T::ONE, |c| T::from_f32(*c)) * x[i];
             }
-            (sum, T::ZERO)
+            // In the words of the ReLU's own file.
+            let rectified = || sum.larger(T::ZERO) + T::ZERO * sum.smaller(T::ZERO);
+            (if *relu { rectified() } else { sum }, T::ZERO)
         }
         EltwiseOperation::Max => {
             // Bottom 0 must be larger than bottom 1 to win, and so must every later one than those before it.
@@ -61,8 +63,10 @@ fn grad_activation<T: Real>(layer: &Eltwise, arrays: &Arrays<T>, b: usize, i: us
             dy * others.fold(T::ONE, |product, x| product * x)
         }
         EltwiseOperation::Product { stable_gradient: false } => dy * (arrays.get(Operand::Top(0))[i] / x(b)),
-        EltwiseOperation::Sum { coefficients } => {
-            coefficients.get(b).map_or(T::ONE, |c| T::from_f32(*c)) * dy
+        EltwiseOperation::Sum { coefficients, relu } => {
+            let is_above = !relu || arrays.get(Operand::Top(0))[i] > T::ZERO;
+            let passed = if is_above { T::ONE } else { T::ZERO };
+            coefficients.get(b).map_or(T::ONE, |c| T::from_f32(*c)) * (dy * passed)
         }
         EltwiseOperation::Max if arrays.get(Operand::Aux(0))[i] == T::from_usize(b) => dy,
         EltwiseOperation::Max => T::ZERO,

@@ -15,6 +15,7 @@ mod flatten;
 mod inner_product;
 mod lrn;
 mod net;
+mod normalize;
 mod pooling;
 mod real;
 mod relu;
@@ -64,6 +65,7 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Relu(layer) => relu::compute(layer, sub, arrays),
         Layer::BatchNorm(layer) => batch_norm::compute(layer, ctx, sub, arrays),
         Layer::Scale(layer) => scale::compute(layer, ctx, sub, arrays),
+        Layer::Normalize(layer) => normalize::compute(layer, ctx, sub, arrays),
         Layer::Eltwise(layer) => eltwise::compute(layer, sub, arrays),
         Layer::Softmax(layer) => softmax::compute(layer, ctx, sub, arrays),
         Layer::SoftmaxWithLoss(layer) => softmax_loss::compute(layer, ctx, sub, arrays),

@@ -2,7 +2,9 @@
 
 pub mod bandwidth;
 pub mod ceilings;
+pub(crate) mod channels;
 pub(crate) mod correlate;
+pub(crate) mod elements;
 pub mod gemm;
 pub mod im2col;
 pub mod peak;

@@ -9,6 +9,8 @@
 //!      0  1  0 -1         0   0   1
 //! ```
 //!
+//! The gradient of g is that of the same bilinear form: `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
+//!
 //! (Lavin and Gray, 2015). All constants are powers of two, so small integers stay exact, and an output's error is at
 //! most 81 times that of a sum of products of the same length: 2 · 2 per input, 1.5 · 1.5 per weight, 3 · 3 per output.
 
@@ -39,6 +41,25 @@ unsafe fn weight<S: Simd>(g: [S::Vector; 3]) -> [S::Vector; 4] {
         let half = S::splat(0.5);
         let (outer, middle) = (S::multiply(half, S::add(g[0], g[2])), S::multiply(half, g[1]));
         [g[0], S::add(outer, middle), S::subtract(outer, middle), g[2]]
+    }
+}
+
+/// `A` on two values.
+#[inline(always)]
+unsafe fn gradient<S: Simd>(d: [S::Vector; 2]) -> [S::Vector; 4] {
+    // SAFETY: as above.
+    unsafe { [d[0], S::add(d[0], d[1]), S::subtract(d[0], d[1]), S::subtract(S::zero(), d[1])] }
+}
+
+/// `Gᵀ` on four values.
+#[inline(always)]
+unsafe fn weight_back<S: Simd>(u: [S::Vector; 4]) -> [S::Vector; 3] {
+    // SAFETY: as above.
+    unsafe {
+        let half = S::splat(0.5);
+        let (sum, difference) =
+            (S::multiply(half, S::add(u[1], u[2])), S::multiply(half, S::subtract(u[1], u[2])));
+        [S::add(u[0], sum), difference, S::add(sum, u[3])]
     }
 }
 
@@ -142,6 +163,90 @@ impl Explicit for Weights<'_> {
                     let column = weight::<S>([a, b, d]);
                     for (r, value) in column.into_iter().enumerate() {
                         S::store(to.as_mut_ptr().add((r * INPUTS + c) * point + at), value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Transforms the gradients of tiles' outputs, `A dY Aᵀ`: for each, a block of channels of 2×2 pixels.
+pub(crate) struct Gradients<'a> {
+    /// A plane: pixels of a block of channels, row by row.
+    pub plane: &'a [f32],
+    /// Rows and columns of the plane.
+    pub extents: [usize; 2],
+    /// First row and column of each tile's outputs; what lies outside the plane is 0.
+    pub tiles: &'a [[usize; 2]],
+    /// Where the values go: point by point `point` apart, tile by tile a vector apart.
+    pub to: &'a mut [f32],
+    /// Distance of points.
+    pub point: usize,
+}
+
+impl Explicit for Gradients<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { plane, extents: [height, width], tiles, to, point } = self;
+        assert!(plane.len() >= height * width * S::LANES, "a plane is too short");
+        assert!(to.len() >= (POINTS - 1) * point + tiles.len() * S::LANES, "no room for all tiles");
+        for (t, [row, column]) in tiles.iter().copied().enumerate() {
+            // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
+            // where there is room, as asserted.
+            unsafe {
+                let mut dy = [[S::zero(); OUTPUTS]; OUTPUTS];
+                for (r, values) in dy.iter_mut().enumerate().take(height.saturating_sub(row)) {
+                    for (c, value) in values.iter_mut().enumerate().take(width.saturating_sub(column)) {
+                        *value = S::load(plane.as_ptr().add(((row + r) * width + column + c) * S::LANES));
+                    }
+                }
+                let [above, below] = dy;
+                let (above, below) = (gradient::<S>(above), gradient::<S>(below));
+                for (c, pair) in above.into_iter().zip(below).enumerate() {
+                    for (r, value) in gradient::<S>([pair.0, pair.1]).into_iter().enumerate() {
+                        S::store(to.as_mut_ptr().add((r * INPUTS + c) * point + t * S::LANES), value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Transforms the sums of products to gradients of weights, `Gᵀ U G`: vectors of 16 points each to nine taps.
+pub(crate) struct WeightsBack<'a> {
+    /// The points of the first: point by point, `point` apart.
+    pub points: &'a [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// Where the taps go: tap by tap, `tap` apart.
+    pub taps: &'a mut [f32],
+    /// Distance of taps.
+    pub tap: usize,
+    /// Elements, whole vectors, that lie side by side in both.
+    pub count: usize,
+}
+
+impl Explicit for WeightsBack<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { points, point, taps, tap, count } = self;
+        assert!(count.is_multiple_of(S::LANES), "{count} elements are no whole vectors");
+        assert!(points.len() >= (POINTS - 1) * point + count, "points are too short");
+        assert!(taps.len() >= (TAPS - 1) * tap + count, "no room for all taps");
+        for at in (0..count).step_by(S::LANES) {
+            // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
+            unsafe {
+                let load = |p: usize| S::load(points.as_ptr().add(p * point + at));
+                let mut rows = [[S::zero(); 3]; INPUTS];
+                for (r, row) in rows.iter_mut().enumerate() {
+                    let r = r * INPUTS;
+                    *row = weight_back::<S>([load(r), load(r + 1), load(r + 2), load(r + 3)]);
+                }
+                let [a, b, c, d] = rows;
+                let columns = [[a[0], b[0], c[0], d[0]], [a[1], b[1], c[1], d[1]], [a[2], b[2], c[2], d[2]]];
+                for (c, column) in columns.into_iter().enumerate() {
+                    for (r, value) in weight_back::<S>(column).into_iter().enumerate() {
+                        S::store(taps.as_mut_ptr().add((r * 3 + c) * tap + at), value);
                     }
                 }
             }

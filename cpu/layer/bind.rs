@@ -18,6 +18,8 @@ use crate::memory::{MemoryMap, Span};
 pub struct Choice {
     /// The layer.
     pub layer: String,
+    /// The layer and those that are computed with it.
+    pub label: String,
     /// Its type.
     pub type_name: &'static str,
     /// The implementation.
@@ -159,6 +161,7 @@ pub(crate) fn bind(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<B
         let top = layer.tops.first().map(|t| decisions.storages[net.blob(*t).data.0].layout);
         choices.push(Choice {
             layer: layer.name.clone(),
+            label: layer.label(),
             type_name: layer.layer.type_name(),
             implementation: candidate.name,
             layout: top.map(|layout| layout.to_string()).unwrap_or_default(),

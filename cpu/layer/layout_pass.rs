@@ -134,12 +134,27 @@ fn reshaped(net: &Net) -> Vec<bool> {
     reshaped
 }
 
+/// Makes sure that no layer that is named, or of a type that is named, is computed as a part of another.
+fn check_apart(net: &Net, name: &str) -> Result<(), String> {
+    for layer in &net.layers {
+        if let Some(part) = layer.absorbed.iter().find(|part| part.name == name || part.type_name == name) {
+            let (part, of) = (&part.name, &layer.name);
+            return Err(format!(
+                "no implementation can be chosen for {name:?}: layer {part:?} is computed as a part of {of:?}; choose one \
+                 for {of:?}, or compute every layer apart (--no-fusion)"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Decides for every layer of `net`. `forced` holds (layer or type, implementation); the last one counts.
 ///
 /// # Errors
 /// If a forced implementation does not exist or cannot do the layer, or names no layer.
 pub(super) fn decide(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Decisions, String> {
     for (name, _) in forced {
+        check_apart(net, name)?;
         if !net.layers.iter().any(|l| l.name == *name || l.layer.type_name() == *name) {
             return Err(format!("no layer and no type of layer of this network is named {name:?}"));
         }

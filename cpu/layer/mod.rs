@@ -1,10 +1,13 @@
 //! How the CPU does each layer: one file per layer family, chosen through an ordered list.
 
 mod accuracy;
+mod batch_norm;
 mod bind;
+mod channels;
 mod contrastive_loss;
 mod convolution;
 mod dropout;
+mod eltwise;
 mod flatten;
 mod inner_product;
 mod layout_pass;
@@ -14,6 +17,7 @@ mod pooling;
 mod reference;
 mod relu;
 mod reorder;
+mod scale;
 mod select;
 mod softmax;
 mod softmax_loss;

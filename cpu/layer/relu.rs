@@ -3,9 +3,13 @@
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
 use super::{Binder, Grain, LayerKernel, Stages};
+use crate::isa::Isa;
+use crate::kernel::elements::{Change, Fold, Map, Zip, passes, rectified};
+use crate::kernel::vectorised::on;
 use crate::memory::Span;
 
 struct Stream {
+    isa: Isa,
     slope: f32,
     bottom: Span,
     top: Span,
@@ -20,6 +24,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Relu(relu) = &binder.layer().layer else { return None };
     let bottom = binder.span(Operand::Bottom(0))?;
     Some(Box::new(Stream {
+        isa: binder.isa,
         slope: relu.negative_slope,
         bottom,
         top: binder.span(Operand::Top(0))?,
@@ -37,23 +42,23 @@ impl LayerKernel for Stream {
 
     fn forward(&self, grain: &mut Grain<'_>) {
         let part = grain.share(self.top.len());
+        let slope = self.slope;
+        let f = |x: f32| rectified(x, slope);
         // SAFETY: grains have elements of their own; in place, only the top is made a slice.
         let y = unsafe { grain.memory.write(self.top.part(part.clone())) };
-        if self.bottom != self.top {
-            // SAFETY: another array, only read in this task.
-            y.copy_from_slice(unsafe { grain.memory.read(self.bottom.part(part)) });
+        if self.bottom == self.top {
+            return on(self.isa, Change { y, f });
         }
-        for value in y {
-            // Not `f32::max` and `f32::min`, which would hide a NaN.
-            let (above, below) =
-                (if *value < 0.0 { 0.0 } else { *value }, if *value > 0.0 { 0.0 } else { *value });
-            *value = above + self.slope * below;
-        }
+        // SAFETY: another array, only read in this task.
+        let x = unsafe { grain.memory.read(self.bottom.part(part)) };
+        on(self.isa, Map { x, y, f });
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
         let part = grain.share(bottom_grad.len());
+        let slope = self.slope;
+        let f = |dy: f32, sign: f32| dy * passes(sign, slope);
         // SAFETY: grains have elements of their own; in place, only the bottom's gradient is made a slice.
         let (dx, sign) = unsafe {
             (
@@ -61,12 +66,11 @@ impl LayerKernel for Stream {
                 grain.memory.read(self.sign.part(part.clone())),
             )
         };
-        if bottom_grad != top_grad {
-            // SAFETY: another array, only read in this task.
-            dx.copy_from_slice(unsafe { grain.memory.read(top_grad.part(part)) });
+        if bottom_grad == top_grad {
+            return on(self.isa, Fold { x: sign, y: dx, f });
         }
-        for (value, sign) in dx.iter_mut().zip(sign) {
-            *value *= if *sign > 0.0 { 1.0 } else { self.slope };
-        }
+        // SAFETY: another array, only read in this task.
+        let dy = unsafe { grain.memory.read(top_grad.part(part)) };
+        on(self.isa, Zip { a: dy, b: sign, y: dx, f });
     }
 }

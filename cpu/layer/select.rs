@@ -5,8 +5,8 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::bind::Binder;
 use super::{
-    LayerKernel, accuracy, contrastive_loss, convolution, dropout, flatten, inner_product, lrn, pieces,
-    pooling, reference, relu, softmax, softmax_loss, split,
+    LayerKernel, accuracy, batch_norm, contrastive_loss, convolution, dropout, eltwise, flatten,
+    inner_product, lrn, pieces, pooling, reference, relu, scale, softmax, softmax_loss, split,
 };
 use crate::isa::Isa;
 
@@ -84,9 +84,14 @@ const SOFTMAX: &[Candidate] = &[candidate("rows", Form::Plain, softmax::build), 
 const SOFTMAX_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[candidate("rows", Form::Plain, accuracy::build), REFERENCE];
 const SPLIT: &[Candidate] = &[candidate("stream", Form::Any, split::build), REFERENCE];
-const BATCH_NORM: &[Candidate] = &[REFERENCE];
-const SCALE: &[Candidate] = &[REFERENCE];
-const ELTWISE: &[Candidate] = &[REFERENCE];
+const BATCH_NORM: &[Candidate] = &[candidate("channels", Form::Any, batch_norm::build), REFERENCE];
+const SCALE: &[Candidate] =
+    &[Candidate { fits: scale::fits, ..candidate("channels", Form::Any, scale::build) }, REFERENCE];
+const ELTWISE: &[Candidate] = &[
+    Candidate { fits: eltwise::keeps_zeros, ..candidate("stream", Form::Any, eltwise::build) },
+    Candidate { fits: eltwise::divides, ..candidate("stream", Form::Plain, eltwise::build) },
+    REFERENCE,
+];
 const CONCAT: &[Candidate] = PIECES;
 const SLICE: &[Candidate] = PIECES;
 const PIECES: &[Candidate] = &[
@@ -108,7 +113,7 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::Pooling(_) => POOLING,
         Layer::InnerProduct(_) => INNER_PRODUCT,
         Layer::Relu(_) => RELU,
-        Layer::BatchNorm(_) => BATCH_NORM,
+        Layer::BatchNorm(_) | Layer::Normalize(_) => BATCH_NORM,
         Layer::Scale(_) => SCALE,
         Layer::Eltwise(_) => ELTWISE,
         Layer::Softmax(_) => SOFTMAX,

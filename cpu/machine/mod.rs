@@ -32,6 +32,8 @@ pub struct Machine {
     pub winograd_channels: usize,
     /// Tiles of outputs that are transformed and multiplied together.
     pub winograd_tiles: usize,
+    /// The same in ∇W, where each block of tiles reads and writes all sums.
+    pub winograd_gradient_tiles: usize,
     /// Steps of depth of an inner product's forward: a few rows of weights stay in the first-level cache.
     pub inner_depth: usize,
     /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
@@ -66,6 +68,7 @@ const BASE: Machine = Machine {
     partial_bytes: 32 << 20,
     winograd_channels: 32,
     winograd_tiles: 56,
+    winograd_gradient_tiles: 112,
     inner_depth: 512,
     inner_columns: 256,
     inner_rows: 64,

@@ -407,7 +407,7 @@ fn eltwise(parameter: &LayerParameter) -> Result<Layer, Fault> {
     }
     let operation = match operation {
         EltwiseOp::Prod => EltwiseOperation::Product { stable_gradient: param.stable_prod_grad() },
-        EltwiseOp::Sum => EltwiseOperation::Sum { coefficients: coeff.clone() },
+        EltwiseOp::Sum => EltwiseOperation::Sum { coefficients: coeff.clone(), relu: false },
         // As in Caffe, coefficients of a maximum change nothing.
         EltwiseOp::Max => EltwiseOperation::Max,
     };

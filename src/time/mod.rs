@@ -33,6 +33,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let (spec, batch) = with_batch(spec, args.batch.or(compared))?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
+    let nets = if args.machine.no_fusion { nets } else { nets.into_iter().map(Net::fused).collect() };
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let engine = EngineOptions {

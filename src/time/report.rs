@@ -31,6 +31,16 @@ pub struct Report<'a> {
     pub peak_memory: Option<f64>,
 }
 
+/// A layer's name in the table, with those of the layers it is fused with, or how many they are.
+fn shown(choice: &Choice) -> String {
+    const WIDTH: usize = 27;
+    let parts = choice.label.matches(" + ").count();
+    match choice.label.chars().count() <= WIDTH {
+        true => choice.label.clone(),
+        false => format!("{} + {parts}", choice.layer),
+    }
+}
+
 /// Arithmetic is done in this precision.
 const PRECISION: &str = "f32";
 
@@ -101,7 +111,7 @@ impl Report<'_> {
         for (index, choice) in self.choices.iter().enumerate() {
             for row in self.rows(index) {
                 let work = Work { ms: row.ms, flops: row.flops, bytes: row.bytes };
-                self.print_row(&choice.layer, choice.implementation, &row.sub.to_string(), &work);
+                self.print_row(&shown(choice), choice.implementation, &row.sub.to_string(), &work);
             }
         }
         self.print_totals();
@@ -216,6 +226,7 @@ impl Report<'_> {
             .collect();
         let mut value = self.work_json(&Work::of(self.rows(index)));
         value["layer"] = json!(choice.layer);
+        value["label"] = json!(choice.label);
         value["type"] = json!(choice.type_name);
         value["kernel"] = json!(choice.implementation);
         value["layout"] = json!(choice.layout);

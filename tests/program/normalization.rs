@@ -55,6 +55,40 @@ fn a_snapshot_goes_on_as_if_there_had_been_no_stop() {
     }
 }
 
+/// What is said of it, that weights and snapshots are those of the file's layers either way, and that a part of a fused
+/// layer has no kernel.
+#[test]
+fn layers_are_fused_unless_that_is_not_wished() {
+    let stage = stage();
+    let train = |run: &str, flags: &str| {
+        stage.succeed(&format!("train --solver solver.prototxt --workers 1 --run {run} {flags}")).stdout
+    };
+    let fused = train("fused", "--max-iter 10");
+    assert!(fused.contains("fused       bn1 + scale1 + relu1, bn2 + scale2\n"), "{fused}");
+    let apart = train("apart", "--max-iter 10 --no-fusion");
+    assert!(!apart.contains("fused ") && apart.contains("scale1=channels"), "{apart}");
+    assert_ne!(hash_of(&stage.summary("fused")), hash_of(&stage.summary("apart")), "is anything fused?");
+    // Each goes on from the other.
+    train("fused-again", "--max-iter 20 --snapshot apart/snapshots/iteration_10.safetensors");
+    train("apart-again", "--max-iter 20 --no-fusion --snapshot fused/snapshots/iteration_10.safetensors");
+    // Names and types of Caffe's file are those of the layers apart.
+    for run in ["fused", "apart"] {
+        let bytes =
+            std::fs::read(stage.path(run).join("snapshots/iteration_10.caffemodel")).expect("weights");
+        for name in ["bn1", "scale1", "Scale", "BatchNorm"] {
+            assert!(bytes.windows(name.len()).any(|w| w == name.as_bytes()), "{name} in {run}");
+        }
+    }
+    let refused = stage.run("time --model net.prototxt --iterations 1 --kernel scale1=reference");
+    assert_eq!(refused.code, Some(2));
+    for part in ["scale1", "bn1", "--no-fusion"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    stage.succeed("time --model net.prototxt --iterations 1 --kernel scale1=reference --no-fusion");
+    let table = stage.succeed("time --model net.prototxt --iterations 1").stdout;
+    assert!(table.contains("\nbn1 + scale1 + relu1 "), "{table}");
+}
+
 #[test]
 fn factors_of_single_images_are_not_cut() {
     let stage = stage();

@@ -131,7 +131,7 @@ pub fn normalizing_net(batch: usize) -> NetSpec {
     };
     let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
     let scale = Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler };
-    let operation = EltwiseOperation::Sum { coefficients: Vec::new() };
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new(), relu: false };
     network(
         "normalizing",
         vec![
@@ -148,6 +148,36 @@ pub fn normalizing_net(batch: usize) -> NetSpec {
                 &["conv1", "bn2"],
                 &["sum"],
             ),
+            LayerSpec::new("ip", inner_product(5), &["sum"], &["ip"]),
+            LayerSpec::new("loss", loss(), &["ip", "label"], &["loss"]),
+        ],
+    )
+}
+
+/// A convolution, its normalisation in place, and a second one that is added to it: a block of a residual net.
+pub fn residual_net(batch: usize) -> NetSpec {
+    let norm =
+        || Layer::BatchNorm(BatchNorm { use_global_stats: None, moving_average_fraction: 0.9, eps: 1e-5 });
+    let scale = || {
+        let (filler, bias_filler) = (Filler::Constant(1.0), Filler::Constant(0.1));
+        Layer::Scale(Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler })
+    };
+    let relu = || Layer::Relu(Relu::default());
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new(), relu: false };
+    let sum = Layer::Eltwise(Eltwise { bottoms: 2, operation });
+    network(
+        "residual",
+        vec![
+            data(batch, 1, 9),
+            LayerSpec::new("conv1", convolution(3, 3), &["data"], &["conv1"]),
+            LayerSpec::new("bn1", norm(), &["conv1"], &["conv1"]),
+            LayerSpec::new("scale1", scale(), &["conv1"], &["conv1"]),
+            LayerSpec::new("relu1", relu(), &["conv1"], &["conv1"]),
+            LayerSpec::new("conv2", convolution(3, 1), &["conv1"], &["conv2"]),
+            LayerSpec::new("bn2", norm(), &["conv2"], &["conv2"]),
+            LayerSpec::new("scale2", scale(), &["conv2"], &["conv2"]),
+            LayerSpec::new("sum", sum, &["conv1", "conv2"], &["sum"]),
+            LayerSpec::new("relu2", relu(), &["sum"], &["sum"]),
             LayerSpec::new("ip", inner_product(5), &["sum"], &["ip"]),
             LayerSpec::new("loss", loss(), &["ip", "label"], &["loss"]),
         ],

@@ -1,9 +1,10 @@
 //! Plans: the validator accepts every one that the planner makes and rejects each that was broken on purpose.
 
 mod common;
+mod fusion;
 mod sharing;
 
-use common::{branching_net, lenet, nets, normalizing_net, siamese_net};
+use common::{branching_net, lenet, nets, normalizing_net, residual_net, siamese_net};
 use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
@@ -22,9 +23,12 @@ fn plan(nets: &[Net], stage: Stage) -> Plan {
 
 fn every_case() -> Vec<(Vec<Net>, Plan)> {
     let mut cases = Vec::new();
-    for spec in [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)] {
+    let apart = [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)].map(|spec| (spec, false));
+    let fused = [normalizing_net(8), residual_net(8)].map(|spec| (spec, true));
+    for (spec, fuse) in apart.into_iter().chain(fused) {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
+            let nets: Vec<Net> = if fuse { nets.into_iter().map(Net::fused).collect() } else { nets };
             for stage in STAGES {
                 for elastic in [false, true] {
                     for chunk_layers in [1, 2, 100] {

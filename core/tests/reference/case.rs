@@ -116,7 +116,7 @@ impl Case {
     fn check_gradient(&self, objective: &Objective, arrays: &Arrays<f64>, written: Operand, third: f64) {
         let input = match written {
             Operand::BottomGrad(i) => Operand::Bottom(i),
-            Operand::ParamGrad(i) if self.layer.param_rule() == ParamRule::Gradient => Operand::Param(i),
+            Operand::ParamGrad(i) if self.layer.param_rule(i) == ParamRule::Gradient => Operand::Param(i),
             _ => return,
         };
         let gradient = arrays.get(written);

@@ -42,10 +42,10 @@ fn a_maximum_takes_what_is_not_a_number_from_bottom_1_and_not_from_bottom_0() {
 #[test]
 fn a_weighted_sum_by_hand() {
     let coefficients = vec![2.0, -0.5];
-    let (y, dx) = eltwise(EltwiseOperation::Sum { coefficients }, &[&[1.0, 3.0], &[4.0, -8.0]]);
+    let (y, dx) = eltwise(EltwiseOperation::Sum { coefficients, relu: false }, &[&[1.0, 3.0], &[4.0, -8.0]]);
     assert_eq!((y, dx), (vec![0.0, 10.0], vec![vec![2.0, 4.0], vec![-0.5, -1.0]]));
     let coefficients = Vec::new();
-    let (y, dx) = eltwise(EltwiseOperation::Sum { coefficients }, &[&[1.0], &[4.0], &[0.5]]);
+    let (y, dx) = eltwise(EltwiseOperation::Sum { coefficients, relu: false }, &[&[1.0], &[4.0], &[0.5]]);
     assert_eq!((y, dx), (vec![5.5], vec![vec![1.0]; 3]));
 }
 
@@ -70,7 +70,7 @@ fn blobs_that_do_not_fit_each_other_are_refused() {
     let fault = infer(EltwiseOperation::Max, &[&[2, 3]]);
     assert!(fault.field == "bottom" && fault.message.contains("at least 2"), "{}", fault.message);
     for coefficients in [vec![1.0], vec![1.0; 3], vec![1.0, f32::NAN]] {
-        let fault = infer(EltwiseOperation::Sum { coefficients }, &[&[2], &[2]]);
+        let fault = infer(EltwiseOperation::Sum { coefficients, relu: false }, &[&[2], &[2]]);
         assert_eq!(fault.field, "eltwise_param.coeff");
     }
 }

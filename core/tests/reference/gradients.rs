@@ -149,7 +149,8 @@ fn scale_has_the_gradients_of_its_forward() {
 
 #[test]
 fn eltwise_has_the_gradients_of_its_forward() {
-    let sum = |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec() };
+    let sum =
+        |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec(), relu: false };
     let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
     let cases = [
         (2, sum(&[])),

@@ -9,6 +9,7 @@ mod eltwise;
 mod examples;
 mod gradients;
 mod lrn;
+mod normalize;
 mod precision;
 mod rules;
 mod whole_net;

@@ -14,7 +14,7 @@ use quadrille_core::net::{LayerId, Net};
 
 use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
 use self::gradient::WeightGradient;
-use self::winograd::Winograd;
+use self::winograd::{Winograd, WinogradGradient};
 use super::{Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::Isa;
 use crate::layout::Arrangement;
@@ -88,10 +88,54 @@ impl Way {
     }
 }
 
+/// How ∇W is computed.
+enum WeightWay {
+    Direct(WeightGradient),
+    Winograd(WinogradGradient),
+}
+
+impl WeightWay {
+    fn partials(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.partials(),
+            Self::Winograd(w) => w.partials(),
+        }
+    }
+
+    /// The sums, then their sum.
+    fn stages(&self) -> Stages {
+        match self {
+            Self::Direct(d) => Stages::one(d.grains()).then(d.unpacking_grains()),
+            Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
+        }
+    }
+
+    fn scratch(&self) -> usize {
+        match self {
+            Self::Direct(d) => d.scratch(),
+            Self::Winograd(w) => w.scratch(),
+        }
+    }
+
+    fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
+        match self {
+            Self::Direct(d) => d.sum(grain, source, gradient, partials),
+            Self::Winograd(w) => w.sum(grain, source, gradient, partials),
+        }
+    }
+
+    fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
+        match self {
+            Self::Direct(d) => d.unpack(grain, partials, weight_grad),
+            Self::Winograd(w) => w.unpack(grain, partials, weight_grad),
+        }
+    }
+}
+
 struct Tiles {
     forward: Way,
     activation: Option<Way>,
-    weight: Option<WeightGradient>,
+    weight: Option<WeightWay>,
     bottom: Span,
     top: Span,
     weights: Span,
@@ -113,24 +157,27 @@ pub(super) fn fits_winograd(net: &Net, id: LayerId, isa: Isa) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
     let fewest = Machine::of(isa).winograd_channels;
     let enough = |channels: usize| channels / layer.group >= fewest;
-    layer.kernel == [3; 2]
-        && layer.stride == [1; 2]
-        && layer.dilation == [1; 2]
-        && layer.pad.iter().all(|p| *p <= 2)
+    winograd::is_possible(layer)
         && enough(layer.num_output)
         && enough(net.bottom_shapes(id)[0].dim(1))
         && fits(net, id, isa, true)
 }
 
 pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    build(binder, |setup| Direction::new(setup).map(Way::Direct))
+    let weight = |setup: &Setup<'_>| WeightGradient::new(setup).map(WeightWay::Direct);
+    build(binder, |setup| Direction::new(setup).map(Way::Direct), weight)
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    build(binder, |setup| Winograd::new(setup).map(Way::Winograd))
+    let weight = |setup: &Setup<'_>| WinogradGradient::new(setup).map(WeightWay::Winograd);
+    build(binder, |setup| Winograd::new(setup).map(Way::Winograd), weight)
 }
 
-fn build(binder: &mut Binder<'_>, way: impl Fn(&Setup<'_>) -> Option<Way>) -> Option<Box<dyn LayerKernel>> {
+fn build(
+    binder: &mut Binder<'_>,
+    way: impl Fn(&Setup<'_>) -> Option<Way>,
+    weight_way: impl Fn(&Setup<'_>) -> Option<WeightWay>,
+) -> Option<Box<dyn LayerKernel>> {
     let Layer::Convolution(layer) = &binder.layer().layer else { return None };
     let (net, id) = (binder.net, binder.id);
     let (input, output) = (binder.arrangement(Operand::Bottom(0))?, binder.arrangement(Operand::Top(0))?);
@@ -152,7 +199,7 @@ fn build(binder: &mut Binder<'_>, way: impl Fn(&Setup<'_>) -> Option<Way>) -> Op
         false => None,
     };
     let weight = match has(SubTask::GradWeight) {
-        true => Some(WeightGradient::new(&setup(SubTask::Forward, input, output))?),
+        true => Some(weight_way(&setup(SubTask::Forward, input, output))?),
         false => None,
     };
     let padded = padded_outputs(layer, output.layout.block);
@@ -202,14 +249,14 @@ impl LayerKernel for Tiles {
         match (sub, &self.activation, &self.weight) {
             (SubTask::Forward, _, _) => self.forward.stages(),
             (SubTask::GradActivation, Some(a), _) => a.stages(),
-            (SubTask::GradWeight, _, Some(w)) => Stages::one(w.grains()).then(w.unpacking_grains()),
+            (SubTask::GradWeight, _, Some(w)) => w.stages(),
             _ => Stages::one(self.outputs.channels.div_ceil(self.outputs.layout.block)),
         }
     }
 
     fn scratch(&self) -> usize {
         let activation = self.activation.as_ref().map_or(0, Way::scratch);
-        let weight = self.weight.as_ref().map_or(0, WeightGradient::scratch);
+        let weight = self.weight.as_ref().map_or(0, WeightWay::scratch);
         self.forward.scratch().max(activation).max(weight)
     }
 

@@ -5,11 +5,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{nets, options, plan, small_lenet, tiers, worker};
+use crate::common::{nets, options, plan, small_lenet, small_residual, tiers, worker};
 use crate::sharing::siamese;
 use crate::whole_nets::{flattened, whole_blocks};
 use quadrille_core::device::Scalars;
-use quadrille_core::net::NetSpec;
+use quadrille_core::net::{Net, NetSpec};
 use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::isa::Isa;
@@ -60,7 +60,7 @@ type Make = fn(usize) -> NetSpec;
 
 /// Allocations of `steps` steps after `first` steps that are not counted.
 fn allocations(make: Make, isa: Isa, [quadrants, threads]: [usize; 2], [first, steps]: [u64; 2]) -> usize {
-    let nets = nets(make, 60, quadrants);
+    let nets: Vec<Net> = nets(make, 60, quadrants).into_iter().map(Net::fused).collect();
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
     let devices = worker.devices(0);
@@ -78,8 +78,13 @@ fn allocations(make: Make, isa: Isa, [quadrants, threads]: [usize; 2], [first, s
 }
 
 /// Between them, every layer but those that only the oracle's loops compute.
-const NETS: [(&str, Make); 4] =
-    [("LeNet", small_lenet), ("branches", whole_blocks), ("a flattened blob", flattened), ("twins", siamese)];
+const NETS: [(&str, Make); 5] = [
+    ("LeNet", small_lenet),
+    ("a residual net", small_residual),
+    ("branches", whole_blocks),
+    ("a flattened blob", flattened),
+    ("twins", siamese),
+];
 
 const OWN_PROCESS: &str = "QUADRILLE_TEST_ALONE";
 

@@ -1,8 +1,8 @@
 //! What several test files need: tiers, workers, layers, networks and integers.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, Filler, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu, SoftmaxWithLoss,
-    VarianceNorm,
+    Accuracy, BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Input, Layer,
+    PoolMethod, Pooling, Relu, Scale, SoftmaxWithLoss, VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
@@ -128,6 +128,39 @@ pub fn small_lenet(batch: usize) -> NetSpec {
             LayerSpec::new("ip2", Layer::InnerProduct(inner_product(10)), &["ip1"], &["ip2"]),
             LayerSpec::new("accuracy", accuracy, &["ip2", "label"], &["accuracy"]),
             LayerSpec::new("loss", loss(1), &["ip2", "label"], &["loss"]),
+        ],
+        false,
+    )
+}
+
+/// A block of a residual net over images of 3 × 12 × 12 in 10 classes: two chains of convolution, normalisation and
+/// scale, of which one has a ReLU, and the ReLU of their sum. Channels are no whole blocks.
+pub fn small_residual(batch: usize) -> NetSpec {
+    let norm =
+        || Layer::BatchNorm(BatchNorm { use_global_stats: None, moving_average_fraction: 0.9, eps: 1e-5 });
+    let scale = || {
+        let (filler, bias_filler) = (Filler::Constant(1.0), Filler::Constant(0.1));
+        Layer::Scale(Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler })
+    };
+    let conv = || Layer::Convolution(Convolution { bias: false, pad: [1, 1], ..convolution(20, [3, 3]) });
+    let relu = || Layer::Relu(Relu::default());
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new(), relu: false };
+    let sum = Layer::Eltwise(Eltwise { bottoms: 2, operation });
+    network(
+        vec![
+            input("data", &[batch, 3, 12, 12]),
+            input("label", &[batch]),
+            LayerSpec::new("conv1", conv(), &["data"], &["conv1"]),
+            LayerSpec::new("bn1", norm(), &["conv1"], &["conv1"]),
+            LayerSpec::new("scale1", scale(), &["conv1"], &["conv1"]),
+            LayerSpec::new("relu1", relu(), &["conv1"], &["conv1"]),
+            LayerSpec::new("conv2", conv(), &["conv1"], &["conv2"]),
+            LayerSpec::new("bn2", norm(), &["conv2"], &["conv2"]),
+            LayerSpec::new("scale2", scale(), &["conv2"], &["conv2"]),
+            LayerSpec::new("sum", sum, &["conv1", "conv2"], &["sum"]),
+            LayerSpec::new("relu2", relu(), &["sum"], &["sum"]),
+            LayerSpec::new("ip", Layer::InnerProduct(inner_product(10)), &["sum"], &["ip"]),
+            LayerSpec::new("loss", loss(1), &["ip", "label"], &["loss"]),
         ],
         false,
     )

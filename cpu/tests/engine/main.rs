@@ -5,6 +5,7 @@ mod bits;
 mod common;
 mod dropout;
 mod exact;
+mod fusion;
 mod gemm;
 mod refusals;
 mod running_sums;

@@ -55,8 +55,9 @@ fn sums(net: &Net) -> impl Iterator<Item = (String, std::ops::Range<usize>)> {
 }
 
 /// Weights and histories of every quadrant after some steps. Histories and centre start at random.
-fn train(quadrants: usize, threads: usize, options: &EngineOptions) -> Vec<[Vec<f32>; 2]> {
+fn train(quadrants: usize, threads: usize, fusion: bool, options: &EngineOptions) -> Vec<[Vec<f32>; 2]> {
     let nets = nets(net, BATCH, quadrants);
+    let nets: Vec<Net> = if fusion { nets.into_iter().map(Net::fused).collect() } else { nets };
     let elastic = options.elastic;
     let built = Plan::build(&nets, PlanOptions { stage: Stage::Iteration, elastic, chunk_layers: 2 });
     let plan = built.expect("a plan");
@@ -130,11 +131,11 @@ fn running_sums_are_those_of_the_batches_on_every_quadrant() {
     let net = nets(net, BATCH, 1).remove(0);
     for isa in tiers("running sums") {
         for quadrants in [1, 2, 3] {
-            for elastic in [false, true] {
+            for (elastic, fusion) in [(false, false), (false, true), (true, false), (true, true)] {
                 let rule = SgdRule { momentum: 0.9, weight_decay: 0.1, ..SgdRule::default() };
                 let options = EngineOptions { rule, elastic, ..options(isa) };
-                let how = format!("{quadrants} quadrants, elastic {elastic}, {isa}");
-                let found = train(quadrants, 2, &options);
+                let how = format!("{quadrants} quadrants, elastic {elastic}, fusion {fusion}, {isa}");
+                let found = train(quadrants, 2, fusion, &options);
                 for [weights, histories] in &found {
                     // The centre pulls a worker as a whole, and so all of its quadrants alike.
                     assert!(
@@ -175,7 +176,7 @@ fn running_sums_do_not_depend_on_threads() {
     for isa in tiers("bits of running sums") {
         for quadrants in [1, 3] {
             let bits = |threads| -> Vec<u32> {
-                let found = train(quadrants, threads, &options(isa));
+                let found = train(quadrants, threads, true, &options(isa));
                 found.iter().flatten().flatten().map(|value| value.to_bits()).collect()
             };
             let first = bits(1);

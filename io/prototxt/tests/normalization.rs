@@ -42,7 +42,8 @@ fn operations_on_elements_with_and_without_coefficients() {
         Layer::Eltwise(Eltwise { bottoms: 2, operation }) => operation,
         other => panic!("{other:?}"),
     };
-    let sum = |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec() };
+    let sum =
+        |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec(), relu: false };
     assert_eq!(read(""), sum(&[]));
     assert_eq!(read("eltwise_param { operation: SUM coeff: [1, -0.5] }"), sum(&[1.0, -0.5]));
     let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };

@@ -9,7 +9,7 @@ use quadrille_cpu::isa::Isa;
 use quadrille_cpu::{CpuDevice, EngineOptions, implementations};
 
 use crate::common::{options, tiers, worker};
-use crate::exact::case::{BLOCKS, Case, SUBS};
+use crate::exact::case::{Case, SUBS};
 
 /// Compares all sub-tasks of `cases` with the oracle, with tolerance 0, [`everywhere`].
 pub fn exact(test: &str, cases: &[Case]) {
@@ -21,7 +21,7 @@ pub fn exact(test: &str, cases: &[Case]) {
             expected
         };
         // Behind other layers a layer draws other numbers.
-        let (alone, behind) = (expected(case), case.blocked().as_ref().map(expected));
+        let (alone, behind) = (expected(case), case.in_blocks().as_ref().map(expected));
         everywhere(test, case, &arrays, |case, how, found| {
             let expected = behind.as_ref().filter(|_| case.after_blocks).unwrap_or(&alone);
             for (sub, operand) in written(case) {
@@ -41,7 +41,8 @@ pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(
                 check(case, &how, &run_with(case, implementation, isa, threads, arrays));
             };
             [1, 2, 3].into_iter().for_each(|threads| check(case, threads));
-            if let Some(blocked) = case.blocked().filter(|_| isa != Isa::Portable) {
+            let fits = |case: &Case| implementations(&case.net, case.id, isa).contains(&implementation);
+            if let Some(blocked) = case.in_blocks().filter(|case| isa != Isa::Portable && fits(case)) {
                 check(&blocked, 2);
             }
         }
@@ -56,10 +57,7 @@ fn run_with(
     threads: usize,
     arrays: &Arrays<f32>,
 ) -> Arrays<f32> {
-    let mut kernels = vec![(case.net.layer(case.id).name.clone(), implementation.to_owned())];
-    for before in case.net.layers.iter().filter(|l| l.name.starts_with(BLOCKS)) {
-        kernels.push((before.name.clone(), "blocks".to_owned()));
-    }
+    let kernels = vec![(case.net.layer(case.id).name.clone(), implementation.to_owned())];
     run(case, &EngineOptions { kernels, ..options(isa) }, threads, arrays)
 }
 

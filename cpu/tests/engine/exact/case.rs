@@ -1,6 +1,6 @@
 //! A layer between inputs and a loss, and the arrays that it works on.
 
-use quadrille_core::layer::{Layer, Operand, PoolMethod, Pooling, SubTask};
+use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetState, Phase, StorageId};
 use quadrille_core::plan::{Plan, Stage};
 use quadrille_core::reference::{Arrays, Context, Real, compute};
@@ -13,16 +13,13 @@ use crate::common::{self, inner_product, input, integers, loss};
 pub const SUBS: [SubTask; 4] =
     [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
 
-/// Begins the names of the layers that leave blocks.
-pub const BLOCKS: &str = "blocks";
-
 /// A layer on bottoms of given shapes.
 pub struct Case {
     pub layer: Layer,
     pub bottoms: Vec<Shape>,
     pub in_place: bool,
     gradients: bool,
-    /// Whether layers that leave their bottoms in blocks of channels stand before it.
+    /// Whether its bottoms are the tops of convolutions, which lie in blocks on tiers with vectors.
     pub after_blocks: bool,
     /// Why most of the results may be 0, if they may.
     pub zeros: Option<&'static str>,
@@ -36,6 +33,20 @@ pub struct Case {
 impl Case {
     pub fn new(layer: Layer, bottoms: &[&[usize]]) -> Self {
         Self::build(layer, bottoms, Around { gradients: true, ..Around::default() })
+    }
+
+    /// With bottoms in blocks of channels, on tiers that have them.
+    pub fn blocked(layer: Layer, bottoms: &[&[usize]]) -> Self {
+        Self::build(layer, bottoms, Around { gradients: true, after_blocks: true, ..Around::default() })
+    }
+
+    /// Not in place and in place, plain and, if it is an image, in blocks.
+    pub fn everywhere(layer: Layer, bottom: &[usize]) -> Vec<Self> {
+        let in_place = layer.works_in_place().then(|| Self::in_place(layer.clone(), bottom));
+        let mut cases: Vec<Self> = std::iter::once(Self::new(layer, &[bottom])).chain(in_place).collect();
+        let blocked: Vec<Self> = cases.iter().filter_map(Self::in_blocks).collect();
+        cases.extend(blocked);
+        cases
     }
 
     /// On images, which need no gradient.
@@ -68,12 +79,12 @@ impl Case {
     }
 
     /// The same with its bottoms in blocks of channels, if they are images.
-    pub fn blocked(&self) -> Option<Self> {
+    pub fn in_blocks(&self) -> Option<Self> {
         let bottoms: Vec<&[usize]> = self.bottoms.iter().map(Shape::dims).collect();
         let Self { in_place, gradients, zeros, scale, seed, .. } = *self;
         let around = Around { in_place, gradients, after_blocks: true };
         let case = || Self { zeros, scale, seed, ..Self::build(self.layer.clone(), &bottoms, around) };
-        bottoms.iter().any(|dims| dims.len() == 4).then(case)
+        (self.gradients && !self.after_blocks && bottoms.iter().any(|dims| dims.len() == 4)).then(case)
     }
 
     pub fn plan(&self) -> Plan {
@@ -155,7 +166,7 @@ struct Around {
     in_place: bool,
     /// Whether its bottoms get gradients.
     gradients: bool,
-    /// Whether poolings of single pixels, which leave images as they are, but in blocks, stand before it.
+    /// Whether its bottoms are the tops of convolutions, which lie in blocks on tiers with vectors.
     after_blocks: bool,
 }
 
@@ -171,9 +182,8 @@ fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
         }
         let raw = format!("raw{i}");
         layers.push(input(&raw, shape.dims()));
-        let (kernel, pad, stride) = (Some([1; 2]), [0; 2], [1; 2]);
-        let identity = Layer::Pooling(Pooling { method: PoolMethod::Max, kernel, pad, stride });
-        layers.push(LayerSpec::new(&format!("{BLOCKS}{i}"), identity, &[&raw], &[name]));
+        let convolution = Layer::Convolution(common::convolution(shape.dim(1), [1, 1]));
+        layers.push(LayerSpec::new(&format!("blocks{i}"), convolution, &[&raw], &[name]));
     }
     let bottoms: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut heads = vec![if in_place { "x0" } else { "top" }];

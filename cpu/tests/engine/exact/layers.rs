@@ -222,6 +222,9 @@ fn relus_in_place_and_not() {
                 cases.push(Case::in_place(layer(), dims).zeros(why));
             }
         }
+        for n in BATCHES {
+            cases.push(Case::blocked(layer(), &[&[n, 20, 5, 7]]).zeros(why));
+        }
     }
     exact("ReLU", &cases);
 }
@@ -235,6 +238,7 @@ fn splits_add_their_readers() {
             let why = "gradients of opposite sign";
             cases.push(Case::new(Layer::Split(Split { tops }), &[dims]).zeros(why));
         }
+        cases.push(Case::blocked(Layer::Split(Split { tops }), &[&[3, 20, 5, 7]]).zeros("opposite signs"));
     }
     exact("splits", &cases);
 }
@@ -286,6 +290,9 @@ fn accuracies() {
     }
 }
 
+/// Channel counts around the blocks of all tiers.
+const CHANNELS: [usize; 5] = [3, 16, 20, 33, 64];
+
 #[test]
 fn scales() {
     let scale = |bottoms, axis, num_axes, bias| {
@@ -296,35 +303,54 @@ fn scales() {
     for n in BATCHES {
         for bias in [false, true] {
             let x = &[n, 3, 5, 7][..];
-            cases.push(Case::new(scale(1, 1, 1, bias), &[x]));
-            cases.push(Case::in_place(scale(1, 1, 1, bias), x));
             cases.push(Case::new(scale(1, 2, -1, bias), &[x]));
             cases.push(Case::new(scale(1, 0, 2, bias), &[x]));
             cases.push(Case::new(scale(1, -1, 0, bias), &[x]));
             cases.push(Case::new(scale(2, 0, 1, bias), &[x, &[n, 3]]));
+            for c in CHANNELS {
+                cases.extend(Case::everywhere(scale(1, 1, 1, bias), &[n, c, 5, 7]));
+                cases.extend(Case::everywhere(scale(1, 1, 1, bias), &[n, c]));
+            }
         }
     }
+    // More than a piece of a plane, and a plane of several grains.
+    cases.extend(Case::everywhere(scale(1, 1, 1, true), &[2, 20, 50, 49]));
     exact("scales", &cases);
 }
 
 #[test]
 fn operations_on_elements() {
-    let sum = |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec() };
+    let sum =
+        |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec(), relu: false };
+    let rectified =
+        |coefficients: &[f32]| EltwiseOperation::Sum { coefficients: coefficients.to_vec(), relu: true };
     let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
+    let opposite = "integers of both signs add up to 0";
+    let largest = "only the bottom of a maximum has a gradient";
+    let operations = [
+        (2, sum(&[]), Some(opposite)),
+        (3, sum(&[1.0, -2.0, 3.0]), Some(opposite)),
+        (2, rectified(&[]), Some(opposite)),
+        (3, rectified(&[1.0, -2.0, 3.0]), Some(opposite)),
+        (2, product(true), None),
+        (3, product(true), None),
+        (2, product(false), None),
+        (2, EltwiseOperation::Max, Some(largest)),
+        (4, EltwiseOperation::Max, Some(largest)),
+    ];
     let mut cases = Vec::new();
-    for n in BATCHES {
-        let case = |bottoms: usize, operation: EltwiseOperation| {
-            let shape = [n, 3, 5, 2];
-            let shapes: Vec<&[usize]> = vec![&shape; bottoms];
-            Case::new(Layer::Eltwise(Eltwise { bottoms, operation }), &shapes)
+    for (bottoms, operation, zeros) in operations {
+        let layer = Layer::Eltwise(Eltwise { bottoms, operation });
+        let case = |shape: &[usize], blocked: bool| {
+            let shapes: Vec<&[usize]> = vec![shape; bottoms];
+            let make = if blocked { Case::blocked } else { Case::new };
+            let case = make(layer.clone(), &shapes);
+            if let Some(why) = zeros { case.zeros(why) } else { case }
         };
-        cases.push(case(2, sum(&[])).zeros("integers of both signs add up to 0"));
-        cases.push(case(3, sum(&[1.0, -2.0, 3.0])).zeros("integers of both signs add up to 0"));
-        cases.extend([case(2, product(true)), case(3, product(true)), case(2, product(false))]);
-        for bottoms in [2, 4] {
-            let why = "only the bottom of a maximum has a gradient";
-            cases.push(case(bottoms, EltwiseOperation::Max).zeros(why));
+        for n in BATCHES {
+            cases.extend([case(&[n, 3, 5, 2], false), case(&[n, 20, 5, 2], true), case(&[n, 7], false)]);
         }
+        cases.extend([case(&[3, 33, 17, 31], false), case(&[3, 33, 17, 31], true)]);
     }
     exact("operations on elements", &cases);
 }

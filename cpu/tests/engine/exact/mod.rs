@@ -5,8 +5,10 @@
 mod arrange;
 mod bench;
 mod case;
+mod convolved;
 mod layers;
 mod lrn;
+mod normalized;
 mod rounded;
 mod rules;
 mod update;

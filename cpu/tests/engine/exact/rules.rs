@@ -2,8 +2,8 @@
 //! A net that has diverged must be seen to have, on every tier and in every layer.
 
 use quadrille_core::layer::{
-    Accuracy, Dropout, Layer, Lrn, NormRegion, Normalization, Operand, PoolMethod, Pooling, Relu, Softmax,
-    SoftmaxWithLoss,
+    Accuracy, Dropout, Eltwise, EltwiseOperation, Filler, Layer, Lrn, NormRegion, Normalization, Operand,
+    PoolMethod, Pooling, Relu, Scale, Softmax, SoftmaxWithLoss,
 };
 use quadrille_core::reference::Arrays;
 
@@ -45,6 +45,36 @@ fn relu_keeps_nan() {
 }
 
 #[test]
+fn operations_on_elements_keep_nan() {
+    let sum = |relu| EltwiseOperation::Sum { coefficients: vec![1.0, -0.5, 2.0], relu };
+    let product = |stable_gradient| EltwiseOperation::Product { stable_gradient };
+    for operation in [sum(false), sum(true), product(true), product(false), EltwiseOperation::Max] {
+        let layer = Layer::Eltwise(Eltwise { bottoms: 3, operation });
+        for case in [
+            Case::new(layer.clone(), &[&[2, 20, 3, 5][..]; 3]),
+            Case::blocked(layer.clone(), &[&[2, 20, 3, 5][..]; 3]),
+        ] {
+            for poisoned in 0..3 {
+                let mut arrays = case.integers();
+                arrays.insert(Operand::Bottom(poisoned), special(600));
+                same(&case, &arrays);
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_keep_nan() {
+    let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+    let layer = Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler };
+    for case in Case::everywhere(Layer::Scale(layer), &[2, 20, 3, 5]) {
+        let mut arrays = case.integers();
+        arrays.insert(Operand::Bottom(0), special(600));
+        same(&case, &arrays);
+    }
+}
+
+#[test]
 fn dropout_keeps_nan_even_where_it_drops() {
     let case = Case::new(Layer::Dropout(Dropout { ratio: 0.5, active: true }), &[&[3, 41]]);
     let mut arrays = case.integers();
@@ -62,7 +92,7 @@ fn a_normalisation_shows_nan_where_the_oracle_does() {
     {
         let layer = Layer::Lrn(Lrn { region, local_size: 5, alpha: 1.0, beta: 0.75, k });
         let case = Case::new(layer, &[&[2, channels, 5, 7]]);
-        for case in [case.blocked().expect("images"), case] {
+        for case in [case.in_blocks().expect("images"), case] {
             let mut arrays = case.integers();
             let mut x = integers(5, case.bottoms[0].count(), 3);
             // Zeros make a scale of 0 where k is 0.

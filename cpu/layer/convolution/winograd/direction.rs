@@ -1,4 +1,4 @@
-//! One direction of a 3×3 convolution of stride 1 by Winograd's F(2×2, 3×3) ([`crate::kernel::winograd`]).
+//! One direction: forward or ∇A.
 //!
 //! A grain computes some tiles of 2×2 outputs, a block of them at a time: their inputs are transformed, each of the 16
 //! points is a matrix product (tiles × sources · sources × targets) on the register tiles of correlation, and the
@@ -9,29 +9,24 @@ use std::ops::Range;
 
 use quadrille_core::layer::SubTask;
 
-use super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
-use super::weights::Packing;
+use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
+use super::super::weights::Packing;
+use super::{ALIGNMENT, Tiling, is_possible};
 use crate::isa::Isa;
 use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Inputs, OUTPUTS, Outputs, POINTS, TAPS, Weights};
+use crate::kernel::winograd::{Outputs, POINTS, TAPS, Weights};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::Span;
 
 /// One direction.
-pub(super) struct Winograd {
+pub(in crate::layer::convolution) struct Winograd {
     isa: Isa,
     packing: Packing,
-    source: Arrangement,
+    tiling: Tiling,
     target: Arrangement,
-    source_extents: [usize; 2],
-    target_extents: [usize; 2],
-    /// Rows and columns of zeros before the source.
-    pad: [usize; 2],
-    /// Rows and columns of tiles of an image.
-    tiles: [usize; 2],
     /// Most tiles of a block.
     block: usize,
     /// The sources of a point, cut into chunks.
@@ -46,9 +41,8 @@ impl Winograd {
     /// Prepares a direction; `None` if it is not one of 3×3 taps and stride 1, or the tier has no tiles.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
         let layer = setup.layer;
-        let plain = layer.kernel == [3; 2] && layer.stride == [1; 2] && layer.dilation == [1; 2];
         let forward = setup.sub == SubTask::Forward;
-        if !plain || layer.pad.iter().any(|p| *p > 2) {
+        if !is_possible(layer) {
             return None;
         }
         let machine = Machine::of(setup.isa);
@@ -68,8 +62,14 @@ impl Winograd {
             // ∇A sees the kernel turned round.
             passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
         };
-        let tiles = target_extents.map(|e| e.div_ceil(OUTPUTS));
-        let count = setup.source.images * tiles[0] * tiles[1];
+        let tiling = Tiling {
+            isa: setup.isa,
+            source: setup.source,
+            source_extents,
+            target_extents,
+            pad: if forward { layer.pad } else { layer.pad.map(|p| 2 - p) },
+        };
+        let count = tiling.count();
         let block = machine.winograd_tiles.min(count);
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
@@ -79,12 +79,8 @@ impl Winograd {
         let target_parts = missing.min(packing.tiles().div_ceil(2));
         Some(Self {
             isa: setup.isa,
-            source: setup.source,
+            tiling,
             target: setup.target,
-            source_extents,
-            target_extents,
-            pad: if forward { layer.pad } else { layer.pad.map(|p| 2 - p) },
-            tiles,
             block,
             chunks: chunks(&packing, block, most),
             packing,
@@ -123,7 +119,7 @@ impl Winograd {
     pub fn scratch(&self) -> usize {
         let [inputs, products] = self.points();
         let widest = self.packing.tile(0, 0).len();
-        (POINTS * (inputs + products)).max(widest) + VECTOR_ALIGNMENT
+        (POINTS * (inputs + products)).max(widest) + ALIGNMENT
     }
 
     /// The transformed weights of a tile of targets.
@@ -154,7 +150,7 @@ impl Winograd {
     pub fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
         let (index, targets) = (grain.index / self.target_parts, grain.index % self.target_parts);
         let (group, part) = (index / self.tile_parts, index % self.tile_parts);
-        let all = share(self.source.images * self.tiles[0] * self.tiles[1], part, self.tile_parts);
+        let all = share(self.tiling.count(), part, self.tile_parts);
         let targets = share(self.packing.tiles(), targets, self.target_parts);
         for (first, count) in even_parts(&all, self.block) {
             self.run_block(grain, arrays, group, first..first + count, targets.clone());
@@ -170,71 +166,22 @@ impl Winograd {
         targets: Range<usize>,
     ) {
         let [inputs, products] = self.points();
-        let aligned = grain.scratch.as_ptr().align_offset(64).min(VECTOR_ALIGNMENT);
+        let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
         let (inputs, rest) = grain.scratch[aligned..].split_at_mut(POINTS * inputs);
         let products = &mut rest[..POINTS * products];
-        self.transform_inputs(grain.memory, arrays.source, group, block.clone(), inputs);
+        let planes = group * self.planes()..(group + 1) * self.planes();
+        self.tiling.transform(grain.memory, arrays.source, planes, block.clone(), self.block, inputs);
         let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
         for point in 0..POINTS {
             for tile in targets.clone() {
                 // SAFETY: transformed in the stage before.
                 let packed = unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
-                self.multiply(point, tile, packed, inputs, products, &columns);
+                self.multiply(point, tile, packed, inputs, products, columns.clone());
             }
         }
         for tile in targets {
             self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products);
         }
-    }
-
-    /// Image, row and column of a tile.
-    fn place(&self, tile: usize) -> (usize, [usize; 2]) {
-        let of_image = self.tiles[0] * self.tiles[1];
-        let rest = tile % of_image;
-        (tile / of_image, [rest / self.tiles[1] * OUTPUTS, rest % self.tiles[1] * OUTPUTS])
-    }
-
-    /// Calls `each(image, first tile of the block, tiles)` for the parts of a block that lie in one image and have at
-    /// most as many tiles as `MOST`.
-    fn each_image(&self, block: Range<usize>, mut each: impl FnMut(usize, usize, &[[usize; 2]])) {
-        let mut places = [[0; 2]; MOST];
-        let mut first = block.start;
-        while first < block.end {
-            let image = self.place(first).0;
-            let mut count = 0;
-            while count < MOST && first + count < block.end && self.place(first + count).0 == image {
-                places[count] = self.place(first + count).1;
-                count += 1;
-            }
-            each(image, first - block.start, &places[..count]);
-            first += count;
-        }
-    }
-
-    fn transform_inputs(
-        &self,
-        memory: &crate::memory::Memory,
-        source: Span,
-        group: usize,
-        block: Range<usize>,
-        inputs: &mut [f32],
-    ) {
-        let lanes = self.packing.vector;
-        let (plane_len, point) = (self.source.pixels * lanes, self.points()[0]);
-        self.each_image(block, |image, first, places| {
-            let mut tiles = [[0isize; 2]; MOST];
-            for (tile, place) in tiles.iter_mut().zip(places) {
-                *tile = [0, 1].map(|a| place[a] as isize - self.pad[a] as isize);
-            }
-            for plane in 0..self.planes() {
-                let start = image * self.source.image_len() + (group * self.planes() + plane) * plane_len;
-                // SAFETY: only read in this task.
-                let values = unsafe { memory.read(source.part(start..start + plane_len)) };
-                let to = &mut inputs[(plane * self.block + first) * lanes..];
-                let (tiles, extents) = (&tiles[..places.len()], self.source_extents);
-                with_vectors(self.isa, Inputs { plane: values, extents, tiles, to, point });
-            }
-        });
     }
 
     /// The products of one point for one tile of targets.
@@ -245,7 +192,7 @@ impl Winograd {
         packed: &[f32],
         inputs: &[f32],
         products: &mut [f32],
-        columns: &[(usize, usize)],
+        columns: impl Iterator<Item = (usize, usize)> + Clone,
     ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = &packed[point * self.packing.sources * vectors * lanes..];
@@ -254,7 +201,7 @@ impl Winograd {
         let products = &mut products[point * product_len..(point + 1) * product_len];
         let y = products[tile * TILE_VECTORS * self.block * lanes..].as_mut_ptr();
         for (i, runs) in self.chunks.iter().enumerate() {
-            for (column, count) in columns {
+            for (column, count) in columns.clone() {
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
                 unsafe {
@@ -284,7 +231,7 @@ impl Winograd {
     ) {
         let lanes = self.packing.vector;
         let (plane_len, point) = (self.target.pixels * lanes, self.points()[1]);
-        self.each_image(block, |image, first, tiles| {
+        self.tiling.each_image(block, |image, first, tiles| {
             for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
                 let channel = group * self.packing.targets + vector * lanes;
                 let start = image * self.target.image_len() + channel / lanes * plane_len;
@@ -295,19 +242,13 @@ impl Winograd {
                     // SAFETY: copied in the stage before, with a full tile for each tile.
                     bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),
-                    extents: self.target_extents,
+                    extents: self.tiling.target_extents,
                 };
                 with_vectors(self.isa, outputs);
             }
         });
     }
 }
-
-/// Most tiles that are transformed at once.
-const MOST: usize = 64;
-
-/// Elements that may be left out so that scratch begins at a cache line.
-const VECTOR_ALIGNMENT: usize = 16;
 
 /// The sources of a point: blocks of channels, cut into chunks of at most `most` sources, but at least one block.
 fn chunks(packing: &Packing, block: usize, most: usize) -> Vec<Vec<Run>> {

@@ -1,0 +1,346 @@
+//! Batch normalisation, alone or with the scale and the ReLU behind it.
+//!
+//! Forward reads its bottom for the statistics, reads it again and writes its top. Backward reads twice what its two
+//! sums are of, and writes; the sums are also the gradients of a scale's parameters. Alone, the layer may have
+//! overwritten its bottom, and backward finds the normalised values in the top; with a scale it finds the bottom
+//! unchanged and normalises again, by the same operations and so with the same bits.
+
+use std::ops::Range;
+
+use quadrille_core::layer::{BatchNorm, Layer, Normalize, Operand, SubTask};
+
+use super::channels::{Cell, Channels, Numbers};
+use super::{Binder, Grain, LayerKernel, Stages};
+use crate::kernel::channels::{Affine, Apply, Back, Correlate, Measure, ROW, Slope};
+use crate::kernel::vectorised::on;
+use crate::memory::Span;
+
+/// The scale behind a normalisation.
+struct Scale {
+    factors: Span,
+    bias: Option<Span>,
+    factors_grad: Option<Span>,
+    bias_grad: Option<Span>,
+    relu: bool,
+}
+
+struct Kernel {
+    norm: BatchNorm,
+    scale: Option<Scale>,
+    share: f32,
+    channels: Channels,
+    bottom: Span,
+    top: Span,
+    /// Mean and variance that forward normalised with.
+    statistics: [Span; 2],
+    /// Mean, variance, factor.
+    running: Vec<Span>,
+    running_grads: [Option<Span>; 3],
+    bottom_grad: Option<Span>,
+    top_grad: Option<Span>,
+    /// Moments of the cells, and the sums of backward.
+    moments: Span,
+    sums: Span,
+}
+
+pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    let (norm, scale, backward) = match &binder.layer().layer {
+        Layer::BatchNorm(norm) => (norm, None, SubTask::GradActivation),
+        Layer::Normalize(layer) => (&layer.norm, Some(layer.relu), layer.backward()),
+        _ => return None,
+    };
+    let scale = match scale {
+        Some(relu) => Some(Scale {
+            factors: binder.span(Operand::Param(Normalize::FACTORS))?,
+            bias: binder.span(Operand::Param(Normalize::BIAS)),
+            factors_grad: binder.span(Operand::ParamGrad(Normalize::FACTORS)),
+            bias_grad: binder.span(Operand::ParamGrad(Normalize::BIAS)),
+            relu,
+        }),
+        None => None,
+    };
+    let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
+    Some(Box::new(Kernel {
+        norm: norm.clone(),
+        scale,
+        share: binder.net.share,
+        bottom: binder.span(Operand::Bottom(0))?,
+        top: binder.span(Operand::Top(0))?,
+        statistics: [binder.span(Operand::Aux(0))?, binder.span(Operand::Aux(1))?],
+        running: (0..3).map(|i| binder.span(Operand::Param(i))).collect::<Option<_>>()?,
+        running_grads: [0, 1, 2].map(|i| binder.span(Operand::ParamGrad(i))),
+        bottom_grad: binder.span(Operand::BottomGrad(0)),
+        top_grad: binder.span(Operand::TopGrad(0)),
+        moments: binder.workspace(SubTask::Forward, channels.workspace()),
+        sums: binder.workspace(backward, channels.workspace()),
+        channels,
+    }))
+}
+
+impl Kernel {
+    fn kept(&self) -> bool {
+        self.norm.uses_kept_statistics()
+    }
+
+    fn relu(&self) -> bool {
+        self.scale.as_ref().is_some_and(|scale| scale.relu)
+    }
+
+    /// Whether backward needs sums: of the batch for its statistics, or for the scale's parameters.
+    fn needs_sums(&self) -> bool {
+        !self.kept() || self.scale.is_some()
+    }
+
+    /// First the moments of the cells, unless statistics are kept, then the top.
+    fn normalise(&self, grain: &Grain<'_>) {
+        let measures = !self.kept() && grain.stage == 0;
+        for cell in self.channels.cells(grain) {
+            if measures { self.measure(grain, cell) } else { self.apply(grain, cell) }
+        }
+    }
+
+    fn measure(&self, grain: &Grain<'_>, cell: Cell) {
+        let mut moments = self.channels.moments();
+        for place in self.channels.places(cell) {
+            // SAFETY: only read in this stage.
+            let x = unsafe { grain.memory.read(self.bottom.part(place)) };
+            on(self.channels.isa, Measure { x, moments: &mut moments });
+        }
+        self.channels.leave_moments(grain, self.moments, cell, &moments);
+    }
+
+    fn apply(&self, grain: &Grain<'_>, cell: Cell) {
+        let statistics = self.statistics(grain, cell.plane);
+        if cell.part == 0 {
+            for (numbers, to) in statistics.iter().zip(self.statistics) {
+                self.channels.write(grain, to, cell.plane, numbers);
+            }
+        }
+        let affine = self.affine(grain, cell.plane, &statistics);
+        for place in self.channels.places(cell) {
+            // SAFETY: cells have elements of their own; in place, only the top is made a slice.
+            let (x, y) = unsafe {
+                (
+                    (self.bottom != self.top).then(|| grain.memory.read(self.bottom.part(place.clone()))),
+                    grain.memory.write(self.top.part(place)),
+                )
+            };
+            on(self.channels.isa, Apply { affine: &affine, relu: self.relu(), x, y });
+        }
+    }
+
+    /// Mean and variance of a plane's channels: kept, or of what the stage before measured.
+    fn statistics(&self, grain: &Grain<'_>, plane: usize) -> [Numbers; 2] {
+        if !self.kept() {
+            return self.channels.statistics(grain, self.moments, plane);
+        }
+        // SAFETY: parameters, only read in this task.
+        let read = |i: usize| unsafe { grain.memory.read(self.running[i]) };
+        let factor = read(2)[0];
+        let scale = if factor == 0.0 { 0.0 } else { 1.0 / factor };
+        [read(0), read(1)].map(|sums| self.channels.numbers(plane, |c| scale * sums[c]))
+    }
+
+    /// Numbers of a plane's channels out of an array that the task only reads.
+    fn numbers(&self, grain: &Grain<'_>, span: Span, plane: usize) -> Numbers {
+        // SAFETY: parameters, or state that backward only reads.
+        let numbers = unsafe { grain.memory.read(span) };
+        self.channels.numbers(plane, |c| numbers[c])
+    }
+
+    /// Mean and variance of a plane's channels, as forward left them.
+    fn saved(&self, grain: &Grain<'_>, plane: usize) -> [Numbers; 2] {
+        self.statistics.map(|span| self.numbers(grain, span, plane))
+    }
+
+    /// `1 / √(variance + eps)`, and 0 for padding, which stays 0 by it.
+    fn inverse(&self, plane: usize, variance: &Numbers) -> Numbers {
+        let first = self.channels.channels(plane).start;
+        self.channels.numbers(plane, |c| 1.0 / (variance[c - first] + self.norm.eps).sqrt())
+    }
+
+    /// What forward does to a plane before the ReLU.
+    fn affine(&self, grain: &Grain<'_>, plane: usize, [mean, variance]: &[Numbers; 2]) -> Affine {
+        let (mut factor, mut bias) = (self.inverse(plane, variance), Numbers::default());
+        if let Some(scale) = &self.scale {
+            let factors = self.numbers(grain, scale.factors, plane);
+            factor.iter_mut().zip(factors).for_each(|(f, s)| *f *= s);
+            bias = scale.bias.map_or(bias, |bias| self.numbers(grain, bias, plane));
+        }
+        let [mean, factor, bias] = [mean, &factor, &bias].map(|numbers| self.channels.row(numbers));
+        Affine { mean, factor, bias }
+    }
+
+    /// What backward takes the normalised values from, and how: the bottom, or the top as it is.
+    fn source(&self, grain: &Grain<'_>, plane: usize) -> (Span, Affine) {
+        match self.scale {
+            Some(_) => (self.bottom, self.affine(grain, plane, &self.saved(grain, plane))),
+            None => (self.top, Affine::IDENTITY),
+        }
+    }
+
+    /// First the sums of the cells, if they are needed, then all gradients.
+    fn back(&self, grain: &Grain<'_>, top_grad: Span) {
+        for cell in self.channels.cells(grain) {
+            if self.needs_sums() && grain.stage == 0 {
+                self.correlate(grain, cell, top_grad);
+                continue;
+            }
+            if cell.part == 0 && self.scale.is_some() {
+                self.leave_gradients(grain, cell.plane);
+                self.leave_terms(grain, cell.plane);
+            }
+            match self.bottom_grad {
+                Some(to) if self.needs_sums() => self.differentiate(grain, cell, to, top_grad),
+                Some(to) => self.pass_on(grain, cell, to, top_grad),
+                None => {}
+            }
+        }
+    }
+
+    /// Σ dy and Σ dy · x, x being the source's distances from their mean.
+    fn correlate(&self, grain: &Grain<'_>, cell: Cell, top_grad: Span) {
+        let (source, affine) = self.source(grain, cell.plane);
+        let mut sums = [[0.0; ROW]; 2];
+        for place in self.channels.places(cell) {
+            // SAFETY: arrays that this stage only reads.
+            let (dy, x) = unsafe {
+                (grain.memory.read(top_grad.part(place.clone())), grain.memory.read(source.part(place)))
+            };
+            let (affine, sums) = (&affine, &mut sums);
+            on(self.channels.isa, Correlate { affine, relu: self.relu(), dy, x, sums });
+        }
+        self.channels.leave_sums(grain, self.sums, cell, &sums);
+    }
+
+    /// `dx = s · (dy − mean(dy) − mean(dy · n) · n) / deviation`, n being normalised: the source's distances from their
+    /// mean, over the deviation unless they are that already.
+    fn differentiate(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
+        let (source, affine) = self.source(grain, cell.plane);
+        let slope = self.slope(grain, cell.plane);
+        for place in self.channels.places(cell) {
+            let (dy, dx) = self.gradients(grain, place.clone(), bottom_grad, top_grad);
+            // SAFETY: the source is only read in this task.
+            let x = unsafe { grain.memory.read(source.part(place)) };
+            let (affine, slope) = (&affine, &slope);
+            on(self.channels.isa, Back { affine, relu: self.relu(), slope, dy, x, dx });
+        }
+    }
+
+    fn slope(&self, grain: &Grain<'_>, plane: usize) -> Slope {
+        let inverse = self.inverse(plane, &self.saved(grain, plane)[1]);
+        let (mut factor, mut square) = (inverse, [1.0; _]);
+        if let Some(scale) = &self.scale {
+            let factors = self.numbers(grain, scale.factors, plane);
+            factor.iter_mut().zip(factors).for_each(|(f, s)| *f *= s);
+            square = inverse.map(|inverse| f64::from(inverse) * f64::from(inverse));
+        }
+        let (mut slope, mut offset) = (Numbers::default(), Numbers::default());
+        if !self.kept() {
+            let [dy, product] = self.channels.sums(grain, self.sums, plane);
+            let values = self.channels.values() as f64;
+            for channel in 0..factor.len() {
+                let factor = f64::from(factor[channel]) / values;
+                slope[channel] = (factor * product[channel] * square[channel]) as f32;
+                offset[channel] = (factor * dy[channel]) as f32;
+            }
+        }
+        let [factor, slope, offset] = [factor, slope, offset].map(|numbers| self.channels.row(&numbers));
+        Slope { factor, slope, offset }
+    }
+
+    /// `dx = dy / deviation`.
+    fn pass_on(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
+        let factor = self.inverse(cell.plane, &self.saved(grain, cell.plane)[1]);
+        let affine = &Affine { factor: self.channels.row(&factor), ..Affine::IDENTITY };
+        for place in self.channels.places(cell) {
+            let (x, y) = self.gradients(grain, place, bottom_grad, top_grad);
+            on(self.channels.isa, Apply { affine, relu: false, x, y });
+        }
+    }
+
+    /// A place of the top's gradient, unless it is also the bottom's, and of the bottom's.
+    fn gradients<'a>(
+        &self,
+        grain: &Grain<'a>,
+        place: Range<usize>,
+        bottom_grad: Span,
+        top_grad: Span,
+    ) -> (Option<&'a [f32]>, &'a mut [f32]) {
+        // SAFETY: cells have elements of their own; in place, only the bottom's gradient is made a slice.
+        unsafe {
+            (
+                (bottom_grad != top_grad).then(|| grain.memory.read(top_grad.part(place.clone()))),
+                grain.memory.write(bottom_grad.part(place)),
+            )
+        }
+    }
+
+    /// The gradients of a scale's factors and bias.
+    fn leave_gradients(&self, grain: &Grain<'_>, plane: usize) {
+        let Some(scale) = &self.scale else { return };
+        let [dy, product] = self.channels.sums(grain, self.sums, plane);
+        let inverse = self.inverse(plane, &self.saved(grain, plane)[1]);
+        if let Some(to) = scale.factors_grad {
+            let factors = std::array::from_fn(|c| (product[c] * f64::from(inverse[c])) as f32);
+            self.channels.write(grain, to, plane, &factors);
+        }
+        if let Some(to) = scale.bias_grad {
+            self.channels.write(grain, to, plane, &dy.map(|sum| sum as f32));
+        }
+    }
+
+    /// This device's terms of the running sums, unless statistics are kept.
+    fn leave_terms(&self, grain: &Grain<'_>, plane: usize) {
+        if self.kept() {
+            return;
+        }
+        let correction = BatchNorm::bias_correction(self.channels.values());
+        let [mean, variance] = self.saved(grain, plane);
+        let terms = [mean.map(|m| self.share * m), variance.map(|v| self.share * (correction * v))];
+        for (term, to) in terms.iter().zip(self.running_grads) {
+            if let Some(to) = to {
+                self.channels.write(grain, to, plane, term);
+            }
+        }
+        if let (0, Some(factor)) = (plane, self.running_grads[2]) {
+            // SAFETY: the grain of the first plane writes it.
+            unsafe { grain.memory.write(factor) }.fill(self.share);
+        }
+    }
+
+    fn backward(&self, grain: &Grain<'_>) {
+        if let Some(top_grad) = self.top_grad {
+            self.back(grain, top_grad);
+        }
+    }
+}
+
+impl LayerKernel for Kernel {
+    fn stages(&self, sub: SubTask) -> Stages {
+        let cells = Stages::one(self.channels.grains());
+        let twice = match sub {
+            SubTask::Forward => !self.kept(),
+            SubTask::GradWeight if self.scale.is_none() => return Stages::one(1),
+            _ => self.needs_sums(),
+        };
+        if twice { cells.followed_by(cells) } else { cells }
+    }
+
+    fn forward(&self, grain: &mut Grain<'_>) {
+        self.normalise(grain);
+    }
+
+    fn grad_activation(&self, grain: &mut Grain<'_>) {
+        self.backward(grain);
+    }
+
+    fn grad_weight(&self, grain: &mut Grain<'_>) {
+        if self.scale.is_some() {
+            return self.backward(grain);
+        }
+        for plane in 0..self.channels.planes() {
+            self.leave_terms(grain, plane);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! How a layer with numbers for each channel walks over a blob, in plain and in blocked layout.
+//!
+//! The blob is cut into cells: a plane (a block of channels, or one channel) of a part of the images. A grain has some
+//! cells. What is summed over images and pixels is first summed over each cell and then over a plane's parts, always in
+//! their order, by whoever needs the sum.
+
+use std::ops::Range;
+
+use super::{Binder, Grain, share};
+use crate::isa::Isa;
+use crate::kernel::channels::{Moments, ROW, Row};
+use crate::layout::Arrangement;
+use crate::memory::Span;
+
+/// Channels of the widest block.
+const WIDEST: usize = 16;
+
+/// A number for each channel of a plane; the rest is 0.
+pub(super) type Numbers = [f32; WIDEST];
+
+/// The walk over a blob.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channels {
+    pub isa: Isa,
+    /// Channels of a plane.
+    block: usize,
+    images: usize,
+    channels: usize,
+    planes: usize,
+    /// Elements of a plane of one image.
+    plane: usize,
+    parts: usize,
+    grains: usize,
+}
+
+/// A plane of a part of the images.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub plane: usize,
+    pub part: usize,
+}
+
+impl Channels {
+    pub fn new(arrangement: &Arrangement, binder: &Binder<'_>) -> Self {
+        let Arrangement { images, channels, pixels, layout } = *arrangement;
+        // Without pixels, whole blocks lie as they would in the blocked layout.
+        let block = match layout.block {
+            1 if pixels == 1 => [16, 8].into_iter().find(|b| channels.is_multiple_of(*b)).unwrap_or(1),
+            block => block,
+        };
+        let planes = channels.div_ceil(block);
+        let most = binder.stream_grains(arrangement.len()).min(binder.machine.task_grains);
+        let parts = most.div_ceil(planes).clamp(1, images);
+        Self {
+            isa: binder.isa,
+            block,
+            images,
+            channels,
+            planes,
+            plane: block * pixels,
+            parts,
+            grains: most.min(planes * parts),
+        }
+    }
+
+    /// Grains of a stage that goes through all cells.
+    pub fn grains(&self) -> usize {
+        self.grains
+    }
+
+    /// Number of planes.
+    pub fn planes(&self) -> usize {
+        self.planes
+    }
+
+    /// Values of a channel.
+    pub fn values(&self) -> usize {
+        self.images * self.pixels()
+    }
+
+    fn pixels(&self) -> usize {
+        self.plane / self.block
+    }
+
+    /// The cells of a grain.
+    pub fn cells(&self, grain: &Grain<'_>) -> impl Iterator<Item = Cell> + use<> {
+        let planes = self.planes;
+        grain.share(planes * self.parts).map(move |i| Cell { plane: i % planes, part: i / planes })
+    }
+
+    /// Where the plane of each image of a cell lies.
+    pub fn places(&self, cell: Cell) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Self { planes, plane, .. } = *self;
+        share(self.images, cell.part, self.parts).map(move |image| {
+            let first = (image * planes + cell.plane) * plane;
+            first..first + plane
+        })
+    }
+
+    /// The channels of a plane.
+    pub fn channels(&self, plane: usize) -> Range<usize> {
+        plane * self.block..((plane + 1) * self.block).min(self.channels)
+    }
+
+    /// A number of each channel of a plane, and 0 for padding.
+    pub fn numbers(&self, plane: usize, number: impl Fn(usize) -> f32) -> Numbers {
+        let mut numbers = [0.0; WIDEST];
+        numbers.iter_mut().zip(self.channels(plane)).for_each(|(to, channel)| *to = number(channel));
+        numbers
+    }
+
+    /// The number of its channel for each place of a row.
+    pub fn row(&self, numbers: &Numbers) -> Row {
+        let mut row = [0.0; ROW];
+        row.chunks_exact_mut(self.block).for_each(|block| block.copy_from_slice(&numbers[..self.block]));
+        row
+    }
+
+    /// Moments of no values of this blob's planes.
+    pub fn moments(&self) -> Moments {
+        Moments::new(self.plane)
+    }
+
+    /// Elements of a workspace for two numbers of each channel of each cell.
+    pub fn workspace(&self) -> usize {
+        self.planes * self.parts * 2 * WIDEST
+    }
+
+    fn place_of_pair(&self, cell: Cell) -> Range<usize> {
+        let first = (cell.plane * self.parts + cell.part) * 2 * WIDEST;
+        first..first + 2 * WIDEST
+    }
+
+    fn leave(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, pair: [Numbers; 2]) {
+        // SAFETY: each cell has a place of its own.
+        let place = unsafe { grain.memory.write(workspace.part(self.place_of_pair(cell))) };
+        place.copy_from_slice(pair.as_flattened());
+    }
+
+    /// Leaves the sums of a cell in a workspace.
+    pub fn leave_sums(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, rows: &[Row; 2]) {
+        let sums = rows.each_ref().map(|row| {
+            let mut sums = [0.0; WIDEST];
+            for block in row.chunks_exact(self.block) {
+                sums.iter_mut().zip(block).for_each(|(sum, value)| *sum += value);
+            }
+            sums
+        });
+        self.leave(grain, workspace, cell, sums);
+    }
+
+    /// Leaves the means of a cell and the squared distances from them in a workspace.
+    pub fn leave_moments(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, moments: &Moments) {
+        let (mut means, mut squares) = ([0.0; WIDEST], [0.0; WIDEST]);
+        for channel in 0..self.block {
+            let places = || (channel..ROW).step_by(self.block).map(|place| moments.at(place).map(f64::from));
+            let parts = places().map(|[count, mean, squares]| (count, mean, squares));
+            let [mean, sum] = joined(parts);
+            (means[channel], squares[channel]) = (mean as f32, sum as f32);
+        }
+        self.leave(grain, workspace, cell, [means, squares]);
+    }
+
+    /// The pairs of a plane's cells and how many values of a channel each is of, in the order of the parts.
+    fn pairs<'a>(
+        &self,
+        grain: &Grain<'a>,
+        workspace: Span,
+        plane: usize,
+    ) -> impl Iterator<Item = (f64, &'a [f32])> + Clone + use<'a> {
+        let (whole, memory) = (*self, grain.memory);
+        (0..self.parts).map(move |part| {
+            let place = workspace.part(whole.place_of_pair(Cell { plane, part }));
+            // SAFETY: written in the stage before, only read in this one.
+            let pair = unsafe { memory.read(place) };
+            ((share(whole.images, part, whole.parts).len() * whole.pixels()) as f64, pair)
+        })
+    }
+
+    /// The sums of a plane over its cells.
+    pub fn sums(&self, grain: &Grain<'_>, workspace: Span, plane: usize) -> [[f64; WIDEST]; 2] {
+        let mut sums = [[0.0; WIDEST]; 2];
+        for (_, pair) in self.pairs(grain, workspace, plane) {
+            let values = sums.as_flattened_mut().iter_mut().zip(pair);
+            values.for_each(|(sum, value)| *sum += f64::from(*value));
+        }
+        sums
+    }
+
+    /// Mean and variance of a plane's channels over its cells.
+    pub fn statistics(&self, grain: &Grain<'_>, workspace: Span, plane: usize) -> [Numbers; 2] {
+        let values = self.values() as f64;
+        let (mut means, mut variances) = ([0.0; WIDEST], [0.0; WIDEST]);
+        for channel in 0..self.channels(plane).len() {
+            let parts = self
+                .pairs(grain, workspace, plane)
+                .map(|(count, pair)| (count, f64::from(pair[channel]), f64::from(pair[WIDEST + channel])));
+            let [mean, squares] = joined(parts);
+            (means[channel], variances[channel]) = (mean as f32, (squares / values) as f32);
+        }
+        [means, variances]
+    }
+
+    /// Writes a number of each of a plane's channels.
+    pub fn write(&self, grain: &Grain<'_>, to: Span, plane: usize, numbers: &Numbers) {
+        let channels = self.channels(plane);
+        let count = channels.len();
+        // SAFETY: callers write each plane in one grain.
+        let to = unsafe { grain.memory.write(to.part(channels)) };
+        to.copy_from_slice(&numbers[..count]);
+    }
+}
+
+/// Mean, and sum of the squared distances from it, of several parts: number, mean and squared distances of each.
+fn joined(parts: impl Iterator<Item = (f64, f64, f64)> + Clone) -> [f64; 2] {
+    let (mut sum, mut values) = (0.0, 0.0);
+    for (count, mean, _) in parts.clone() {
+        sum += count * mean;
+        values += count;
+    }
+    let mean = sum / values;
+    let distances = |(count, own, squares): (f64, f64, f64)| squares + count * (own - mean) * (own - mean);
+    [mean, parts.map(distances).sum()]
+}

@@ -1,0 +1,234 @@
+//! ∇W by the same products: with V the transformed sources and Z = A dY Aᵀ the transformed gradients of tiles,
+//! `dW = Gᵀ [Σ_tiles V ⊙ Z] G`. A grain sums some tiles of targets over some blocks of tiles; a second stage adds the
+//! sums in the order of the blocks, transforms them back and turns them into Caffe's order.
+
+use std::ops::Range;
+
+use super::super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::super::weights::Packing;
+use super::{ALIGNMENT, Tiling, is_possible};
+use crate::isa::Isa;
+use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
+use crate::kernel::vectorised::with_vectors;
+use crate::kernel::winograd::{Gradients, POINTS, TAPS, WeightsBack};
+use crate::layer::{Grain, share};
+use crate::layout::Arrangement;
+use crate::machine::Machine;
+use crate::memory::{Memory, Span};
+
+/// ∇W of a 3×3 convolution.
+pub(in crate::layer::convolution) struct WinogradGradient {
+    isa: Isa,
+    tiling: Tiling,
+    packing: Packing,
+    target: Arrangement,
+    /// Most tiles of a block.
+    block: usize,
+    /// Places of all sources, seen from tile 0.
+    offsets: Vec<u32>,
+    kernels: Vec<Kernels>,
+    /// Parts of the tiles, and of the tiles of target channels.
+    tile_parts: usize,
+    target_parts: usize,
+}
+
+impl WinogradGradient {
+    /// Prepares ∇W; `None` if the layer is not one of 3×3 taps and stride 1, or the tier has no tiles. `setup` is that of
+    /// the forward direction.
+    pub fn new(setup: &Setup<'_>) -> Option<Self> {
+        let layer = setup.layer;
+        if !is_possible(layer) {
+            return None;
+        }
+        let machine = Machine::of(setup.isa);
+        let kernels: Vec<Kernels> =
+            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, Pixel::Vector)).collect::<Option<_>>()?;
+        let vector = setup.target.layout.block;
+        let packing = Packing {
+            groups: layer.group,
+            sources: setup.source.channels / layer.group,
+            targets: setup.target.channels / layer.group,
+            source_block: vector,
+            vector,
+            tile_vectors: TILE_VECTORS,
+            targets_are_outputs: true,
+            passes: vec![(0..TAPS).collect()],
+        };
+        let tiling = Tiling {
+            isa: setup.isa,
+            source: setup.source,
+            source_extents: setup.input,
+            target_extents: setup.output,
+            pad: layer.pad,
+        };
+        let block = machine.winograd_gradient_tiles.min(tiling.count());
+        let place = |source: usize| (source / vector * block * vector + source % vector) as u32;
+        let wanted = machine.grains(setup.flops, machine.task_grains);
+        // Each part of the tiles costs memory for its sums; each part of the targets transforms the sources anew.
+        let bytes = packing.len() / TAPS * POINTS * size_of::<f32>();
+        let parts = tiling.count().div_ceil(block).min(wanted);
+        let tile_parts = parts.min((machine.partial_bytes / bytes).max(1));
+        let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(2));
+        Some(Self {
+            isa: setup.isa,
+            offsets: (0..packing.sources).map(place).collect(),
+            tiling,
+            packing,
+            target: setup.target,
+            block,
+            kernels,
+            tile_parts,
+            target_parts,
+        })
+    }
+
+    /// Grains of the sums.
+    pub fn grains(&self) -> usize {
+        self.packing.groups * self.tile_parts * self.target_parts
+    }
+
+    /// Grains that add the sums up: one for each tile of targets.
+    pub fn unpacking_grains(&self) -> usize {
+        self.packing.groups * self.packing.tiles()
+    }
+
+    /// Elements of the sums of all parts of the tiles.
+    pub fn partials(&self) -> usize {
+        self.tile_parts * self.part_len()
+    }
+
+    fn part_len(&self) -> usize {
+        self.packing.len() / TAPS * POINTS
+    }
+
+    fn planes(&self) -> usize {
+        self.packing.sources.div_ceil(self.packing.source_block)
+    }
+
+    /// Elements of one point of a block's sources, and of its gradients.
+    fn points(&self) -> [usize; 2] {
+        let vectors = self.packing.targets.div_ceil(self.packing.vector);
+        [self.planes(), vectors].map(|v| v * self.block * self.packing.vector)
+    }
+
+    /// Elements of scratch for a grain.
+    pub fn scratch(&self) -> usize {
+        let [sources, gradients] = self.points();
+        (POINTS * (sources + gradients)).max(self.packing.tile(0, 0).len()) + ALIGNMENT
+    }
+
+    /// The sums of a tile of targets within a part.
+    fn sums(&self, group: usize, tile: usize) -> Range<usize> {
+        let taps = self.packing.tile(group, tile);
+        taps.start / TAPS * POINTS..taps.end / TAPS * POINTS
+    }
+
+    /// Sums up a grain's part.
+    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
+        let (index, targets) = (grain.index / self.target_parts, grain.index % self.target_parts);
+        let (group, part) = (index / self.tile_parts, index % self.tile_parts);
+        let all = share(self.tiling.count(), part, self.tile_parts);
+        let targets = share(self.packing.tiles(), targets, self.target_parts);
+        let start = part * self.part_len();
+        let [sources, gradients] = self.points();
+        let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
+        let (sources, rest) = grain.scratch[aligned..].split_at_mut(POINTS * sources);
+        let gradients = &mut rest[..POINTS * gradients];
+        let planes = group * self.planes()..(group + 1) * self.planes();
+        for (i, (first, count)) in even_parts(&all, self.block).enumerate() {
+            let block = first..first + count;
+            self.tiling.transform(grain.memory, source, planes.clone(), block.clone(), self.block, sources);
+            self.transform_gradients(grain.memory, gradient, group, targets.clone(), block, gradients);
+            for tile in targets.clone() {
+                let sums = self.sums(group, tile);
+                let dw = grain.memory.pointer(partials.part(start + sums.start..start + sums.end));
+                self.multiply(tile, count, [sources, gradients], dw, i > 0);
+            }
+        }
+    }
+
+    fn transform_gradients(
+        &self,
+        memory: &Memory,
+        gradient: Span,
+        group: usize,
+        targets: Range<usize>,
+        block: Range<usize>,
+        gradients: &mut [f32],
+    ) {
+        let lanes = self.packing.vector;
+        let (plane_len, point) = (self.target.pixels * lanes, self.points()[1]);
+        let last = (targets.end * TILE_VECTORS).min(self.packing.targets.div_ceil(lanes));
+        self.tiling.each_image(block, |image, first, tiles| {
+            for vector in targets.start * TILE_VECTORS..last {
+                let channel = group * self.packing.targets + vector * lanes;
+                let start = image * self.target.image_len() + channel / lanes * plane_len;
+                // SAFETY: only read in this task.
+                let plane = unsafe { memory.read(gradient.part(start..start + plane_len)) };
+                let to = &mut gradients[(vector * self.block + first) * lanes..];
+                let extents = self.tiling.target_extents;
+                with_vectors(self.isa, Gradients { plane, extents, tiles, to, point });
+            }
+        });
+    }
+
+    /// Adds the products of a block of `count` tiles to the sums of a tile of targets.
+    fn multiply(&self, tile: usize, count: usize, [x, dy]: [&[f32]; 2], dw: *mut f32, add: bool) {
+        let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
+        let weights = self.kernels[vectors - 1].weights;
+        let [source_len, gradient_len] = self.points();
+        for point in 0..POINTS {
+            let x = &x[point * source_len..(point + 1) * source_len];
+            let dy = &dy[point * gradient_len..(point + 1) * gradient_len];
+            let dy = &dy[tile * TILE_VECTORS * self.block * lanes..];
+            for (i, offsets) in self.offsets.chunks(weights.len()).enumerate() {
+                let source = point * self.packing.sources + i * weights.len();
+                // SAFETY: the block holds `count` tiles of every source and target; the sums are the grain's own, a
+                // tile's width for each point and source.
+                unsafe {
+                    let tile = WeightTile {
+                        offsets,
+                        x: x.as_ptr(),
+                        x_row: 0,
+                        dy: dy.as_ptr(),
+                        dy_row: 0,
+                        dy_vector: self.block * lanes,
+                        pixels: [1, count],
+                        dw: dw.add(source * vectors * lanes),
+                        dw_source: vectors * lanes,
+                        add,
+                    };
+                    weights[offsets.len() - 1](&tile);
+                }
+            }
+        }
+    }
+
+    /// Adds the sums of the grain's tile in the order of the blocks, transforms them back and writes the rows of the
+    /// gradient.
+    pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
+        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
+        let place = self.sums(group, tile);
+        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
+        // before.
+        let (gradient, sums) = unsafe {
+            let rows = self.packing.rows(group, tile);
+            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+        };
+        for part in 1..self.tile_parts {
+            let start = part * self.part_len();
+            // SAFETY: as above; another part than the first.
+            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
+            sums.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
+        }
+        let width = self.packing.vectors(tile) * self.packing.vector;
+        let point = self.packing.sources * width;
+        let taps = &mut grain.scratch[..self.packing.tile(group, tile).len()];
+        for first in (0..self.packing.sources).step_by(self.packing.source_block) {
+            let count = self.packing.source_block.min(self.packing.sources - first) * width;
+            let (points, taps) = (&sums[first * width..], &mut taps[first * TAPS * width..]);
+            with_vectors(self.isa, WeightsBack { points, point, taps, tap: count, count });
+        }
+        self.packing.unpack(taps, tile, gradient);
+    }
+}

@@ -1,0 +1,103 @@
+//! 3×3 convolutions of stride 1 by Winograd's F(2×2, 3×3) ([`crate::kernel::winograd`]).
+
+mod direction;
+mod gradient;
+
+pub(super) use direction::Winograd;
+pub(super) use gradient::WinogradGradient;
+
+use std::ops::Range;
+
+use quadrille_core::layer::Convolution;
+
+use crate::isa::Isa;
+use crate::kernel::vectorised::with_vectors;
+use crate::kernel::winograd::{Inputs, OUTPUTS};
+use crate::layout::Arrangement;
+use crate::memory::{Memory, Span};
+
+/// Most tiles that are transformed at once.
+const MOST: usize = 64;
+
+/// Elements that may be left out so that scratch begins at a cache line.
+const ALIGNMENT: usize = 16;
+
+/// Whether the transforms can do a layer at all.
+pub(super) fn is_possible(layer: &Convolution) -> bool {
+    let plain = layer.kernel == [3; 2] && layer.stride == [1; 2] && layer.dilation == [1; 2];
+    plain && layer.pad.iter().all(|p| *p <= 2)
+}
+
+/// The tiles of 2×2 targets and 4×4 sources, image by image, row by row.
+struct Tiling {
+    isa: Isa,
+    source: Arrangement,
+    source_extents: [usize; 2],
+    target_extents: [usize; 2],
+    /// Rows and columns of zeros before the source.
+    pad: [usize; 2],
+}
+
+impl Tiling {
+    /// Rows and columns of tiles of an image.
+    fn tiles(&self) -> [usize; 2] {
+        self.target_extents.map(|e| e.div_ceil(OUTPUTS))
+    }
+
+    /// Tiles of all images.
+    fn count(&self) -> usize {
+        self.source.images * self.tiles().iter().product::<usize>()
+    }
+
+    /// Image, row and column of a tile.
+    fn place(&self, tile: usize) -> (usize, [usize; 2]) {
+        let [rows, columns] = self.tiles();
+        let rest = tile % (rows * columns);
+        (tile / (rows * columns), [rest / columns * OUTPUTS, rest % columns * OUTPUTS])
+    }
+
+    /// Calls `each(image, first tile of the block, targets)` for the parts of a block that lie in one image and have
+    /// at most [`MOST`] tiles.
+    fn each_image(&self, block: Range<usize>, mut each: impl FnMut(usize, usize, &[[usize; 2]])) {
+        let mut places = [[0; 2]; MOST];
+        let mut first = block.start;
+        while first < block.end {
+            let image = self.place(first).0;
+            let mut count = 0;
+            while count < MOST && first + count < block.end && self.place(first + count).0 == image {
+                places[count] = self.place(first + count).1;
+                count += 1;
+            }
+            each(image, first - block.start, &places[..count]);
+            first += count;
+        }
+    }
+
+    /// Transforms the sources of a block of at most `most` tiles: point by point, plane by plane, tile by tile.
+    fn transform(
+        &self,
+        memory: &Memory,
+        source: Span,
+        planes: Range<usize>,
+        block: Range<usize>,
+        most: usize,
+        inputs: &mut [f32],
+    ) {
+        let lanes = self.source.layout.block;
+        let (plane_len, point) = (self.source.pixels * lanes, planes.len() * most * lanes);
+        self.each_image(block, |image, first, places| {
+            let mut tiles = [[0isize; 2]; MOST];
+            for (tile, place) in tiles.iter_mut().zip(places) {
+                *tile = [0, 1].map(|a| place[a] as isize - self.pad[a] as isize);
+            }
+            for (i, plane) in planes.clone().enumerate() {
+                let start = image * self.source.image_len() + plane * plane_len;
+                // SAFETY: only read in this task.
+                let values = unsafe { memory.read(source.part(start..start + plane_len)) };
+                let to = &mut inputs[(i * most + first) * lanes..];
+                let (tiles, extents) = (&tiles[..places.len()], self.source_extents);
+                with_vectors(self.isa, Inputs { plane: values, extents, tiles, to, point });
+            }
+        });
+    }
+}

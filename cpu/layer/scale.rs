@@ -1,0 +1,145 @@
+//! Scale by a factor and perhaps a bias for each channel.
+
+use quadrille_core::layer::{Layer, Operand, SubTask};
+use quadrille_core::net::{LayerId, Net};
+
+use super::channels::Channels;
+use super::{Binder, Grain, LayerKernel, Stages};
+use crate::isa::Isa;
+use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
+use crate::kernel::vectorised::on;
+use crate::memory::Span;
+
+/// Whether the factors are a parameter with one for each channel.
+pub(super) fn fits(net: &Net, id: LayerId, _: Isa) -> bool {
+    let Layer::Scale(layer) = &net.layer(id).layer else { return false };
+    let bottoms = net.bottom_shapes(id);
+    let is_channels = |axis: Result<usize, _>| axis == Ok(1);
+    layer.bottoms == 1
+        && is_channels(bottoms[0].axis(layer.axis, "axis"))
+        && layer.factors(&bottoms).is_ok_and(|factors| factors.shape.axes() == 1)
+}
+
+struct Kernel {
+    channels: Channels,
+    bottom: Span,
+    top: Span,
+    factors: Span,
+    bias: Option<Span>,
+    bottom_grad: Option<Span>,
+    top_grad: Option<Span>,
+    factors_grad: Option<Span>,
+    bias_grad: Option<Span>,
+    /// Sums of the cells, of ∇W and of ∇B.
+    factor_sums: Span,
+    bias_sums: Span,
+}
+
+pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
+    Some(Box::new(Kernel {
+        bottom: binder.span(Operand::Bottom(0))?,
+        top: binder.span(Operand::Top(0))?,
+        factors: binder.span(Operand::Param(0))?,
+        bias: binder.span(Operand::Param(1)),
+        bottom_grad: binder.span(Operand::BottomGrad(0)),
+        top_grad: binder.span(Operand::TopGrad(0)),
+        factors_grad: binder.span(Operand::ParamGrad(0)),
+        bias_grad: binder.span(Operand::ParamGrad(1)),
+        factor_sums: binder.workspace(SubTask::GradWeight, channels.workspace()),
+        bias_sums: binder.workspace(SubTask::GradBias, channels.workspace()),
+        channels,
+    }))
+}
+
+impl Kernel {
+    /// `to ← from · factor`, and `+ bias` in forward.
+    fn apply(&self, grain: &Grain<'_>, from: Span, to: Span, bias: Option<Span>) {
+        let channels = &self.channels;
+        // SAFETY: parameters, only read in this task.
+        let (factors, bias) =
+            unsafe { (grain.memory.read(self.factors), bias.map(|b| grain.memory.read(b))) };
+        for cell in channels.cells(grain) {
+            let affine = Affine {
+                factor: channels.row(&channels.numbers(cell.plane, |c| factors[c])),
+                bias: channels.row(&channels.numbers(cell.plane, |c| bias.map_or(0.0, |bias| bias[c]))),
+                ..Affine::IDENTITY
+            };
+            for place in channels.places(cell) {
+                // SAFETY: cells have elements of their own; in place, only the target is made a slice.
+                let (x, y) = unsafe {
+                    (
+                        (from != to).then(|| grain.memory.read(from.part(place.clone()))),
+                        grain.memory.write(to.part(place)),
+                    )
+                };
+                on(channels.isa, Apply { affine: &affine, relu: false, x, y });
+            }
+        }
+    }
+
+    /// First the sums of the cells, then those of the planes.
+    fn sum(&self, grain: &Grain<'_>, to: Span, with_bottom: bool) {
+        let workspace = if with_bottom { self.factor_sums } else { self.bias_sums };
+        let (channels, Some(top_grad)) = (&self.channels, self.top_grad) else { return };
+        if grain.stage == 1 {
+            for plane in grain.share(channels.planes()) {
+                let sums = channels.sums(grain, workspace, plane)[usize::from(with_bottom)];
+                channels.write(grain, to, plane, &sums.map(|sum| sum as f32));
+            }
+            return;
+        }
+        for cell in channels.cells(grain) {
+            let mut sums = [[0.0; ROW]; 2];
+            for place in channels.places(cell) {
+                // SAFETY: arrays that this task only reads.
+                let (dy, x) = unsafe {
+                    (
+                        grain.memory.read(top_grad.part(place.clone())),
+                        with_bottom.then(|| grain.memory.read(self.bottom.part(place))),
+                    )
+                };
+                match x {
+                    Some(x) => {
+                        let (affine, sums) = (&Affine::IDENTITY, &mut sums);
+                        on(channels.isa, Correlate { affine, relu: false, dy, x, sums });
+                    }
+                    None => on(channels.isa, Add { dy, sums: &mut sums[0] }),
+                }
+            }
+            channels.leave_sums(grain, workspace, cell, &sums);
+        }
+    }
+}
+
+impl LayerKernel for Kernel {
+    fn stages(&self, sub: SubTask) -> Stages {
+        let cells = Stages::one(self.channels.grains());
+        match sub {
+            SubTask::GradWeight | SubTask::GradBias => cells.then(1),
+            _ => cells,
+        }
+    }
+
+    fn forward(&self, grain: &mut Grain<'_>) {
+        self.apply(grain, self.bottom, self.top, self.bias);
+    }
+
+    fn grad_activation(&self, grain: &mut Grain<'_>) {
+        if let (Some(to), Some(from)) = (self.bottom_grad, self.top_grad) {
+            self.apply(grain, from, to, None);
+        }
+    }
+
+    fn grad_weight(&self, grain: &mut Grain<'_>) {
+        if let Some(to) = self.factors_grad {
+            self.sum(grain, to, true);
+        }
+    }
+
+    fn grad_bias(&self, grain: &mut Grain<'_>) {
+        if let Some(to) = self.bias_grad {
+            self.sum(grain, to, false);
+        }
+    }
+}
