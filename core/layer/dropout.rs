@@ -23,7 +23,13 @@ impl Dropout {
     /// What the value at `place` of the worker's mini-batch is multiplied by. `stream` is the layer's in this step
     /// ([`crate::rng::Draw::stream`]).
     pub fn factor(&self, stream: &Stream, place: u64) -> f32 {
-        if stream.uniform(place) < self.ratio { 0.0 } else { self.scale() }
+        if stream.bits(place) >> 8 < self.threshold() { 0.0 } else { self.scale() }
+    }
+
+    /// The value at a place is dropped if the upper 24 of its random bits ([`Stream::bits`]) are less than this: the
+    /// same as `uniform < ratio`.
+    pub fn threshold(&self) -> u32 {
+        (f64::from(self.ratio) * f64::from(1 << 24)).ceil() as u32
     }
 
     /// What a value that is not dropped is multiplied by: `1/(1 − ratio)`, so that means stay as they are.
@@ -91,6 +97,8 @@ mod tests {
             let dropout = Dropout { ratio, active: true };
             let stream = Draw { seed: 5, layer: 3, first_image: 0 }.stream();
             let factors = (0..VALUES).map(|i| dropout.factor(&stream, i));
+            let uniform = |i| stream.uniform(i) < ratio;
+            assert!((0..VALUES).all(|i| uniform(i) == (dropout.factor(&stream, i) == 0.0)), "{ratio}");
             let dropped = factors.clone().filter(|f| *f == 0.0).count() as f64 / VALUES as f64;
             let mean = factors.map(f64::from).sum::<f64>() / VALUES as f64;
             // Five standard deviations of a binomial distribution.

@@ -80,3 +80,16 @@ pub(crate) fn with_vectors(isa: Isa, work: impl Explicit) {
     drop(work);
     panic!("the tier {isa} has no vectors");
 }
+
+/// Asks for the cache line of an address that is soon to be read or written. Any address will do: nothing is accessed.
+#[inline(always)]
+pub(crate) fn prefetch(address: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: SSE is part of x86-64, and a prefetch of an address that is not mapped does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -5,8 +5,8 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::bind::Binder;
 use super::{
-    LayerKernel, accuracy, batch_norm, convolution, eltwise, inner_product, pooling, reference, relu, scale,
-    softmax, softmax_loss, split,
+    LayerKernel, accuracy, batch_norm, contrastive_loss, convolution, dropout, eltwise, flatten,
+    inner_product, lrn, pieces, pooling, reference, relu, scale, softmax, softmax_loss, split,
 };
 use crate::isa::Isa;
 
@@ -92,12 +92,18 @@ const ELTWISE: &[Candidate] = &[
     Candidate { fits: eltwise::divides, ..candidate("stream", Form::Plain, eltwise::build) },
     REFERENCE,
 ];
-const CONCAT: &[Candidate] = &[REFERENCE];
-const SLICE: &[Candidate] = &[REFERENCE];
-const FLATTEN: &[Candidate] = &[REFERENCE];
-const CONTRASTIVE_LOSS: &[Candidate] = &[REFERENCE];
-const DROPOUT: &[Candidate] = &[REFERENCE];
-const LRN: &[Candidate] = &[REFERENCE];
+const CONCAT: &[Candidate] = PIECES;
+const SLICE: &[Candidate] = PIECES;
+const PIECES: &[Candidate] = &[
+    Candidate { fits: pieces::fits_blocked, ..candidate("blocks", Form::Blocked, pieces::build) },
+    candidate("stream", Form::Plain, pieces::build),
+    REFERENCE,
+];
+const FLATTEN: &[Candidate] = &[candidate("view", Form::Plain, flatten::build), REFERENCE];
+const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contrastive_loss::build), REFERENCE];
+const DROPOUT: &[Candidate] =
+    &[Candidate { fits: dropout::fits, ..candidate("stream", Form::Any, dropout::build) }, REFERENCE];
+const LRN: &[Candidate] = &[candidate("parts", Form::Any, lrn::build), REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.

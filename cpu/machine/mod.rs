@@ -46,6 +46,8 @@ pub struct Machine {
     pub grain_flops: u64,
     /// Elements of a streaming operation (ReLU, update) that are worth a grain of their own.
     pub grain_elements: usize,
+    /// Elements of a strip that is normalised across channels: it stays in the first-level cache.
+    pub normalised_elements: usize,
     /// Most grains of a sum over images, each of which needs memory for its part of the sum.
     pub reduction_grains: usize,
     /// Looks for work before a thread goes to sleep, when every thread has a core of its own.
@@ -73,6 +75,7 @@ const BASE: Machine = Machine {
     task_grains: 32,
     grain_flops: 1 << 20,
     grain_elements: 1 << 14,
+    normalised_elements: 1 << 10,
     reduction_grains: 8,
     spin_looks: 2000,
 };

@@ -104,7 +104,7 @@ impl Direction {
         let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
         let sources = sources_of(&passes, strip.as_ref(), &packing, plane_len, most);
         let most = kernels[TILE_VECTORS - 1].tiles.len();
-        let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most)).collect();
+        let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most).collect()).collect();
         let (source, target) = (setup.source, setup.target);
         let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
         Some(Self {
@@ -282,13 +282,16 @@ struct Work {
 }
 
 /// Near-equal parts of at most `most` of a range: first and length of each.
-pub(super) fn even_parts(range: &Range<usize>, most: usize) -> Vec<(usize, usize)> {
-    let parts = range.len().div_ceil(most);
-    let part = |i| {
-        let part = share(range.len(), i, parts);
-        (range.start + part.start, part.len())
-    };
-    (0..parts).map(part).collect()
+pub(super) fn even_parts(
+    range: &Range<usize>,
+    most: usize,
+) -> impl Iterator<Item = (usize, usize)> + Clone + use<> {
+    let (start, len) = (range.start, range.len());
+    let parts = len.div_ceil(most);
+    (0..parts).map(move |i| {
+        let part = share(len, i, parts);
+        (start + part.start, part.len())
+    })
 }
 
 /// The sources of a pass, in packed order and in chunks. Rows whose taps see padding leave those taps out.

@@ -65,11 +65,11 @@ impl WeightGradient {
             passes: Packing::taps(&passes),
         };
         let [height, width] = passes.target;
-        let columns = even_parts(&(0..width), machine.gradient_pixels);
+        let columns = even_parts(&(0..width), machine.gradient_pixels).collect::<Vec<_>>();
         let planes = sources.div_ceil(pixel);
         let bytes = |rows: usize| passes.strip(planes, pixel, rows).len() * size_of::<f32>();
         let fitting = (1..=height).rev().find(|rows| bytes(*rows) <= machine.strip_bytes).unwrap_or(1);
-        let bands = even_parts(&(0..height), fitting);
+        let bands: Vec<_> = even_parts(&(0..height), fitting).collect();
         let tallest = bands.first().map_or(1, |band| band.1);
         let most = (machine.gradient_pixels / width).max(1);
         let block_rows = tallest.div_ceil(tallest.div_ceil(most));

@@ -6,6 +6,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::{nets, options, plan, small_lenet, small_residual, tiers, worker};
+use crate::sharing::siamese;
+use crate::whole_nets::{flattened, whole_blocks};
 use quadrille_core::device::Scalars;
 use quadrille_core::net::{Net, NetSpec};
 use quadrille_core::plan::Stage;
@@ -53,10 +55,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// A network for a mini-batch of so many images.
 type Make = fn(usize) -> NetSpec;
 
 /// Allocations of `steps` steps after `first` steps that are not counted.
-fn allocations(make: Make, isa: Isa, quadrants: usize, threads: usize, [first, steps]: [u64; 2]) -> usize {
+fn allocations(make: Make, isa: Isa, [quadrants, threads]: [usize; 2], [first, steps]: [u64; 2]) -> usize {
     let nets: Vec<Net> = nets(make, 60, quadrants).into_iter().map(Net::fused).collect();
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
@@ -73,6 +76,15 @@ fn allocations(make: Make, isa: Isa, quadrants: usize, threads: usize, [first, s
     COUNTING.store(false, Ordering::Relaxed);
     ALLOCATIONS.load(Ordering::Relaxed)
 }
+
+/// Between them, every layer but those that only the oracle's loops compute.
+const NETS: [(&str, Make); 5] = [
+    ("LeNet", small_lenet),
+    ("a residual net", small_residual),
+    ("branches", whole_blocks),
+    ("a flattened blob", flattened),
+    ("twins", siamese),
+];
 
 const OWN_PROCESS: &str = "QUADRILLE_TEST_ALONE";
 
@@ -97,7 +109,7 @@ fn steps_allocate_nothing_after_the_first() {
 fn count_on_every_tier() {
     let tiers = tiers("allocations of a step");
     assert_ne!(
-        allocations(small_lenet, tiers[0], 1, 1, [0, 1]),
+        allocations(small_lenet, tiers[0], [1, 1], [0, 1]),
         0,
         "mistrusted: the first step allocates its list of events"
     );
@@ -106,11 +118,11 @@ fn count_on_every_tier() {
             println!("skipped: allocations of a step on portable: matrixmultiply allocates in every product");
             continue;
         }
-        for quadrants in [1, 3] {
-            for threads in [1, 3] {
-                for make in [small_lenet, small_residual] {
-                    let count = allocations(make, isa, quadrants, threads, [1, 20]);
-                    assert_eq!(count, 0, "{quadrants} quadrants of {threads} threads on {isa}");
+        for (name, make) in NETS {
+            for quadrants in [1, 3] {
+                for threads in [1, 3] {
+                    let count = allocations(make, isa, [quadrants, threads], [1, 20]);
+                    assert_eq!(count, 0, "{name}: {quadrants} quadrants of {threads} threads on {isa}");
                 }
             }
         }

@@ -9,7 +9,9 @@ use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::isa::Isa;
 
-use crate::common::{inner_product, input, integers, labels, loss, nets, network, options, plan, worker};
+use crate::common::{
+    inner_product, input, integers, labels, loss, nets, network, options, plan, tiers, worker,
+};
 
 const BATCH: usize = 13;
 const DIMS: [usize; 3] = [4, 3, 5];
@@ -36,10 +38,10 @@ fn storage(net: &Net, name: &str) -> quadrille_core::net::StorageId {
 }
 
 /// What `quadrants` leave of the mini-batch in a step.
-fn dropped(quadrants: usize, threads: usize, seed: u64) -> Vec<f32> {
+fn dropped(isa: Isa, quadrants: usize, threads: usize, seed: u64) -> Vec<f32> {
     let nets = nets(make, BATCH, quadrants);
     let plan = plan(&nets, Stage::Gradients);
-    let worker = worker(&nets, &plan, threads, &options(Isa::Portable)).expect("a worker");
+    let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
     let devices = worker.devices(0);
     let (data, classes) = (integers(1, BATCH * PER_IMAGE, 9), labels(2, BATCH, 3));
     let mut first = 0;
@@ -75,14 +77,14 @@ fn the_mask_depends_neither_on_quadrants_nor_on_threads() {
         (BATCH * PER_IMAGE / 5..BATCH * PER_IMAGE / 2).contains(&zeros),
         "mistrusted: {zeros} are dropped"
     );
-    for quadrants in [1, 2, 3] {
-        for threads in [1, 3] {
-            assert_eq!(
-                dropped(quadrants, threads, seed),
-                expected,
-                "{quadrants} quadrants, {threads} threads"
-            );
+    for isa in tiers("masks") {
+        for quadrants in [1, 2, 3] {
+            for threads in [1, 3] {
+                let found = dropped(isa, quadrants, threads, seed);
+                assert_eq!(found, expected, "{isa}, {quadrants} quadrants, {threads} threads");
+            }
         }
+        let other = dropped(isa, 2, 1, step_seed(3, 1, 21));
+        assert_ne!(other, expected, "another iteration has another mask");
     }
-    assert_ne!(dropped(2, 1, step_seed(3, 1, 21)), expected, "another iteration has another mask");
 }

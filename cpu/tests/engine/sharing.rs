@@ -16,7 +16,7 @@ const BATCH: usize = 11;
 const PER_IMAGE: usize = 2 * 8 * 8;
 
 /// A convolution and an inner product on either half of the channels, the same on both, and a contrastive loss.
-fn siamese(batch: usize) -> NetSpec {
+pub fn siamese(batch: usize) -> NetSpec {
     let named = |names: [&str; 2]| {
         names.map(|name| ParamSpec { name: Some(name.into()), ..ParamSpec::default() }).to_vec()
     };

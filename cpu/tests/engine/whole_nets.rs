@@ -2,7 +2,9 @@
 //! it in memory.
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
-use quadrille_core::layer::{Dropout, Flatten, Layer, PoolMethod, Pooling, Relu};
+use quadrille_core::layer::{
+    Concat, Convolution, Dropout, Flatten, Layer, Lrn, NormRegion, PoolMethod, Pooling, Relu, Slice,
+};
 use quadrille_core::net::{LayerSpec, Net, NetSpec};
 use quadrille_core::plan::Stage;
 use quadrille_core::reference::ReferenceNet;
@@ -27,21 +29,89 @@ fn head(layers: &mut Vec<LayerSpec>, bottom: &str) {
     layers.push(LayerSpec::new("loss", loss(1), &["score", "label"], &["loss"]));
 }
 
-/// A blob in blocks of channels, flattened, with a dropout in place on either side.
-fn flattened(batch: usize) -> NetSpec {
+fn lrn(region: NormRegion) -> Layer {
+    let local_size = if region == NormRegion::WithinChannel { 3 } else { 5 };
+    Layer::Lrn(Lrn { region, local_size, alpha: 0.5, beta: 0.75, k: 1.0 })
+}
+
+/// A blob in blocks of channels, normalised and flattened, with a dropout in place on either side.
+pub fn flattened(batch: usize) -> NetSpec {
     let pool = Pooling { method: PoolMethod::Max, kernel: Some([2; 2]), pad: [0; 2], stride: [2; 2] };
     let drop = || Layer::Dropout(Dropout { ratio: 0.4, active: true });
     let mut layers = images(batch);
     layers.extend([
         LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
         LayerSpec::new("pool", Layer::Pooling(pool), &["conv"], &["pool"]),
-        LayerSpec::new("relu", Layer::Relu(Relu::default()), &["pool"], &["pool"]),
-        LayerSpec::new("drop", drop(), &["pool"], &["pool"]),
-        LayerSpec::new("flat", Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &["pool"], &["flat"]),
+        relu("pool"),
+        LayerSpec::new("norm", lrn(NormRegion::WithinChannel), &["pool"], &["norm"]),
+        LayerSpec::new("drop", drop(), &["norm"], &["norm"]),
+        LayerSpec::new("flat", Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &["norm"], &["flat"]),
         LayerSpec::new("drop2", drop(), &["flat"], &["flat"]),
     ]);
     head(&mut layers, "flat");
     network(layers, false)
+}
+
+fn relu(name: &str) -> LayerSpec {
+    LayerSpec::new(&format!("relu_{name}"), Layer::Relu(Relu::default()), &[name], &[name])
+}
+
+/// The layers of AlexNet and of GoogLeNet in small: normalisation, branches of `widths` channels side by side, one
+/// of them cut in two again, dropout in place and not.
+fn branching(batch: usize, widths: [usize; 3]) -> NetSpec {
+    let conv = |name: &str, outputs: usize, kernel: usize, bottom: &str| {
+        let layer = Convolution { pad: [kernel / 2; 2], ..convolution(outputs, [kernel; 2]) };
+        LayerSpec::new(name, Layer::Convolution(layer), &[bottom], &[name])
+    };
+    let pool = |stride: usize| {
+        let (kernel, stride) = (Some([3; 2]), [stride; 2]);
+        Layer::Pooling(Pooling { method: PoolMethod::Max, kernel, pad: [1; 2], stride })
+    };
+    let drop = |ratio| Layer::Dropout(Dropout { ratio, active: true });
+    let slice = Slice { axis: 1, points: vec![16], tops: 2 };
+    let mut layers = images(batch);
+    layers.extend([
+        conv("conv", 32, 3, "data"),
+        relu("conv"),
+        LayerSpec::new("norm", lrn(NormRegion::AcrossChannels), &["conv"], &["norm"]),
+        LayerSpec::new("pool", pool(2), &["norm"], &["pool"]),
+        conv("one", widths[0], 1, "pool"),
+        relu("one"),
+        conv("three", widths[1], 3, "pool"),
+        relu("three"),
+        LayerSpec::new("around", pool(1), &["pool"], &["around"]),
+        conv("proj", widths[2], 1, "around"),
+        LayerSpec::new(
+            "cat",
+            Layer::Concat(Concat { axis: 1, bottoms: 3 }),
+            &["one", "three", "proj"],
+            &["cat"],
+        ),
+        LayerSpec::new("cut", Layer::Slice(slice), &["cat"], &["low", "high"]),
+        LayerSpec::new("drop_high", drop(0.25), &["high"], &["dropped"]),
+        LayerSpec::new("fc_low", Layer::InnerProduct(inner_product(40)), &["low"], &["fc_low"]),
+        LayerSpec::new("fc_high", Layer::InnerProduct(inner_product(24)), &["dropped"], &["fc_high"]),
+        LayerSpec::new(
+            "both",
+            Layer::Concat(Concat { axis: 1, bottoms: 2 }),
+            &["fc_low", "fc_high"],
+            &["both"],
+        ),
+        relu("both"),
+        LayerSpec::new("drop", drop(0.5), &["both"], &["both"]),
+    ]);
+    head(&mut layers, "both");
+    network(layers, false)
+}
+
+/// Branches of whole blocks on every tier.
+pub fn whole_blocks(batch: usize) -> NetSpec {
+    branching(batch, [32, 48, 16])
+}
+
+/// Branches that begin within blocks.
+fn part_blocks(batch: usize) -> NetSpec {
+    branching(batch, [20, 7, 12])
 }
 
 fn weights(net: &Net) -> Vec<f32> {
@@ -116,6 +186,16 @@ fn agree(make: fn(usize) -> NetSpec, terms: usize) {
 
 #[test]
 fn a_flattened_blob_of_blocks() {
-    // Taps and channels of the convolution, inputs of the scores, classes, and places of a tap in the mini-batch.
-    agree(flattened, 27 + 20 * 25 + CLASSES + BATCH * 100);
+    // Taps of the convolution, windows of places twice, inputs of the scores, classes, and places of a tap in the
+    // mini-batch.
+    agree(flattened, 27 + 2 * 9 + 20 * 25 + CLASSES + BATCH * 100);
+}
+
+#[test]
+fn branches_side_by_side() {
+    // On the way of a gradient: taps and channels of three convolutions, a window of channels twice, inputs of the
+    // inner products and of the scores, classes, and places of a tap in the mini-batch.
+    for make in [whole_blocks, part_blocks] {
+        agree(make, 27 + 9 * 32 + 32 + 2 * 5 + 80 * 36 + 64 + CLASSES + BATCH * 144);
+    }
 }

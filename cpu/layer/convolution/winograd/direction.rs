@@ -176,7 +176,7 @@ impl Winograd {
             for tile in targets.clone() {
                 // SAFETY: transformed in the stage before.
                 let packed = unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
-                self.multiply(point, tile, packed, inputs, products, &columns);
+                self.multiply(point, tile, packed, inputs, products, columns.clone());
             }
         }
         for tile in targets {
@@ -192,7 +192,7 @@ impl Winograd {
         packed: &[f32],
         inputs: &[f32],
         products: &mut [f32],
-        columns: &[(usize, usize)],
+        columns: impl Iterator<Item = (usize, usize)> + Clone,
     ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = &packed[point * self.packing.sources * vectors * lanes..];
@@ -201,7 +201,7 @@ impl Winograd {
         let products = &mut products[point * product_len..(point + 1) * product_len];
         let y = products[tile * TILE_VECTORS * self.block * lanes..].as_mut_ptr();
         for (i, runs) in self.chunks.iter().enumerate() {
-            for (column, count) in columns {
+            for (column, count) in columns.clone() {
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
                 unsafe {

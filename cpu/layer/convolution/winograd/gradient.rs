@@ -135,7 +135,7 @@ impl WinogradGradient {
         let (sources, rest) = grain.scratch[aligned..].split_at_mut(POINTS * sources);
         let gradients = &mut rest[..POINTS * gradients];
         let planes = group * self.planes()..(group + 1) * self.planes();
-        for (i, (first, count)) in even_parts(&all, self.block).into_iter().enumerate() {
+        for (i, (first, count)) in even_parts(&all, self.block).enumerate() {
             let block = first..first + count;
             self.tiling.transform(grain.memory, source, planes.clone(), block.clone(), self.block, sources);
             self.transform_gradients(grain.memory, gradient, group, targets.clone(), block, gradients);

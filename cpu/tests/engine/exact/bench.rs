@@ -11,41 +11,54 @@ use quadrille_cpu::{CpuDevice, EngineOptions, implementations};
 use crate::common::{options, tiers, worker};
 use crate::exact::case::{Case, SUBS};
 
-/// Compares all sub-tasks of `cases` with the oracle, with tolerance 0: every implementation on every tier and number
-/// of threads, and once more with bottoms in blocks of channels.
+/// Compares all sub-tasks of `cases` with the oracle, with tolerance 0, [`everywhere`].
 pub fn exact(test: &str, cases: &[Case]) {
-    let tiers = tiers(test);
     for case in cases {
         let arrays = case.integers();
-        let mut expected = arrays.clone();
-        case.reference(&mut expected);
-        for isa in &tiers {
-            for implementation in implementations(&case.net, case.id, *isa) {
-                for threads in [1, 2, 3] {
-                    exact_on(case, implementation, *isa, threads, [&arrays, &expected]);
-                }
-                let fits = |c: &Case| implementations(&c.net, c.id, *isa).contains(&implementation);
-                if let Some(blocked) = case.in_blocks().filter(|c| *isa != Isa::Portable && fits(c)) {
-                    exact_on(&blocked, implementation, *isa, 2, [&arrays, &expected]);
-                }
+        let expected = |case: &Case| {
+            let mut expected = arrays.clone();
+            case.reference(&mut expected);
+            expected
+        };
+        // Behind other layers a layer draws other numbers.
+        let (alone, behind) = (expected(case), case.in_blocks().as_ref().map(expected));
+        everywhere(test, case, &arrays, |case, how, found| {
+            let expected = behind.as_ref().filter(|_| case.after_blocks).unwrap_or(&alone);
+            for (sub, operand) in written(case) {
+                compare(&format!("{sub} {operand:?} of {how}"), case, expected, found, operand);
+            }
+        });
+    }
+}
+
+/// Calls `check(case, how, what its sub-tasks write)` for every implementation on every tier and number of threads, and
+/// once more with bottoms in blocks of channels.
+pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(&Case, &str, &Arrays<f32>)) {
+    for isa in tiers(test) {
+        for implementation in implementations(&case.net, case.id, isa) {
+            let check = |case: &Case, threads| {
+                let how = format!("{case}, {implementation} on {isa}, {threads} threads");
+                check(case, &how, &run_with(case, implementation, isa, threads, arrays));
+            };
+            [1, 2, 3].into_iter().for_each(|threads| check(case, threads));
+            let fits = |case: &Case| implementations(&case.net, case.id, isa).contains(&implementation);
+            if let Some(blocked) = case.in_blocks().filter(|case| isa != Isa::Portable && fits(case)) {
+                check(&blocked, 2);
             }
         }
     }
 }
 
-fn exact_on(
+/// [`run`] with one implementation.
+fn run_with(
     case: &Case,
     implementation: &str,
     isa: Isa,
     threads: usize,
-    [arrays, expected]: [&Arrays<f32>; 2],
-) {
-    let how = format!("{case}, {implementation} on {isa}, {threads} threads");
+    arrays: &Arrays<f32>,
+) -> Arrays<f32> {
     let kernels = vec![(case.net.layer(case.id).name.clone(), implementation.to_owned())];
-    let found = run(case, &EngineOptions { kernels, ..options(isa) }, threads, arrays);
-    for (sub, operand) in written(case) {
-        compare(&format!("{sub} {operand:?} of {how}"), case, expected, &found, operand);
-    }
+    run(case, &EngineOptions { kernels, ..options(isa) }, threads, arrays)
 }
 
 /// What each sub-task writes, state aside, which cannot be read.

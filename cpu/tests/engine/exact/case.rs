@@ -193,6 +193,14 @@ fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &["top", "p"]));
             heads.clear();
         }
+        Layer::ContrastiveLoss(_) => {
+            layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads));
+            heads.clear();
+        }
+        Layer::Slice(slice) => {
+            heads = ["top", "top1", "top2", "top3"][..slice.tops].to_vec();
+            layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads));
+        }
         _ => layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads)),
     }
     let phase = if matches!(layer, Layer::Accuracy(_)) { Phase::Test } else { Phase::Train };

@@ -2,10 +2,12 @@
 //! order of a sum cannot matter and any difference is a defect. What exponentials and logarithms make inexact has a
 //! bound on its rounding in `rounded.rs`.
 
+mod arrange;
 mod bench;
 mod case;
 mod convolved;
 mod layers;
+mod lrn;
 mod normalized;
 mod rounded;
 mod rules;

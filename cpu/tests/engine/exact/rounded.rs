@@ -8,10 +8,10 @@ use crate::common::{fractions, labels, options, tiers};
 use crate::exact::bench::run;
 use crate::exact::case::Case;
 
-const EPSILON: f64 = f32::EPSILON as f64;
+pub const EPSILON: f64 = f32::EPSILON as f64;
 
 /// The arrays in double precision, and what the oracle makes of them.
-fn doubled(case: &Case, arrays: &Arrays<f32>) -> Arrays<f64> {
+pub fn doubled(case: &Case, arrays: &Arrays<f32>) -> Arrays<f64> {
     let mut doubled = Arrays::new();
     for operand in [0, 1].into_iter().flat_map(|i| [Operand::Bottom(i), Operand::TopGrad(i)]) {
         if let Some(values) = arrays.find(operand) {
@@ -22,7 +22,7 @@ fn doubled(case: &Case, arrays: &Arrays<f32>) -> Arrays<f64> {
     doubled
 }
 
-fn close(what: &str, expected: &[f64], found: &[f32], bound: impl Fn(usize) -> f64) {
+pub fn close(what: &str, expected: &[f64], found: &[f32], bound: impl Fn(usize) -> f64) {
     assert_eq!(expected.len(), found.len(), "{what}: length");
     for (at, (e, f)) in expected.iter().zip(found).enumerate() {
         let bound = bound(at) + f64::from(f32::MIN_POSITIVE);

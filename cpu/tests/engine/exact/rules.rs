@@ -2,8 +2,8 @@
 //! A net that has diverged must be seen to have, on every tier and in every layer.
 
 use quadrille_core::layer::{
-    Accuracy, Eltwise, EltwiseOperation, Filler, Layer, Normalization, Operand, PoolMethod, Pooling, Relu,
-    Scale, Softmax, SoftmaxWithLoss,
+    Accuracy, Dropout, Eltwise, EltwiseOperation, Filler, Layer, Lrn, NormRegion, Normalization, Operand,
+    PoolMethod, Pooling, Relu, Scale, Softmax, SoftmaxWithLoss,
 };
 use quadrille_core::reference::Arrays;
 
@@ -71,6 +71,50 @@ fn scales_keep_nan() {
         let mut arrays = case.integers();
         arrays.insert(Operand::Bottom(0), special(600));
         same(&case, &arrays);
+    }
+}
+
+#[test]
+fn dropout_keeps_nan_even_where_it_drops() {
+    let case = Case::new(Layer::Dropout(Dropout { ratio: 0.5, active: true }), &[&[3, 41]]);
+    let mut arrays = case.integers();
+    arrays.insert(Operand::Bottom(0), special(123));
+    same(&case, &arrays);
+}
+
+/// A value that is no number reaches its neighbours and nothing else: across channels not the next pixel, whose
+/// channels may stand beside, within a channel not the next row, and never what fills up a block.
+#[test]
+fn a_normalisation_shows_nan_where_the_oracle_does() {
+    let (across, within) = (NormRegion::AcrossChannels, NormRegion::WithinChannel);
+    for (region, channels, k) in
+        [(across, 7, 1.0), (across, 16, 1.0), (across, 21, 1.0), (across, 21, 0.0), (within, 21, 1.0)]
+    {
+        let layer = Layer::Lrn(Lrn { region, local_size: 5, alpha: 1.0, beta: 0.75, k });
+        let case = Case::new(layer, &[&[2, channels, 5, 7]]);
+        for case in [case.in_blocks().expect("images"), case] {
+            let mut arrays = case.integers();
+            let mut x = integers(5, case.bottoms[0].count(), 3);
+            // Zeros make a scale of 0 where k is 0.
+            x.iter_mut().step_by(2).for_each(|x| *x = 0.0);
+            let specials = [f32::NAN, f32::INFINITY, -f32::MAX, f32::NEG_INFINITY];
+            x.iter_mut().step_by(83).zip(specials.iter().cycle()).for_each(|(x, v)| *x = *v);
+            arrays.insert(Operand::Bottom(0), x);
+            let mut expected = arrays.clone();
+            case.reference(&mut expected);
+            for isa in tiers("special values of a normalisation") {
+                let found = run(&case, &options(isa), 2, &arrays);
+                for (sub, operand) in written(&case) {
+                    let (expected, found) = (expected.get(operand), found.get(operand));
+                    let nans = expected.iter().filter(|e| e.is_nan()).count();
+                    assert!(0 < nans && nans < expected.len(), "mistrusted: {nans} of {}", expected.len());
+                    for (at, (e, f)) in expected.iter().zip(found).enumerate() {
+                        let same = e.is_nan() == f.is_nan() && (e.is_infinite() == f.is_infinite());
+                        assert!(same, "at {at}: {f} is not {e}: {sub} {operand:?} of {case}, {isa}");
+                    }
+                }
+            }
+        }
     }
 }
 
