@@ -76,7 +76,11 @@ impl Direction {
         let passes = if forward {
             Passes::forward(setup.layer, setup.input, setup.output)
         } else {
-            Passes::backward(setup.layer, setup.input, setup.output)
+            let gathered = Passes::backward(setup.layer, setup.input, setup.output);
+            let scattered = Passes::scattered(setup.layer, setup.input, setup.output);
+            // Adding to the target costs a little for each pass.
+            let saved = gathered.products().saturating_sub(scattered.products());
+            if saved * 5 > gathered.products() { scattered } else { gathered }
         };
         let pixel = setup.source.layout.block;
         let kind = if pixel == 1 { Pixel::One } else { Pixel::Vector };
@@ -98,7 +102,7 @@ impl Direction {
         let pointwise = passes.is_pointwise();
         let small = passes.source[0] * passes.source[1] * sources * size_of::<f32>() <= machine.strip_bytes;
         let passes = if pointwise && small { passes.in_one_row() } else { passes };
-        let (strip, cut, images) = cut(&machine, &passes, &packing, setup, planes, pixel, pointwise);
+        let (strip, cut, images) = cut(&machine, &passes, &packing, setup, planes, pixel);
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
         let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
@@ -218,12 +222,19 @@ impl Direction {
         // SAFETY: copied in the stage before, with a full tile for each tile.
         let bias = arrays.bias.map(|bias| unsafe { grain.memory.read(bias)[first_target..].as_ptr() });
         let plane = self.target.pixels * vector;
+        if self.passes.overlap {
+            for image in work.images.clone() {
+                let start = image * self.target.image_len() + first_target / vector * plane;
+                // SAFETY: images and tiles of channels are the grain's own.
+                unsafe { grain.memory.write(arrays.target.part(start..start + vectors * plane)) }.fill(0.0);
+            }
+        }
         for (index, (pass, sources)) in self.passes.passes.iter().zip(&self.sources).enumerate() {
             let rows = work.rows.start.max(pass.places[0].start)..work.rows.end.min(pass.places[0].end);
             for chunk in 0..sources.chunks {
                 let start = match (chunk, bias) {
                     (0, Some(bias)) => Start::Bias(bias),
-                    (0, None) => Start::Zero,
+                    (0, None) if !self.passes.overlap => Start::Zero,
                     _ => Start::There,
                 };
                 for (i, image) in work.images.clone().enumerate() {
@@ -401,12 +412,12 @@ fn cut(
     setup: &Setup<'_>,
     planes: usize,
     pixel: usize,
-    pointwise: bool,
 ) -> (Option<Strip>, Cut, usize) {
     let (images, places) = (setup.source.images, passes.places[0]);
     let bytes = |places: usize| passes.strip(planes, pixel, places).len() * size_of::<f32>();
     let fitting = (1..=places).rev().find(|p| bytes(*p) <= machine.strip_bytes).unwrap_or(1);
-    let mut rows = places.div_ceil(fitting).max(1);
+    // Rows that add to the same target cannot be apart.
+    let mut rows = if passes.overlap { 1 } else { places.div_ceil(fitting).max(1) };
     let wanted = machine.grains(setup.flops, machine.task_grains);
     let (groups, most_tiles) = (packing.groups, packing.tiles());
     let image_bytes = bytes(places.div_ceil(rows));
@@ -417,8 +428,10 @@ fn cut(
     let read = [packing.len() * rows, setup.source.len()];
     let [image_parts, tiles] = cheapest(parts, [fewest..=images, 1..=most_tiles], read);
     let missing = |done: usize| wanted.div_ceil(done);
-    rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
+    if !passes.overlap {
+        rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
+    }
     let strip = passes.strip(planes, pixel, places.div_ceil(rows));
     let cut = Cut { images: image_parts, rows, tiles, groups };
-    ((!pointwise).then_some(strip), cut, images.div_ceil(image_parts))
+    ((!passes.sees_in_place()).then_some(strip), cut, images.div_ceil(image_parts))
 }

@@ -104,12 +104,15 @@ impl Seen {
 }
 
 pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    let weight = |setup: &Setup<'_>| WeightGradient::new(setup).map(WeightWay::Direct);
+    let weight =
+        |setup: &Setup<'_>| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct)));
     build(binder, |setup| Direction::new(setup).map(Way::Direct), weight)
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    let weight = |setup: &Setup<'_>| WinogradGradient::new(setup).map(WeightWay::Winograd);
+    let weight = |setup: &Setup<'_>| {
+        WinogradGradient::new(setup).map(|products| WeightWay::Winograd(Box::new(products)))
+    };
     build(binder, |setup| Winograd::new(setup).map(Way::Winograd), weight)
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Passes {
     pub source_step: [usize; 2],
     /// Places along each axis.
     pub places: [usize; 2],
+    /// Whether passes share target pixels, so that each adds to what the others made of zeros.
+    pub overlap: bool,
 }
 
 impl Passes {
@@ -60,7 +62,7 @@ impl Passes {
             places: output.map(|places| 0..places),
         };
         let (source, target, source_step) = (input, output, layer.stride);
-        Self { passes: vec![pass], source, target, source_step, places: output }
+        Self { passes: vec![pass], source, target, source_step, places: output, overlap: false }
     }
 
     /// The gradient of the input.
@@ -87,7 +89,42 @@ impl Passes {
             }
         });
         let places = [0, 1].map(|a| (input[a] + layer.pad[a]).div_ceil(layer.stride[a]));
-        Self { passes: passes.collect(), source: output, target: input, source_step: [1; 2], places }
+        let passes = passes.collect();
+        Self { passes, source: output, target: input, source_step: [1; 2], places, overlap: false }
+    }
+
+    /// The gradient of the input the other way round: one pass a tap over the output's gradient, each of whose pixels
+    /// goes to the pixel of the input that the tap saw. No tap meets padding, but every pass adds to the target.
+    pub fn scattered(layer: &Convolution, input: [usize; 2], output: [usize; 2]) -> Self {
+        let passes = taps(layer).map(|(index, tap)| {
+            let first = [0, 1].map(|a| (tap[a] * layer.dilation[a]) as isize - layer.pad[a] as isize);
+            let places = [0, 1].map(|a| {
+                let start = first[a].min(0).unsigned_abs().div_ceil(layer.stride[a]);
+                let beyond = (input[a] as isize - first[a]).max(0).unsigned_abs().div_ceil(layer.stride[a]);
+                start.min(output[a])..beyond.min(output[a]).max(start.min(output[a]))
+            });
+            Pass { taps: vec![Tap { index, offset: [0; 2] }], first, step: layer.stride, places }
+        });
+        let passes = passes.collect();
+        Self { passes, source: output, target: input, source_step: [1; 2], places: output, overlap: true }
+    }
+
+    /// Products of one channel with one: those of every pixel of a row, of rows that are inside the source.
+    pub fn products(&self) -> usize {
+        let of = |pass: &Pass| {
+            let inside = |row: usize, tap: &&Tap| {
+                let seen = (row * self.source_step[0]) as isize + tap.offset[0];
+                (0..self.source[0] as isize).contains(&seen)
+            };
+            let seen = |row| pass.taps.iter().filter(|tap| inside(row, tap)).count();
+            pass.places[0].clone().map(seen).sum::<usize>() * pass.places[1].len()
+        };
+        self.passes.iter().map(of).sum()
+    }
+
+    /// Whether every tap sees the source where it lies, at the place's own pixel.
+    pub fn sees_in_place(&self) -> bool {
+        self.source_step == [1; 2] && [0, 1].into_iter().all(|a| self.reach(a) == [0; 2])
     }
 
     /// The smallest and the largest offset of a tap along an axis.
@@ -133,10 +170,7 @@ impl Passes {
     /// Whether each target pixel sees the source pixel at its own place and nothing else.
     pub fn is_pointwise(&self) -> bool {
         let alone = |p: &Pass| p.taps.len() == 1 && p.step == [1; 2] && p.first == [0; 2];
-        self.passes.iter().all(alone)
-            && self.source_step == [1; 2]
-            && self.source == self.target
-            && [0, 1].into_iter().all(|a| self.reach(a) == [0; 2])
+        self.passes.iter().all(alone) && self.source == self.target && self.sees_in_place()
     }
 
     /// The same pointwise passes with all pixels in one row.

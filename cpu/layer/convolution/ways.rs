@@ -52,8 +52,8 @@ impl Way {
 
 /// How ∇W is computed.
 pub(super) enum WeightWay {
-    Direct(WeightGradient),
-    Winograd(WinogradGradient),
+    Direct(Box<WeightGradient>),
+    Winograd(Box<WinogradGradient>),
 }
 
 impl WeightWay {

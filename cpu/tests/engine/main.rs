@@ -3,6 +3,8 @@
 mod allocation;
 mod bits;
 mod common;
+#[cfg(target_arch = "x86_64")]
+mod disassembly;
 mod dropout;
 mod exact;
 mod fusion;

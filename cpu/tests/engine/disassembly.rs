@@ -1,0 +1,75 @@
+//! The tier `avx512f` runs on Knights Landing, which has AVX-512 F and CD and no other part of AVX-512. The compiler may
+//! not be trusted with that, nor may the author of a kernel: every function of the tier in this program is taken apart.
+
+use std::collections::BTreeSet;
+
+use iced_x86::{Decoder, DecoderOptions, Formatter, NasmFormatter};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+/// What was found in the functions whose names hold `part`.
+#[derive(Default)]
+struct Findings {
+    functions: usize,
+    /// Parts of AVX-512 in use.
+    parts: BTreeSet<String>,
+    /// Instructions of parts that Knights Landing has not, with their functions.
+    foreign: Vec<String>,
+}
+
+fn take_apart(part: &str) -> Findings {
+    let program = std::fs::read(std::env::current_exe().expect("this program")).expect("a readable program");
+    let file = object::File::parse(&*program).expect("an object file");
+    let mut findings = Findings::default();
+    for symbol in file.symbols().filter(|s| s.is_definition() && s.size() > 0) {
+        let Some(name) = symbol.name().ok().filter(|name| name.contains(part)) else { continue };
+        let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
+        let code = section.and_then(|s| s.data_range(symbol.address(), symbol.size()).ok().flatten());
+        let Some(code) = code.filter(|_| symbol.kind() == object::SymbolKind::Text) else { continue };
+        findings.functions += 1;
+        for instruction in Decoder::with_ip(64, code, symbol.address(), DecoderOptions::NONE) {
+            for feature in instruction.cpuid_features() {
+                let feature = format!("{feature:?}");
+                if !feature.starts_with("AVX512") {
+                    continue;
+                }
+                if !["AVX512F", "AVX512CD"].contains(&feature.as_str()) {
+                    let mut text = String::new();
+                    NasmFormatter::new().format(&instruction, &mut text);
+                    findings.foreign.push(format!("{feature}: {text} in {name}"));
+                }
+                findings.parts.insert(feature);
+            }
+        }
+    }
+    findings
+}
+
+/// Needs AVX-512 BW: shows that the search finds what it looks for.
+#[target_feature(enable = "avx512bw")]
+#[inline(never)]
+fn quadrille_control_of_words(words: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512i {
+    std::arch::x86_64::_mm512_add_epi16(words, words)
+}
+
+#[test]
+fn the_tier_of_knights_landing_has_its_instructions_only() {
+    // Named here, so that it is in the program; the pointer is all that is made.
+    let control: unsafe fn(_) -> _ = quadrille_control_of_words;
+    std::hint::black_box(control);
+    let control = take_apart("quadrille_control_of_words");
+    assert!(control.parts.contains("AVX512BW"), "mistrusted: {:?}", control.parts);
+
+    let tier = take_apart("avx512f");
+    assert!(
+        tier.functions > 50 && tier.parts.contains("AVX512F"),
+        "mistrusted: {} functions",
+        tier.functions
+    );
+    assert!(
+        tier.foreign.is_empty(),
+        "{} of {} functions:\n{}",
+        tier.foreign.len(),
+        tier.functions,
+        tier.foreign[..tier.foreign.len().min(20)].join("\n")
+    );
+}
