@@ -70,7 +70,7 @@ impl Lane {
             self.assert_done(seq);
             self.cells.add(2 * seq as usize + grain as usize);
             if self.queue.finish(seq) {
-                // As combine does: the last finisher sees what all grains wrote.
+                // The last finisher sees what all grains wrote.
                 self.assert_done(seq + 1);
                 self.queue.advance(seq);
             }

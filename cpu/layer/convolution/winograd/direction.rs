@@ -11,7 +11,7 @@ use quadrille_core::layer::SubTask;
 
 use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Tiling, is_possible};
+use super::{ALIGNMENT, Tiling, is_possible, packing};
 use crate::isa::Isa;
 use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::vectorised::with_vectors;
@@ -50,18 +50,8 @@ impl Winograd {
             (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, Pixel::Vector)).collect::<Option<_>>()?;
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
-        let vector = setup.target.layout.block;
-        let packing = Packing {
-            groups: layer.group,
-            sources: setup.source.channels / layer.group,
-            targets: setup.target.channels / layer.group,
-            source_block: vector,
-            vector,
-            tile_vectors: TILE_VECTORS,
-            targets_are_outputs: forward,
-            // ∇A sees the kernel turned round.
-            passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
-        };
+        let packing = packing(setup);
+        let vector = packing.vector;
         let tiling = Tiling {
             isa: setup.isa,
             source: setup.source,

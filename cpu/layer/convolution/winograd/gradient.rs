@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::super::direction::{Setup, TILE_VECTORS, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Tiling, is_possible};
+use super::{ALIGNMENT, Tiling, is_possible, packing};
 use crate::isa::Isa;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::vectorised::with_vectors;
@@ -43,17 +43,8 @@ impl WinogradGradient {
         let machine = Machine::of(setup.isa);
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, Pixel::Vector)).collect::<Option<_>>()?;
-        let vector = setup.target.layout.block;
-        let packing = Packing {
-            groups: layer.group,
-            sources: setup.source.channels / layer.group,
-            targets: setup.target.channels / layer.group,
-            source_block: vector,
-            vector,
-            tile_vectors: TILE_VECTORS,
-            targets_are_outputs: true,
-            passes: vec![(0..TAPS).collect()],
-        };
+        let packing = packing(setup);
+        let vector = packing.vector;
         let tiling = Tiling {
             isa: setup.isa,
             source: setup.source,

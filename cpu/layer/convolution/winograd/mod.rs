@@ -8,11 +8,13 @@ pub(super) use gradient::WinogradGradient;
 
 use std::ops::Range;
 
-use quadrille_core::layer::Convolution;
+use quadrille_core::layer::{Convolution, SubTask};
 
+use super::direction::{Setup, TILE_VECTORS};
+use super::weights::Packing;
 use crate::isa::Isa;
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Inputs, OUTPUTS};
+use crate::kernel::winograd::{Inputs, OUTPUTS, TAPS};
 use crate::layout::Arrangement;
 use crate::memory::{Memory, Span};
 
@@ -26,6 +28,22 @@ const ALIGNMENT: usize = 16;
 pub(super) fn is_possible(layer: &Convolution) -> bool {
     let plain = layer.kernel == [3; 2] && layer.stride == [1; 2] && layer.dilation == [1; 2];
     plain && layer.pad.iter().all(|p| *p <= 2)
+}
+
+/// How the weights of a direction are packed. ∇A sees the kernel turned round; ∇W has the packing of forward.
+fn packing(setup: &Setup<'_>) -> Packing {
+    let (groups, vector) = (setup.layer.group, setup.target.layout.block);
+    let forward = setup.sub == SubTask::Forward;
+    Packing {
+        groups,
+        sources: setup.source.channels / groups,
+        targets: setup.target.channels / groups,
+        source_block: vector,
+        vector,
+        tile_vectors: TILE_VECTORS,
+        targets_are_outputs: forward,
+        passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
+    }
 }
 
 /// The tiles of 2×2 targets and 4×4 sources, image by image, row by row.
