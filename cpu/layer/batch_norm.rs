@@ -93,10 +93,12 @@ impl Kernel {
 
     /// First the moments of the cells, unless statistics are kept, then the top.
     fn normalise(&self, grain: &Grain<'_>) {
-        let measures = !self.kept() && grain.stage == 0;
-        for cell in self.channels.cells(grain) {
-            if measures { self.measure(grain, cell) } else { self.apply(grain, cell) }
+        if self.kept() {
+            return self.channels.cells(grain).for_each(|cell| self.apply(grain, cell));
         }
+        self.channels.for_cells_twice(grain, |second, cell| {
+            if second { self.apply(grain, cell) } else { self.measure(grain, cell) }
+        });
     }
 
     fn measure(&self, grain: &Grain<'_>, cell: Cell) {
@@ -181,21 +183,22 @@ impl Kernel {
 
     /// First the sums of the cells, if they are needed, then all gradients.
     fn back(&self, grain: &Grain<'_>, top_grad: Span) {
-        for cell in self.channels.cells(grain) {
-            if self.needs_sums() && grain.stage == 0 {
-                self.correlate(grain, cell, top_grad);
-                continue;
+        if !self.needs_sums() {
+            let Some(to) = self.bottom_grad else { return };
+            return self.channels.cells(grain).for_each(|cell| self.pass_on(grain, cell, to, top_grad));
+        }
+        self.channels.for_cells_twice(grain, |second, cell| {
+            if !second {
+                return self.correlate(grain, cell, top_grad);
             }
             if cell.part == 0 && self.scale.is_some() {
                 self.leave_gradients(grain, cell.plane);
                 self.leave_terms(grain, cell.plane);
             }
-            match self.bottom_grad {
-                Some(to) if self.needs_sums() => self.differentiate(grain, cell, to, top_grad),
-                Some(to) => self.pass_on(grain, cell, to, top_grad),
-                None => {}
+            if let Some(to) = self.bottom_grad {
+                self.differentiate(grain, cell, to, top_grad);
             }
-        }
+        });
     }
 
     /// Σ dy and Σ dy · x, x being the source's distances from their mean.
@@ -318,13 +321,12 @@ impl Kernel {
 
 impl LayerKernel for Kernel {
     fn stages(&self, sub: SubTask) -> Stages {
-        let cells = Stages::one(self.channels.grains());
         let twice = match sub {
             SubTask::Forward => !self.kept(),
             SubTask::GradWeight if self.scale.is_none() => return Stages::one(1),
             _ => self.needs_sums(),
         };
-        if twice { cells.followed_by(cells) } else { cells }
+        if twice { self.channels.twice() } else { self.channels.once() }
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

@@ -3,10 +3,14 @@
 //! The blob is cut into cells: a plane (a block of channels, or one channel) of a part of the images. A grain has some
 //! cells. What is summed over images and pixels is first summed over each cell and then over a plane's parts, always in
 //! their order, by whoever needs the sum.
+//!
+//! A layer that goes through its blob twice ([`Channels::twice`]) finds what it has just read in a cache: with many
+//! planes a grain goes through one plane twice before it turns to the next, and otherwise the second stage goes through
+//! the cells backwards.
 
 use std::ops::Range;
 
-use super::{Binder, Grain, share};
+use super::{Binder, Grain, Stages, share};
 use crate::isa::Isa;
 use crate::kernel::channels::{Moments, ROW, Row};
 use crate::layout::Arrangement;
@@ -31,6 +35,8 @@ pub(super) struct Channels {
     plane: usize,
     parts: usize,
     grains: usize,
+    /// Whether a grain of a task that goes through the blob twice has whole planes.
+    whole_planes: bool,
 }
 
 /// A plane of a part of the images.
@@ -60,12 +66,22 @@ impl Channels {
             plane: block * pixels,
             parts,
             grains: most.min(planes * parts),
+            whole_planes: planes >= binder.machine.normalised_planes,
         }
     }
 
-    /// Grains of a stage that goes through all cells.
-    pub fn grains(&self) -> usize {
-        self.grains
+    /// The stage of a task that goes through all cells once.
+    pub fn once(&self) -> Stages {
+        Stages::one(self.grains)
+    }
+
+    /// The stages of a task that goes through all cells twice.
+    pub fn twice(&self) -> Stages {
+        if self.whole_planes {
+            Stages::one(self.grains.min(self.planes))
+        } else {
+            self.once().then(self.grains)
+        }
     }
 
     /// Number of planes.
@@ -82,10 +98,28 @@ impl Channels {
         self.plane / self.block
     }
 
-    /// The cells of a grain.
+    /// The cells of a grain of [`Channels::once`].
     pub fn cells(&self, grain: &Grain<'_>) -> impl Iterator<Item = Cell> + use<> {
         let planes = self.planes;
         grain.share(planes * self.parts).map(move |i| Cell { plane: i % planes, part: i / planes })
+    }
+
+    /// Calls `pass` with each cell of a grain of [`Channels::twice`], and with whether it is the second pass. All cells
+    /// of a plane have had their first when one has its second.
+    pub fn for_cells_twice(&self, grain: &Grain<'_>, mut pass: impl FnMut(bool, Cell)) {
+        let parts = self.parts;
+        if self.whole_planes {
+            for plane in grain.share(self.planes) {
+                (0..parts).for_each(|part| pass(false, Cell { plane, part }));
+                (0..parts).rev().for_each(|part| pass(true, Cell { plane, part }));
+            }
+            return;
+        }
+        let (count, second) = (self.planes * parts, grain.stage > 0);
+        for i in grain.share(count) {
+            let i = if second { count - 1 - i } else { i };
+            pass(second, Cell { plane: i % self.planes, part: i / self.planes });
+        }
     }
 
     /// Where the plane of each image of a cell lies.

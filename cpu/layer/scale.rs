@@ -114,7 +114,7 @@ impl Kernel {
 
 impl LayerKernel for Kernel {
     fn stages(&self, sub: SubTask) -> Stages {
-        let cells = Stages::one(self.channels.grains());
+        let cells = self.channels.once();
         match sub {
             SubTask::GradWeight | SubTask::GradBias => cells.then(1),
             _ => cells,

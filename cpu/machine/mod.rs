@@ -22,6 +22,8 @@ pub struct Machine {
     pub block_rows: usize,
     /// Bytes of packed weights that stay in the first-level cache while the pixels of a grain pass by.
     pub chunk_bytes: usize,
+    /// Bytes of packed weights that are filled together: they stay in the first-level cache beside what they are from.
+    pub packed_bytes: usize,
     /// Bytes of input that stay in the second-level cache while the tiles of output channels pass by.
     pub strip_bytes: usize,
     /// Pixels of a block in a weight's gradient: their gradients stay in the first-level cache.
@@ -48,6 +50,9 @@ pub struct Machine {
     pub grain_elements: usize,
     /// Elements of a strip that is normalised across channels: it stays in the first-level cache.
     pub normalised_elements: usize,
+    /// Blocks of channels from which on a normalisation goes through each of them twice before the next, so that what
+    /// the first pass read is in a cache: as many as a quadrant has threads to share them.
+    pub normalised_planes: usize,
     /// Most grains of a sum over images, each of which needs memory for its part of the sum.
     pub reduction_grains: usize,
     /// Looks for work before a thread goes to sleep, when every thread has a core of its own.
@@ -63,6 +68,7 @@ const BASE: Machine = Machine {
     block_columns: 512,
     block_rows: 96,
     chunk_bytes: 20 << 10,
+    packed_bytes: 16 << 10,
     strip_bytes: 512 << 10,
     gradient_pixels: 128,
     partial_bytes: 64 << 20,
@@ -76,6 +82,7 @@ const BASE: Machine = Machine {
     grain_flops: 1 << 20,
     grain_elements: 1 << 14,
     normalised_elements: 1 << 10,
+    normalised_planes: 16,
     reduction_grains: 8,
     spin_looks: 2000,
 };

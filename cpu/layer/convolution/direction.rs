@@ -96,6 +96,7 @@ impl Direction {
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: forward,
+            cached: machine.packed_bytes / size_of::<f32>(),
             passes: Packing::taps(&passes),
         };
         let planes = sources.div_ceil(pixel);

@@ -1,8 +1,9 @@
 //! ∇W on register tiles: sums over pixels and images of source times gradient.
 //!
 //! A grain sums some tiles of weights over some images, block of pixels by block of pixels, so that the gradients of a
-//! block stay in the first-level cache while all sources meet them. Grains of different images have sums of their own;
-//! a second stage adds them in the order of the images and turns them into Caffe's order.
+//! block stay in the first-level cache while all sources meet them. Small images of a pointwise convolution make up a
+//! block together, one row each. Grains of different images have sums of their own; a second stage adds them in the
+//! order of the images and turns them into Caffe's order.
 
 use std::ops::Range;
 
@@ -25,7 +26,9 @@ pub(super) struct WeightGradient {
     source: Arrangement,
     target: Arrangement,
     strip: Option<Strip>,
-    row_len: usize,
+    /// Distance of rows of pixels in the source as the kernels see it, and in the gradient of the target.
+    x_row: usize,
+    dy_row: usize,
     pixel: usize,
     /// Place of each source, in packed order.
     offsets: Vec<u32>,
@@ -37,6 +40,8 @@ pub(super) struct WeightGradient {
     block_rows: usize,
     columns: Vec<(usize, usize)>,
     kernels: Vec<Kernels>,
+    /// Images of a block: one, unless the convolution is pointwise.
+    together: usize,
     image_parts: usize,
     tile_parts: usize,
 }
@@ -62,6 +67,7 @@ impl WeightGradient {
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: true,
+            cached: machine.packed_bytes / size_of::<f32>(),
             passes: Packing::taps(&passes),
         };
         let [height, width] = passes.target;
@@ -72,16 +78,23 @@ impl WeightGradient {
         let bands: Vec<_> = even_parts(&(0..height), fitting).collect();
         let tallest = bands.first().map_or(1, |band| band.1);
         let most = (machine.gradient_pixels / width).max(1);
-        let block_rows = tallest.div_ceil(tallest.div_ceil(most));
+        let together = if pointwise { most.min(setup.source.images) } else { 1 };
+        let block_rows = tallest.div_ceil(tallest.div_ceil(most)).max(together);
         let strip = (!pointwise).then(|| passes.strip(planes, pixel, tallest));
-        let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
-        let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
+        let plane_len = strip.as_ref().map_or(setup.source.pixels * pixel, Strip::plane_len);
+        let [x_row, dy_row] = match &strip {
+            Some(strip) => {
+                let apart = passes.source_step[0] / passes.lattice(0);
+                [apart * strip.row_len(), width * setup.target.layout.block]
+            }
+            None => [setup.source.image_len(), setup.target.image_len()],
+        };
         let (offsets, rows_of) = offsets(&passes, strip.as_ref(), &packing, plane_len);
         let visible = rows_of
             .chunks(kernels[0].weights.len())
             .map(|rows| {
                 let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
-                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
+                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start) * together
             })
             .collect();
         let wanted = machine.grains(setup.flops, machine.task_grains);
@@ -99,7 +112,8 @@ impl WeightGradient {
             source,
             target,
             strip,
-            row_len,
+            x_row,
+            dy_row,
             pixel,
             offsets,
             visible,
@@ -107,6 +121,7 @@ impl WeightGradient {
             block_rows,
             columns,
             kernels,
+            together,
             image_parts,
             tile_parts,
         })
@@ -145,11 +160,16 @@ impl WeightGradient {
         let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
         let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
         let mut add = false;
-        for image in share(self.source.images, image_part, self.image_parts) {
+        let images = share(self.source.images, image_part, self.image_parts);
+        for image in images.clone().step_by(self.together) {
             for band in &self.bands {
                 let x = self.band(grain, source, image, group, band);
-                for first in (band.0..band.0 + band.1).step_by(self.block_rows) {
-                    let rows = first..(first + self.block_rows).min(band.0 + band.1);
+                let end = match self.together {
+                    1 => band.0 + band.1,
+                    most => most.min(images.end - image),
+                };
+                for first in (band.0..end).step_by(self.block_rows) {
+                    let rows = first..(first + self.block_rows).min(end);
                     for tile in tiles.clone() {
                         let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
                         let dy = self.gradient(grain, gradient, image, group, tile);
@@ -164,7 +184,7 @@ impl WeightGradient {
         }
     }
 
-    /// Where the source of a band of rows begins, copied into a strip if taps need it.
+    /// Where the source of a band of rows begins, copied into a strip unless the convolution is pointwise.
     fn band(
         &self,
         grain: &mut Grain<'_>,
@@ -173,9 +193,10 @@ impl WeightGradient {
         group: usize,
         rows: &(usize, usize),
     ) -> *const f32 {
+        let planes = self.source_image(source, image, group);
+        let Some(strip) = &self.strip else { return grain.memory.pointer(planes) };
         // SAFETY: only read in this task.
-        let planes = unsafe { grain.memory.read(self.source_image(source, image, group)) };
-        let Some(strip) = &self.strip else { return planes[rows.0 * self.row_len..].as_ptr() };
+        let planes = unsafe { grain.memory.read(planes) };
         let first = (rows.0 * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
         let tall = self.passes.strip(strip.planes, strip.pixel, rows.1).rows;
         strip.fill(planes, first, tall, grain.scratch);
@@ -200,21 +221,19 @@ impl WeightGradient {
     fn add_block(&self, tile: usize, block: Block<'_>) {
         let (vector, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
-        let dy_row = self.passes.target[1] * vector;
         let mut dw = block.dw;
         for (offsets, visible) in self.offsets.chunks(weights.len()).zip(&self.visible) {
             let first = visible.start.clamp(block.rows.start, block.rows.end);
             let rows = visible.end.clamp(first, block.rows.end) - first;
-            let x_row = self.passes.source_step[0] / self.passes.lattice(0) * self.row_len;
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
             // source; the sums are the grain's own, a tile's width for each source.
             unsafe {
                 let tile = WeightTile {
                     offsets,
-                    x: block.x.add((first - block.band) * x_row + block.columns.0 * self.pixel),
-                    x_row,
-                    dy: block.dy.add(first * dy_row + block.columns.0 * vector),
-                    dy_row,
+                    x: block.x.add((first - block.band) * self.x_row + block.columns.0 * self.pixel),
+                    x_row: self.x_row,
+                    dy: block.dy.add(first * self.dy_row + block.columns.0 * vector),
+                    dy_row: self.dy_row,
                     dy_vector: self.target.pixels * vector,
                     pixels: [rows, block.columns.1],
                     dw,

@@ -25,6 +25,8 @@ pub(super) struct Packing {
     pub tile_vectors: usize,
     /// Whether the targets are the layer's outputs (the convolution and ∇W) or its inputs (∇A).
     pub targets_are_outputs: bool,
+    /// Packed elements that stay in the first-level cache.
+    pub cached: usize,
     /// Places of each pass's taps in the kernel.
     pub passes: Vec<Vec<usize>>,
 }
@@ -67,7 +69,7 @@ impl Packing {
     }
 
     /// The blocks of sources of a tile, in their packed order.
-    fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+    fn blocks(&self) -> impl Iterator<Item = Block<'_>> + Clone {
         let mut depth = 0;
         self.passes.iter().flat_map(move |taps| {
             let start = depth;
@@ -99,23 +101,21 @@ impl Packing {
         }
         let lanes = width.min(self.targets - first);
         let kernel = self.kernel();
+        if self.targets_are_outputs {
+            return self.for_rows(lanes, |lane, block| {
+                let count = block.sources.len();
+                let start = self.place(group, first + lane, block.sources.start);
+                let from = &weights[start..start + count * kernel];
+                let packed = &mut packed[block.depth * width..][..count * block.taps.len() * width];
+                for (to, tap) in packed.chunks_exact_mut(count * width).zip(block.taps) {
+                    let weights = from[*tap..].iter().step_by(kernel);
+                    to.chunks_exact_mut(width).zip(weights).for_each(|(to, value)| to[lane] = *value);
+                }
+            });
+        }
         for block in self.blocks() {
             let count = block.sources.len();
             let packed = &mut packed[block.depth * width..][..count * block.taps.len() * width];
-            // In the order in which the weights lie: steps across them may fall on the same sets of the cache each time.
-            if self.targets_are_outputs {
-                for lane in 0..lanes {
-                    let start = self.place(group, first + lane, block.sources.start);
-                    let from = &weights[start..start + count * kernel];
-                    for (t, tap) in block.taps.iter().enumerate() {
-                        let sources = packed[t * count * width..].chunks_exact_mut(width);
-                        for (to, value) in sources.zip(from[*tap..].iter().step_by(kernel)) {
-                            to[lane] = *value;
-                        }
-                    }
-                }
-                continue;
-            }
             for (i, source) in block.sources.clone().enumerate() {
                 let start = self.place(group, first, source);
                 let from = &weights[start..start + lanes * kernel];
@@ -129,26 +129,36 @@ impl Packing {
         }
     }
 
+    /// Calls `copy` with each lane and each block: some blocks of a lane, whose weights lie side by side in Caffe's
+    /// order, then the same blocks of the next lane, while what is packed of them stays in the first-level cache.
+    fn for_rows(&self, lanes: usize, mut copy: impl FnMut(usize, &Block<'_>)) {
+        let elements = self.source_block * self.kernel() * self.tile_vectors * self.vector;
+        let together = (self.cached / elements).max(1);
+        let mut blocks = self.blocks().peekable();
+        while blocks.peek().is_some() {
+            for lane in 0..lanes {
+                blocks.clone().take(together).for_each(|block| copy(lane, &block));
+            }
+            blocks.nth(together - 1);
+        }
+    }
+
     /// Writes one packed tile of ∇W into the rows of `gradient` that belong to its targets: `gradient` begins at the
     /// first of them.
     pub fn unpack(&self, packed: &[f32], tile: usize, gradient: &mut [f32]) {
         let width = self.vectors(tile) * self.vector;
         let first = tile * self.tile_vectors * self.vector;
         let (base, kernel) = (self.place(0, first, 0), self.kernel());
-        for block in self.blocks() {
+        self.for_rows(width.min(self.targets - first), |lane, block| {
             let count = block.sources.len();
+            let start = self.place(0, first + lane, block.sources.start) - base;
+            let to = &mut gradient[start..start + count * kernel];
             let packed = &packed[block.depth * width..][..count * block.taps.len() * width];
-            for lane in 0..width.min(self.targets - first) {
-                let start = self.place(0, first + lane, block.sources.start) - base;
-                let to = &mut gradient[start..start + count * kernel];
-                for (t, tap) in block.taps.iter().enumerate() {
-                    let sources = packed[t * count * width..].chunks_exact(width);
-                    for (to, source) in to[*tap..].iter_mut().step_by(kernel).zip(sources) {
-                        *to = source[lane];
-                    }
-                }
+            for (from, tap) in packed.chunks_exact(count * width).zip(block.taps) {
+                let places = to[*tap..].iter_mut().step_by(kernel);
+                places.zip(from.chunks_exact(width)).for_each(|(to, from)| *to = from[lane]);
             }
-        }
+        });
     }
 
     /// The elements of Caffe's order that belong to the targets of a tile; only where targets are outputs.
@@ -161,6 +171,7 @@ impl Packing {
 }
 
 /// The sources of one block of channels in one pass.
+#[derive(Clone)]
 struct Block<'a> {
     /// Channels.
     sources: Range<usize>,

@@ -16,6 +16,7 @@ use crate::isa::Isa;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{Inputs, OUTPUTS, TAPS};
 use crate::layout::Arrangement;
+use crate::machine::Machine;
 use crate::memory::{Memory, Span};
 
 /// Most tiles that are transformed at once.
@@ -42,6 +43,7 @@ fn packing(setup: &Setup<'_>) -> Packing {
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
+        cached: Machine::of(setup.isa).packed_bytes / size_of::<f32>(),
         passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
     }
 }

@@ -261,7 +261,8 @@ fn check(case: &Case, options: &EngineOptions, threads: usize, data: Data) {
     }
 }
 
-/// Shapes around the blocks of all tiers, without and with pixels, planes of several pieces, and a single image.
+/// Shapes around the blocks of all tiers, without and with pixels, planes of several pieces, a single image, and many
+/// planes of several parts, which are gone through one by one.
 fn shapes() -> Vec<Vec<usize>> {
     let mut shapes = Vec::new();
     for n in [2, 5, 16] {
@@ -269,7 +270,7 @@ fn shapes() -> Vec<Vec<usize>> {
         shapes.push(vec![n, 3, 7]);
     }
     shapes.extend([5, 16, 24].map(|c| vec![37, c]));
-    shapes.extend([vec![3, 20, 27, 29], vec![1, 33, 40, 35]]);
+    shapes.extend([vec![3, 20, 27, 29], vec![1, 33, 40, 35], vec![8, 261, 13, 11]]);
     shapes
 }
 
