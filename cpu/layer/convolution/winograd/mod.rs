@@ -39,6 +39,7 @@ fn packing(setup: &Setup<'_>) -> Packing {
         sources: setup.source.channels / groups,
         targets: setup.target.channels / groups,
         source_block: vector,
+        precision: setup.numerics.precision,
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
