@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use quadrille_cpu::isa::{Isa, Numerics, Precision};
 use serde_json::{Value, json};
 
 use crate::record::{geometric_mean, median, surroundings, write};
@@ -25,8 +26,8 @@ pub struct Args {
     )]
     nets: Vec<String>,
     /// Precision of both sides: f32, bf16
-    #[arg(long, default_value = "f32", value_name = "TYPE")]
-    dtype: String,
+    #[arg(long, alias = "dtype", default_value = "f32", value_name = "TYPE")]
+    precision: Precision,
     /// Runs of each network on both sides, in turn
     #[arg(long, default_value_t = 5, value_name = "N")]
     pairs: usize,
@@ -61,10 +62,9 @@ type Turn = [Run; 3];
 
 /// Runs the pairs, prints the ratios and writes the record.
 pub fn run(args: &Args) -> Result<(), String> {
-    if args.dtype != "f32" {
-        let known = "quadrille computes in f32 only, as yet";
-        return Err(format!("--dtype {}: {known}; a ratio between two precisions means nothing", args.dtype));
-    }
+    Numerics { isa: Isa::detect(), precision: args.precision }
+        .check()
+        .map_err(|reason| format!("--precision {}: {reason}", args.precision))?;
     let around = surroundings();
     println!(
         "{:16} {:>6} {:>12} {:>12} {:>12} {:>7} {:>10} {:>10}",
@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<(), String> {
         "what": "milliseconds of one training iteration, medians of each run; the ratio is that of the peer's better \
                  layout to ours: above 1, ours is faster",
         "peer": format!("PyTorch {}", peer_version(&args.python)),
-        "dtype": args.dtype,
+        "dtype": args.precision.to_string(),
         "threads": args.threads,
         "iterations": args.iters,
         "surroundings": around,
@@ -195,7 +195,7 @@ const WITH_MEMORY: &str = "import resource, subprocess, sys\n\
 fn peer(args: &Args, net: &str, layout: &str) -> Result<Run, String> {
     let mut command = Command::new(&args.python);
     command.args(["-c", WITH_MEMORY]).arg(&args.script);
-    command.args(["--nets", net, "--layout", layout, "--dtype", &args.dtype]);
+    command.args(["--nets", net, "--layout", layout, "--dtype", &args.precision.to_string()]);
     command.args(["--threads", &args.threads.to_string(), "--iters", &args.iters.to_string()]);
     // 0 means the script's own.
     command.args(["--batch", &args.batch.unwrap_or(0).to_string()]);
@@ -214,7 +214,7 @@ fn ours(args: &Args, net: &str, batch: u64) -> Result<Run, String> {
     let mut command = Command::new(program);
     command.args(["time", "--json", "--quadrants", "1", "--model", net]);
     command.args(["--threads", &args.threads.to_string(), "--batch", &batch.to_string()]);
-    command.args(["--iterations", &iterations.to_string()]);
+    command.args(["--iterations", &iterations.to_string(), "--precision", &args.precision.to_string()]);
     let value = object(&output_of(&mut command)?)?;
     Ok(Run { ms: number(&value, "iteration_ms")?, batch, peak_memory_mib: value["peak_memory_mib"].as_f64() })
 }

@@ -13,7 +13,7 @@ use quadrille_core::solver::SgdRule;
 use quadrille_core::task::{Copy, LaneId, Task, Tile};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics, Precision};
 use crate::layer::{Choice, Grain, LayerKernel, MAX_STAGES, Stages, Update, bind};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -42,6 +42,8 @@ pub struct Program<'a> {
 pub struct EngineOptions {
     /// The kernels' tier.
     pub isa: Isa,
+    /// The precision of products.
+    pub precision: Precision,
     /// Forced implementations: (layer or type, implementation).
     pub kernels: Vec<(String, String)>,
     /// The update rule.
@@ -50,6 +52,13 @@ pub struct EngineOptions {
     pub elastic: bool,
     /// Whether threads without work look around for a while before they sleep; not when they share CPUs.
     pub spin: bool,
+}
+
+impl EngineOptions {
+    /// Tier and precision.
+    pub fn numerics(&self) -> Numerics {
+        Numerics { isa: self.isa, precision: self.precision }
+    }
 }
 
 /// A worker's devices could not be made.
@@ -341,9 +350,7 @@ fn check_options(
     programs: &[Program<'_>],
     options: &EngineOptions,
 ) -> Result<(), EngineError> {
-    if !options.isa.is_available() {
-        return Err(EngineError::Kernel(format!("this CPU has no {}", options.isa)));
-    }
+    options.numerics().check().map_err(EngineError::Kernel)?;
     if let Some(idle) = crews.iter().find(|c| c.cpus.is_empty()) {
         return Err(EngineError::Threads(format!("{} has no thread that would work", idle.name)));
     }
@@ -372,7 +379,7 @@ fn bind_net(
     options: &EngineOptions,
 ) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
     let crate::layer::Bound { kernels, choices, mut map } =
-        bind(net, options.isa, &options.kernels).map_err(EngineError::Kernel)?;
+        bind(net, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
     let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     let layers = kernels
         .into_iter()

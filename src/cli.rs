@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use quadrille_comm::protocol::Method;
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Precision};
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
@@ -55,9 +55,12 @@ pub struct MachineArgs {
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
-    /// Instruction-set tier: portable, avx2, avx512f [default: the highest that this CPU has]
+    /// Instruction-set tier: portable, avx2, avx512f, avx512, avx512bf16, amxbf16 [default: the highest of this CPU]
     #[arg(long, value_name = "TIER")]
     pub isa: Option<Isa>,
+    /// Precision in which convolutions and inner products multiply: f32, bf16; all else is f32
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    pub precision: Precision,
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,

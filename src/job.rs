@@ -9,7 +9,7 @@ use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
 use quadrille_cpu::CrewSpec;
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_io::data::{Dataset, SearchPath, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
@@ -243,8 +243,8 @@ pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
 pub struct Crews {
     /// For each worker, one crew a quadrant.
     pub workers: Vec<Vec<CrewSpec>>,
-    /// The kernels' tier.
-    pub isa: Isa,
+    /// The kernels' tier and the precision of products.
+    pub numerics: Numerics,
     /// Whether every thread has a CPU of its own.
     pub exclusive: bool,
     /// What was decided, for the first lines.
@@ -256,6 +256,10 @@ pub struct Crews {
 /// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images.
 pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, Failure> {
     let usage = |message: String| Failure::new(Code::Usage, message);
+    numerics_of(args).check().map_err(|reason| {
+        let tier = args.isa.map_or_else(String::new, |isa| format!(" with --isa {isa}"));
+        usage(format!("--precision {}{tier}: {reason}", args.precision))
+    })?;
     let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
     let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
     // Without a wish, as many of the nodes as the mini-batch and an even cut allow.
@@ -276,6 +280,11 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
     Ok(assign(&machine, &partition, workers, args))
 }
 
+/// The tier that is asked for, or else the highest of this CPU, and the precision.
+fn numerics_of(args: &MachineArgs) -> Numerics {
+    Numerics { isa: args.isa.unwrap_or_else(Isa::detect), precision: args.precision }
+}
+
 fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &MachineArgs) -> Crews {
     let per_worker = partition.quadrants.len() / workers;
     let crew = |index: usize| {
@@ -286,7 +295,7 @@ fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &Machi
     let threads: usize = partition.quadrants.iter().map(|q| q.threads).sum();
     Crews {
         workers: (0..workers).map(|w| (0..per_worker).map(|q| crew(w * per_worker + q)).collect()).collect(),
-        isa: args.isa.unwrap_or_else(Isa::detect),
+        numerics: numerics_of(args),
         exclusive: threads <= machine.cpus.len(),
         how: partition.how.clone(),
         notes: machine.notes.clone(),

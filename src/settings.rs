@@ -2,6 +2,7 @@
 
 use quadrille_comm::protocol::Method;
 use quadrille_core::solver::{Decay, Policy, SolverSpec, easgd};
+use quadrille_cpu::isa::Precision;
 use serde_json::{Value, json};
 
 use crate::cli::TrainArgs;
@@ -20,6 +21,8 @@ pub struct Settings {
     pub rho: f32,
     /// Seed of all random numbers.
     pub seed: u64,
+    /// The precision of products.
+    pub precision: Precision,
 }
 
 impl Settings {
@@ -56,7 +59,8 @@ impl Settings {
                 ),
             ));
         }
-        Ok(Self { workers, method: args.method, rho: if elastic { rho } else { 0.0 }, seed, solver })
+        let (rho, precision) = (if elastic { rho } else { 0.0 }, args.machine.precision);
+        Ok(Self { workers, method: args.method, rho, seed, precision, solver })
     }
 
     /// Whether a centre pulls on the workers.
@@ -105,6 +109,7 @@ impl Settings {
             "workers": self.workers,
             "rho": self.rho,
             "seed": self.seed,
+            "precision": self.precision.to_string(),
         })
     }
 }

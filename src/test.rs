@@ -32,7 +32,8 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let options = PlanOptions { stage: Stage::Forward, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let engine = EngineOptions {
-        isa: machine.isa,
+        isa: machine.numerics.isa,
+        precision: machine.numerics.precision,
         kernels: args.machine.kernels.clone(),
         rule: SgdRule::default(),
         elastic: false,
@@ -40,7 +41,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     };
     let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
     say!("network     {} ({})", nets[0].name, nets[0].file);
-    say!("machine     {}; kernels for {}", machine.how, machine.isa);
+    say!("machine     {}; kernels for {}", machine.how, machine.numerics);
     let whole = job.dataset.len().div_ceil(job.batch) as u64;
     let batches = args.iterations.unwrap_or(whole).max(1);
     let again = (batches * job.batch as u64).saturating_sub(job.dataset.len() as u64);

@@ -308,7 +308,7 @@ fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[Strin
         "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
         settings.workers,
         p.machine.workers[0].len(),
-        p.machine.isa,
+        p.machine.numerics,
         settings.seed
     );
     for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
@@ -425,7 +425,7 @@ fn configuration(p: &Prepared) -> Value {
     configuration["batch"] = json!(p.train.batch);
     configuration["quadrants"] = json!(quadrants);
     configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
-    configuration["isa"] = json!(p.machine.isa.to_string());
+    configuration["isa"] = json!(p.machine.numerics.isa.to_string());
     configuration["fusion"] = json!(p.fusion);
     configuration["data"] = json!({"name": p.train.dataset.name, "hash": p.train.dataset.hash});
     configuration
@@ -456,7 +456,8 @@ fn conclude(
         "workers": p.settings.workers,
         "quadrants": p.machine.workers[0].len(),
         "threads": p.machine.workers[0].first().map_or(0, |c| c.cpus.len()),
-        "isa": p.machine.isa.to_string(),
+        "isa": p.machine.numerics.isa.to_string(),
+        "precision": p.settings.precision.to_string(),
         "seed": p.settings.seed,
     });
     progress.finish(&summary)?;

@@ -112,7 +112,8 @@ impl Worker {
         let mut programs = vec![Program { nets: &nets, plans: &train_plans }];
         programs.extend(test_nets.as_ref().map(|nets| Program { nets, plans: &test_plans }));
         let options = EngineOptions {
-            isa: parts.machine.isa,
+            isa: parts.machine.numerics.isa,
+            precision: parts.machine.numerics.precision,
             kernels: parts.kernels.to_vec(),
             rule: settings.solver.rule,
             elastic: settings.is_elastic(),

@@ -7,7 +7,7 @@ use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::{Task, Tile};
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 
 use crate::shapes::ConvolutionShape;
@@ -36,8 +36,8 @@ pub struct Outcome {
 /// How a case is run.
 #[derive(Clone, Debug)]
 pub struct Setting<'a> {
-    /// The tier.
-    pub isa: Isa,
+    /// The tier and the precision of products.
+    pub numerics: Numerics,
     /// The implementation.
     pub kernel: &'a str,
     /// The crew.
@@ -85,9 +85,10 @@ impl Case {
         self.net.flops(self.id, sub)
     }
 
-    fn worker(&self, isa: Isa, kernel: &str, crew: &CrewSpec) -> Result<CpuWorker, EngineError> {
+    fn worker(&self, numerics: Numerics, kernel: &str, crew: &CrewSpec) -> Result<CpuWorker, EngineError> {
         let options = EngineOptions {
-            isa,
+            isa: numerics.isa,
+            precision: numerics.precision,
             kernels: vec![(NAME.to_owned(), kernel.to_owned())],
             rule: SgdRule::default(),
             elastic: false,
@@ -101,8 +102,8 @@ impl Case {
     ///
     /// # Errors
     /// If the refusal does not tell them.
-    pub fn implementations(&self, isa: Isa, crew: &CrewSpec) -> Result<Vec<String>, String> {
-        let refusal = match self.worker(isa, "?", crew) {
+    pub fn implementations(&self, numerics: Numerics, crew: &CrewSpec) -> Result<Vec<String>, String> {
+        let refusal = match self.worker(numerics, "?", crew) {
             Err(EngineError::Kernel(refusal)) => refusal,
             Err(error) => return Err(error.to_string()),
             Ok(_) => return Err("an implementation without a name was accepted".to_owned()),
@@ -118,7 +119,7 @@ impl Case {
     /// # Errors
     /// If the engine fails.
     pub fn run(&self, setting: &Setting<'_>) -> Result<Option<Outcome>, String> {
-        let worker = match self.worker(setting.isa, setting.kernel, setting.crew) {
+        let worker = match self.worker(setting.numerics, setting.kernel, setting.crew) {
             Ok(worker) => worker,
             Err(EngineError::Kernel(_)) => return Ok(None),
             Err(error) => return Err(error.to_string()),
@@ -195,6 +196,7 @@ fn integers(purpose: u32, count: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quadrille_cpu::isa::Isa;
 
     fn case() -> (ConvolutionShape, Case) {
         let shape: ConvolutionShape = "small 3 4 7 9 6 3 2 2x1 1x0 1 2".parse().unwrap();
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn the_engine_tells_its_implementations() {
         let (_, case) = case();
-        let names = case.implementations(Isa::Portable, &crew()).unwrap();
+        let names = case.implementations(Isa::Portable.into(), &crew()).unwrap();
         assert!(names.len() > 1 && names.last().is_some_and(|last| last == "reference"), "{names:?}");
     }
 

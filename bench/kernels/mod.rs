@@ -5,7 +5,7 @@ mod layer;
 use std::path::PathBuf;
 
 use quadrille_cpu::CrewSpec;
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Numerics, Precision};
 use quadrille_cpu::kernel::ceilings::multiply_adds;
 use serde_json::{Value, json};
 
@@ -21,9 +21,12 @@ pub struct Args {
     /// Only shapes whose name begins so, such as alexnet/ or resnet50/res4
     #[arg(long, value_name = "NAME")]
     filter: Option<String>,
-    /// Only this tier: portable, avx2, avx512f [default: all that this CPU has]
+    /// Only this tier, such as avx2 [default: all of this CPU whose kernels are not those of a lower one]
     #[arg(long, value_name = "TIER")]
     isa: Option<Isa>,
+    /// Only this precision of products: f32, bf16 [default: both]
+    #[arg(long, value_name = "TYPE")]
+    precision: Option<Precision>,
     /// Only these implementations [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     kernels: Vec<String>,
@@ -50,7 +53,7 @@ const REFERENCE_FLOPS: u64 = 1 << 27;
 
 /// One implementation of one tier on one shape.
 struct Line {
-    isa: Isa,
+    numerics: Numerics,
     kernel: String,
     ms: [f64; 3],
     gflops: [f64; 3],
@@ -70,18 +73,24 @@ pub fn run(args: &Args) -> Result<(), String> {
         shapes.iter_mut().for_each(|shape| shape.input[0] = batch.max(1));
     }
     let crew = crew(args.threads)?;
-    let tiers: Vec<Isa> = args.isa.map_or_else(|| Isa::available().collect(), |isa| vec![isa]);
-    // Of the machine, for all tiers: what a lower tier leaves unused is a part of what it costs.
-    let peak = multiply_adds(Isa::detect(), crew.cpus.len());
+    let ways = ways(args)?;
+    // Of the machine, for all tiers of a precision: what a lower tier leaves unused is a part of what it costs.
+    let highest = Isa::detect();
+    let mut precisions = Precision::ALL.to_vec();
+    precisions.retain(|p| ways.iter().any(|numerics| numerics.precision == *p));
+    let peaks: Vec<(Precision, f64)> = precisions
+        .into_iter()
+        .map(|precision| (precision, multiply_adds(Numerics { isa: highest, precision }, crew.cpus.len())))
+        .collect();
     if !args.json {
-        print_head(peak, crew.cpus.len());
+        print_head(&peaks, crew.cpus.len());
     }
     let (mut values, mut wrong) = (Vec::new(), Vec::new());
     for (shape, count) in distinct(shapes) {
-        let lines = measure(args, &shape, &crew, &tiers, peak)?;
+        let lines = measure(args, &shape, &crew, &ways, &peaks)?;
         wrong.extend(lines.iter().filter_map(|line| {
             let difference = line.check.as_ref().err()?;
-            Some(format!("{} by {} on {}: {difference}", shape.name, line.kernel, line.isa))
+            Some(format!("{} by {} on {}: {difference}", shape.name, line.kernel, line.numerics))
         }));
         if args.json {
             values.push(to_json(&shape, count, &lines));
@@ -90,9 +99,30 @@ pub fn run(args: &Args) -> Result<(), String> {
         }
     }
     if args.json {
-        println!("{}", json!({"threads": crew.cpus.len(), "peak_gflops": peak, "shapes": values}));
+        let peaks: Value =
+            peaks.iter().map(|(precision, peak)| (precision.to_string(), json!(peak))).collect();
+        println!("{}", json!({"threads": crew.cpus.len(), "peak_gflops": peaks, "shapes": values}));
     }
     if wrong.is_empty() { Ok(()) } else { Err(format!("wrong results:\n  {}", wrong.join("\n  "))) }
+}
+
+/// The tiers and precisions to measure: each tier's own kernels.
+fn ways(args: &Args) -> Result<Vec<Numerics>, String> {
+    let tiers: Vec<Isa> = args.isa.map_or_else(|| Isa::available().collect(), |isa| vec![isa]);
+    let asked = |precision: &Precision| args.precision.is_none_or(|asked| asked == *precision);
+    let mut ways = Vec::new();
+    for isa in tiers {
+        for precision in Precision::ALL.into_iter().filter(asked) {
+            let numerics = Numerics { isa, precision };
+            let own = precision == Precision::Bf16 || args.isa.is_some() || isa.of_f32_kernels() == isa;
+            match numerics.check() {
+                Ok(()) if own => ways.push(numerics),
+                Err(reason) if args.isa.is_some() && args.precision.is_some() => return Err(reason),
+                _ => {}
+            }
+        }
+    }
+    if ways.is_empty() { Err(format!("{} has no such precision", Isa::detect())) } else { Ok(ways) }
 }
 
 /// Each shape once, with the number of its kind.
@@ -120,24 +150,26 @@ fn measure(
     args: &Args,
     shape: &ConvolutionShape,
     crew: &CrewSpec,
-    tiers: &[Isa],
-    peak: f64,
+    ways: &[Numerics],
+    peaks: &[(Precision, f64)],
 ) -> Result<Vec<Line>, String> {
     let case = Case::new(shape)?;
     let slow = SUBS.iter().any(|sub| case.flops(*sub) > REFERENCE_FLOPS);
     let against = if slow { FAST_REFERENCE } else { REFERENCE };
-    let lowest = Setting { isa: Isa::Portable, kernel: against, crew, repeat: None };
+    let portable = Numerics::from(Isa::Portable);
+    let lowest = Setting { numerics: portable, kernel: against, crew, repeat: None };
     let Some(expected) = case.run(&lowest)? else {
         return Err(format!("{}: {against} cannot do this convolution", shape.name));
     };
     let wanted = |kernel: &str| args.kernels.is_empty() || args.kernels.iter().any(|k| k == kernel);
-    let line = |isa: Isa, kernel: &str, outcome: &Outcome| {
+    let line = |numerics: Numerics, kernel: &str, outcome: &Outcome| {
         let gflops = [0, 1, 2].map(|i| case.flops(SUBS[i]) as f64 * 1e-6 / outcome.ms[i].max(1e-6));
-        let is_itself = isa == Isa::Portable && kernel == against;
+        let is_itself = numerics == portable && kernel == against;
+        let peak = peaks.iter().find(|(p, _)| *p == numerics.precision).map_or(f64::NAN, |(_, peak)| *peak);
         let right = if is_itself { "baseline".to_owned() } else { format!("= {against}") };
         let check = compare(outcome, &expected).map(|()| right);
         Line {
-            isa,
+            numerics,
             kernel: kernel.to_owned(),
             ms: outcome.ms,
             gflops,
@@ -146,24 +178,25 @@ fn measure(
         }
     };
     let mut lines = Vec::new();
-    for isa in tiers {
-        let known = case.implementations(*isa, crew)?;
+    for numerics in ways {
+        let known = case.implementations(*numerics, crew)?;
         if let Some(stranger) = args.kernels.iter().find(|kernel| !known.contains(kernel)) {
             return Err(format!("--kernels {stranger}: the implementations are {}", known.join(", ")));
         }
         for kernel in known {
             // The reference is the same in all tiers, and has run if it is not too slow.
-            if !wanted(&kernel) || kernel == REFERENCE {
+            let other = numerics.precision == Precision::Bf16 && !kernel.ends_with("-bf16");
+            if !wanted(&kernel) || kernel == REFERENCE || other {
                 continue;
             }
-            let setting = Setting { isa: *isa, kernel: &kernel, crew, repeat: Some(args.repeat) };
+            let setting = Setting { numerics: *numerics, kernel: &kernel, crew, repeat: Some(args.repeat) };
             if let Some(outcome) = case.run(&setting)? {
-                lines.push(line(*isa, &kernel, &outcome));
+                lines.push(line(*numerics, &kernel, &outcome));
             }
         }
     }
     if !slow && wanted(REFERENCE) {
-        lines.push(line(Isa::Portable, REFERENCE, &expected));
+        lines.push(line(portable, REFERENCE, &expected));
     }
     Ok(lines)
 }
@@ -181,8 +214,10 @@ fn compare(found: &Outcome, expected: &Outcome) -> Result<(), String> {
     Ok(())
 }
 
-fn print_head(peak: f64, threads: usize) {
-    println!("peak        {peak:.0} GFLOP/s of fused multiply-adds on {threads} thread(s)");
+fn print_head(peaks: &[(Precision, f64)], threads: usize) {
+    for (precision, peak) in peaks {
+        println!("peak        {peak:.0} GFLOP/s of multiply-adds in {precision} on {threads} thread(s)");
+    }
     println!("            results are compared on small integers, where all must agree in every bit");
     let [forward, activation, weight] = SUBS.map(|sub| sub.to_string());
     println!("\n{:33} {forward:>24} {activation:>24} {weight:>24}", "");
@@ -209,10 +244,11 @@ fn print(shape: &ConvolutionShape, count: usize, lines: &[Line]) {
     for line in lines {
         let columns = [0, 1, 2].map(|i| numbers(line, i)).join(" ");
         let check = line.check.as_ref().map_or("WRONG", String::as_str);
-        println!("  {:12} {:18} {columns} {check}", line.isa.to_string(), line.kernel);
+        println!("  {:12} {:18} {columns} {check}", line.numerics.isa.to_string(), line.kernel);
     }
-    let best = [0, 1, 2]
-        .map(|i| best(lines, i).map_or_else(String::new, |line| format!("{} {}", line.isa, line.kernel)));
+    let best = [0, 1, 2].map(|i| {
+        best(lines, i).map_or_else(String::new, |line| format!("{} {}", line.numerics.isa, line.kernel))
+    });
     println!("  {:31} {:>24} {:>24} {:>24}", "best", best[0], best[1], best[2]);
 }
 
@@ -231,12 +267,14 @@ fn to_json(shape: &ConvolutionShape, count: usize, lines: &[Line]) -> Value {
         .iter()
         .map(|line| {
             json!({
-                "isa": line.isa.to_string(), "kernel": line.kernel, "sub_tasks": subs(line),
+                "isa": line.numerics.isa.to_string(),
+                "precision": line.numerics.precision.to_string(), "kernel": line.kernel, "sub_tasks": subs(line),
                 "right": line.check.is_ok(), "check": line.check.as_ref().unwrap_or_else(|difference| difference),
             })
         })
         .collect();
-    let fastest = |i: usize| best(lines, i).map(|l| json!({"isa": l.isa.to_string(), "kernel": l.kernel}));
+    let fastest =
+        |i: usize| best(lines, i).map(|l| json!({"isa": l.numerics.isa.to_string(), "kernel": l.kernel}));
     let best: Value = SUBS.iter().enumerate().map(|(i, sub)| (sub.to_string(), json!(fastest(i)))).collect();
     json!({
         "name": shape.name, "count": count, "input": shape.input, "out": shape.out, "kernel": shape.kernel,

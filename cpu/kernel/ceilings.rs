@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use super::bandwidth::{TRIAD_BYTES, triad};
 use super::peak::fused_multiply_adds;
-use crate::isa::Isa;
+use crate::isa::Numerics;
 
 /// Both ceilings, on as many threads as are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Ceilings {
-    /// GFLOP/s of fused multiply-adds in f32.
+    /// GFLOP/s of multiply-adds in the precision asked for.
     pub gflops: f64,
     /// GB/s from and to memory.
     pub gbs: f64,
@@ -27,8 +27,8 @@ const MOST_BYTES: usize = 4 << 30;
 
 impl Ceilings {
     /// Measures both on `threads` threads.
-    pub fn measure(isa: Isa, threads: usize) -> Self {
-        Self { gflops: multiply_adds(isa, threads), gbs: bytes(threads) }
+    pub fn measure(numerics: Numerics, threads: usize) -> Self {
+        Self { gflops: multiply_adds(numerics, threads), gbs: bytes(threads) }
     }
 }
 
@@ -37,15 +37,15 @@ fn best(runs: impl Iterator<Item = f64>) -> f64 {
     runs.fold(0.0, f64::max)
 }
 
-/// GFLOP/s of fused multiply-adds in f32 on `threads` threads (at least 1).
-pub fn multiply_adds(isa: Isa, threads: usize) -> f64 {
+/// GFLOP/s of multiply-adds in the precision asked for on `threads` threads (at least 1).
+pub fn multiply_adds(numerics: Numerics, threads: usize) -> f64 {
     const ROUNDS: usize = 2_000_000;
     best((0..RUNS).map(|_| {
         let start = Instant::now();
         let done: u64 = std::thread::scope(|scope| {
             let run = || {
                 let mut sink = 1e-9;
-                let flops = fused_multiply_adds(isa, ROUNDS, &mut sink);
+                let flops = fused_multiply_adds(numerics, ROUNDS, &mut sink);
                 black_box(sink);
                 flops
             };

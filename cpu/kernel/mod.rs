@@ -12,3 +12,4 @@ pub(crate) mod simd;
 pub(crate) mod strip;
 pub(crate) mod vectorised;
 pub(crate) mod winograd;
+pub(crate) mod words;

@@ -1,13 +1,33 @@
 //! A strip: some rows of an image, copied with their padding, so that no tap of a kernel leaves it and neighbouring
 //! output pixels see neighbouring input pixels whatever the stride. Rows and columns that no tap sees are left out.
+//!
+//! Where products are of bf16, the copy is the place where numbers are rounded: once for all taps and all tiles of
+//! targets that see them. Elements of the strip are words ([`super::words`]) then.
+
+use super::words::{self, Narrow, Narrowing, with_words};
+
+/// What a pixel of a strip holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The source's pixel.
+    Copy,
+    /// Two blocks of channels, rounded: the pairs of the first block, then those of the second. A block that is missing
+    /// is 0.
+    Channels,
+    /// A block of channels of two pixels, rounded: each channel of the source's pixel shares a word with that of the
+    /// pixel so many columns right of it.
+    Pixels(usize),
+}
 
 /// How a strip lies: plane by plane, row by row; in a row the columns of phase 0 (columns 0, s, 2s, … of the padded
 /// row for s phases), then those of phase 1, and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strip {
-    /// Elements of a pixel: 1, or a block of channels.
+    /// What a pixel holds.
+    pub content: Content,
+    /// Elements of a pixel, of the strip and of the source: 1, or a block of channels.
     pub pixel: usize,
-    /// Channels, or blocks of channels.
+    /// Channels, blocks of channels, or pairs of blocks.
     pub planes: usize,
     /// Rows of a plane.
     pub rows: usize,
@@ -49,44 +69,161 @@ impl Strip {
 
     /// Copies the first `rows` rows, which begin at row `first` of the source. `image` holds the planes.
     pub fn fill(&self, image: &[f32], first: isize, rows: usize, strip: &mut [f32]) {
+        match self.content {
+            Content::Copy => {
+                self.each_row(image, first, rows, strip, |[from, _], to| self.copy_row(from, to))
+            }
+            Content::Channels => {
+                with_words(Fill { strip: self, image, first, rows, to: strip, second: None })
+            }
+            Content::Pixels(second) => {
+                with_words(Fill { strip: self, image, first, rows, to: strip, second: Some(second) });
+            }
+        }
+    }
+
+    /// Calls `copy` with each row of the strip and the row of the source, of one or two planes, that belongs there; rows
+    /// outside of the source become 0.
+    #[inline(always)]
+    fn each_row(
+        &self,
+        image: &[f32],
+        first: isize,
+        rows: usize,
+        strip: &mut [f32],
+        copy: impl Fn([&[f32]; 2], &mut [f32]),
+    ) {
         let [height, width] = self.source;
-        let planes =
-            image.chunks_exact(height * width * self.pixel).zip(strip.chunks_exact_mut(self.plane_len()));
-        for (plane, to) in planes {
-            for (r, row) in to.chunks_exact_mut(self.row_len()).take(rows).enumerate() {
+        let (row_len, plane_len) = (width * self.pixel, height * width * self.pixel);
+        let together = if self.content == Content::Channels { 2 } else { 1 };
+        for (planes, to) in
+            image.chunks(together * plane_len).zip(strip.chunks_exact_mut(self.plane_len())).take(self.planes)
+        {
+            for (r, to) in to.chunks_exact_mut(self.row_len()).take(rows).enumerate() {
                 match usize::try_from(first + (r * self.step[0]) as isize) {
                     Ok(source) if source < height => {
-                        self.fill_row(&plane[source * width * self.pixel..][..width * self.pixel], row);
+                        let second = planes.get(plane_len + source * row_len..).unwrap_or(&[]);
+                        let second = &second[..row_len.min(second.len())];
+                        copy([&planes[source * row_len..][..row_len], second], to);
                     }
-                    _ => row.fill(0.0),
+                    _ => to.fill(0.0),
                 }
             }
         }
     }
 
-    fn fill_row(&self, source: &[f32], row: &mut [f32]) {
-        for (phase, to) in row.chunks_exact_mut(self.phase_len * self.pixel).enumerate() {
-            let first = self.first_column + (phase * self.step[1]) as isize;
-            let apart = self.phases * self.step[1];
-            if apart == 1 {
-                let left = (first.min(0).unsigned_abs() * self.pixel).min(to.len());
-                let from = &source[(first.max(0) as usize * self.pixel).min(source.len())..];
-                let (padding, rest) = to.split_at_mut(left);
-                padding.fill(0.0);
-                let count = from.len().min(rest.len());
-                rest[..count].copy_from_slice(&from[..count]);
-                rest[count..].fill(0.0);
+    /// The phases of a row: each with the column of the source that it begins with, and the distance of its columns.
+    #[inline(always)]
+    fn phases<'a>(&self, row: &'a mut [f32]) -> impl Iterator<Item = (isize, &'a mut [f32])> + use<'a> {
+        let (first, step) = (self.first_column, self.step[1]);
+        let phases = row.chunks_exact_mut(self.phase_len * self.pixel).enumerate();
+        phases.map(move |(phase, to)| (first + (phase * step) as isize, to))
+    }
+
+    /// Which of the `count` pixels of a phase that begins with column `first` lie inside the source.
+    #[inline(always)]
+    fn inside(&self, first: isize, count: usize) -> std::ops::Range<usize> {
+        let apart = self.phases * self.step[1];
+        let start = first.min(0).unsigned_abs().div_ceil(apart).min(count);
+        let columns = usize::try_from(self.source[1] as isize - first).unwrap_or(0);
+        start..columns.div_ceil(apart).clamp(start, count)
+    }
+
+    fn copy_row(&self, source: &[f32], row: &mut [f32]) {
+        let (pixel, apart) = (self.pixel, self.phases * self.step[1]);
+        for (first, to) in self.phases(row) {
+            let inside = self.inside(first, to.len() / pixel);
+            let (padding, rest) = to.split_at_mut(inside.start * pixel);
+            let (to, more) = rest.split_at_mut(inside.len() * pixel);
+            padding.fill(0.0);
+            more.fill(0.0);
+            if inside.is_empty() {
                 continue;
             }
-            for (i, pixel) in to.chunks_exact_mut(self.pixel).enumerate() {
-                let column = usize::try_from(first + (i * apart) as isize);
-                let place = column.ok().and_then(|c| source.get(c * self.pixel..(c + 1) * self.pixel));
-                match place {
-                    Some(from) => pixel.copy_from_slice(from),
-                    None => pixel.fill(0.0),
+            let column = (first + (inside.start * apart) as isize) as usize;
+            let from = &source[column * pixel..];
+            if apart == 1 {
+                to.copy_from_slice(&from[..to.len()]);
+                continue;
+            }
+            for (to, from) in to.chunks_exact_mut(pixel).zip(from.chunks(apart * pixel)) {
+                to.copy_from_slice(&from[..pixel]);
+            }
+        }
+    }
+
+    /// Fills a row with words of channels.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `N`.
+    #[inline(always)]
+    unsafe fn channels<N: Narrow>(&self, [even, odd]: [&[f32]; 2], row: &mut [f32]) {
+        let (pixel, apart) = (self.pixel, self.phases * self.step[1]);
+        assert_eq!(pixel, words::LANES, "a pixel is a vector");
+        assert!(odd.is_empty() || odd.len() == even.len(), "blocks of other lengths");
+        for (first, to) in self.phases(row) {
+            let inside = self.inside(first, to.len() / pixel);
+            let (padding, rest) = to.split_at_mut(inside.start * pixel);
+            let (to, more) = rest.split_at_mut(inside.len() * pixel);
+            padding.fill(0.0);
+            more.fill(0.0);
+            let column = first + (inside.start * apart) as isize;
+            for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+                let at = (column as usize + i * apart) * pixel;
+                let from = &even[at..at + pixel];
+                // SAFETY: the CPU has the instructions by contract; a pixel is a vector, in the source and in the strip.
+                unsafe {
+                    let second = if odd.is_empty() { words::ZEROS.as_ptr() } else { odd.as_ptr().add(at) };
+                    N::neighbours(from.as_ptr(), second, to.as_mut_ptr());
                 }
             }
         }
+    }
+
+    /// Fills a row with words of two pixels, `second` columns apart.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `N`.
+    #[inline(always)]
+    unsafe fn pixels<N: Narrow>(&self, source: &[f32], second: usize, row: &mut [f32]) {
+        let (pixel, apart) = (self.pixel, self.phases * self.step[1]);
+        assert_eq!(pixel, words::LANES, "a pixel is a vector");
+        let vector = |column: isize| {
+            let at = usize::try_from(column).ok().map(|c| c * pixel);
+            at.and_then(|at| source.get(at..at + pixel)).map_or(words::ZEROS.as_ptr(), <[f32]>::as_ptr)
+        };
+        for (first, to) in self.phases(row) {
+            for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
+                let column = first + (i * apart) as isize;
+                // SAFETY: the CPU has the instructions by contract; both pixels are vectors of the source or zeros.
+                unsafe { N::pairs(vector(column), vector(column + second as isize), to.as_mut_ptr()) }
+            }
+        }
+    }
+}
+
+/// Fills a strip with words.
+struct Fill<'a> {
+    strip: &'a Strip,
+    image: &'a [f32],
+    first: isize,
+    rows: usize,
+    to: &'a mut [f32],
+    /// Columns between the two pixels of a word, if it holds two.
+    second: Option<usize>,
+}
+
+impl Narrowing for Fill<'_> {
+    #[inline(always)]
+    unsafe fn run<N: Narrow>(self) {
+        let Self { strip, image, first, rows, to, second } = self;
+        // SAFETY: the CPU has the instructions by contract.
+        strip.each_row(image, first, rows, to, |from, to| unsafe {
+            match second {
+                Some(second) => strip.pixels::<N>(from[0], second, to),
+                None => strip.channels::<N>(from, to),
+            }
+        });
     }
 }
 
@@ -102,6 +239,7 @@ mod tests {
             for first_column in [-3isize, -1, 0, 2] {
                 for first_row in [-2isize, 0, 1] {
                     let strip = Strip {
+                        content: Content::Copy,
                         pixel: 1,
                         planes: 2,
                         rows: 6,
@@ -130,6 +268,60 @@ mod tests {
                             );
                         }
                     }
+                }
+            }
+        }
+    }
+
+    /// Small integers, which are exact in bf16, none of them 0.
+    fn planes(count: usize) -> Vec<f32> {
+        (0..count).map(|v| (1 + v % 251) as f32).collect()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn words_hold_two_channels_or_two_pixels() {
+        if !crate::isa::Isa::Avx512Bf16.is_available() {
+            println!("skipped: strips of words: this CPU does not have avx512bf16");
+            return;
+        }
+        let ([height, width], pixel) = ([5, 7], 16);
+        let image = planes(3 * height * width * pixel);
+        let value = |plane: usize, row: isize, column: isize, channel: usize| {
+            if !(0..5).contains(&row) || !(0..7).contains(&column) || plane == 3 {
+                return 0.0;
+            }
+            image[((plane * height + row as usize) * width + column as usize) * pixel + channel]
+        };
+        let mut cases = Vec::new();
+        for (stride, step) in [(1, [1, 1]), (2, [1, 1]), (3, [1, 1]), (1, [2, 3]), (2, [3, 2])] {
+            for first_column in [-3isize, -1, 0, 2] {
+                cases.push((stride, step, first_column, Content::Channels));
+                cases.push((stride, step, first_column, Content::Pixels(1)));
+                cases.push((stride, step, first_column, Content::Pixels(stride * step[1])));
+            }
+        }
+        for (phases, step, first_column, content) in cases {
+            let planes = if content == Content::Channels { 2 } else { 3 };
+            let phase_len = 10usize.div_ceil(phases);
+            let source = [height, width];
+            let strip =
+                Strip { content, pixel, planes, rows: 6, step, phases, phase_len, first_column, source };
+            let mut copy = vec![f32::NAN; strip.len()];
+            strip.fill(&image, -1, 6, &mut copy);
+            let found = words::halves(&mut copy);
+            for (plane, r, c) in (0..planes * 60).map(|i| (i / 60, i / 10 % 6, i % 10)) {
+                let (row, column) = (-1 + (r * step[0]) as isize, first_column + (c * step[1]) as isize);
+                let at = 2 * (plane * strip.plane_len() + strip.tap(r * step[0], c * step[1]));
+                let halves = (0..2 * pixel).map(|i| f32::from_bits(u32::from(found[at + i]) << 16));
+                for (i, half) in halves.enumerate() {
+                    let expected = match content {
+                        Content::Pixels(second) => {
+                            value(plane, row, column + (i % 2 * second) as isize, i / 2)
+                        }
+                        _ => value(2 * plane + i / pixel, row, column, i % pixel),
+                    };
+                    assert_eq!(half, expected, "half {i} of row {row}, column {column}: {strip:?}");
                 }
             }
         }

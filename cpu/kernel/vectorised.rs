@@ -3,7 +3,7 @@
 //! For work bound by memory this is all that is needed. No tier contracts a product and a sum here, so all tiers give
 //! the same bits.
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectors};
 use crate::kernel::simd::Simd;
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::simd::{Avx2, Avx512f};
@@ -31,12 +31,12 @@ pub(crate) fn on(isa: Isa, work: impl Vectorised) {
             work.run();
         }
         assert!(isa.is_available(), "{isa} kernels on a CPU without them");
-        match isa {
+        match isa.vectors() {
             // SAFETY: the CPU has the tier, as asserted.
-            Isa::Avx512f => return unsafe { avx512f(work) },
+            Vectors::Avx512f => return unsafe { avx512f(work) },
             // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2(work) },
-            Isa::Portable => {}
+            Vectors::Avx2 => return unsafe { avx2(work) },
+            Vectors::None => {}
         }
     }
     work.run();
@@ -69,12 +69,12 @@ pub(crate) fn with_vectors(isa: Isa, work: impl Explicit) {
             unsafe { work.run::<Avx2>() }
         }
         assert!(isa.is_available(), "{isa} kernels on a CPU without them");
-        match isa {
+        match isa.vectors() {
             // SAFETY: the CPU has the tier, as asserted.
-            Isa::Avx512f => return unsafe { avx512f(work) },
+            Vectors::Avx512f => return unsafe { avx512f(work) },
             // SAFETY: as above.
-            Isa::Avx2 => return unsafe { avx2(work) },
-            Isa::Portable => {}
+            Vectors::Avx2 => return unsafe { avx2(work) },
+            Vectors::None => {}
         }
     }
     drop(work);

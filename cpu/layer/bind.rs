@@ -8,7 +8,7 @@ use quadrille_core::plan::LaneRole;
 use super::layout_pass::{Decisions, decide};
 use super::select::{Candidate, Form};
 use super::{LayerKernel, reorder};
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{MemoryMap, Span};
@@ -137,8 +137,9 @@ pub(crate) struct Bound {
 ///
 /// # Errors
 /// If a forced implementation does not exist or cannot do the layer, or names no layer.
-pub(crate) fn bind(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Bound, String> {
-    let decisions = decide(net, isa, forced)?;
+pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Result<Bound, String> {
+    let decisions = decide(net, numerics, forced)?;
+    let isa = numerics.isa;
     let mut map = MemoryMap::new(net, &decisions.storages);
     let mut kernels = Vec::new();
     let mut choices = Vec::new();

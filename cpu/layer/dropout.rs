@@ -10,13 +10,13 @@ use quadrille_core::net::{LayerId, Net};
 use quadrille_core::rng::{Draw, Stream};
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics};
 use crate::kernel::vectorised::{Vectorised, on};
 use crate::layout::{Arrangement, Layout};
 use crate::memory::Span;
 
 /// Whether anything is dropped. In phase TEST the layer is a view.
-pub(super) fn fits(net: &Net, id: LayerId, _: Isa) -> bool {
+pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
     matches!(&net.layer(id).layer, Layer::Dropout(dropout) if dropout.active)
 }
 

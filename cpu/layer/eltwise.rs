@@ -7,18 +7,18 @@ use quadrille_core::layer::{Eltwise, EltwiseOperation, Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics};
 use crate::kernel::elements::{Change, Fold, Map, RUN, Zip, passes, rectified};
 use crate::kernel::vectorised::on;
 use crate::memory::Span;
 
 /// Whether zeros stay zeros, so that padding does.
-pub(super) fn keeps_zeros(net: &Net, id: LayerId, isa: Isa) -> bool {
-    !divides(net, id, isa)
+pub(super) fn keeps_zeros(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    !divides(net, id, numerics)
 }
 
 /// Whether the gradient is a quotient, which is NaN at 0.
-pub(super) fn divides(net: &Net, id: LayerId, _: Isa) -> bool {
+pub(super) fn divides(net: &Net, id: LayerId, _: Numerics) -> bool {
     let Layer::Eltwise(layer) = &net.layer(id).layer else { return false };
     layer.operation == EltwiseOperation::Product { stable_gradient: false }
 }

@@ -10,7 +10,7 @@ use quadrille_core::layer::Operand;
 use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
 
 use super::select::{Candidate, Form, candidates};
-use crate::isa::Isa;
+use crate::isa::Numerics;
 use crate::layout::{Arrangement, Layout};
 use crate::machine::Machine;
 
@@ -101,13 +101,13 @@ impl Decisions {
         &self,
         net: &Net,
         id: LayerId,
-        isa: Isa,
+        numerics: Numerics,
         wanted: Option<&str>,
     ) -> Result<&'static Candidate, String> {
         let layer = net.layer(id);
         let list = candidates(&layer.layer);
         let mut fitting =
-            list.iter().filter(|c| wanted.is_none_or(|w| w == c.name) && (c.fits)(net, id, isa));
+            list.iter().filter(|c| wanted.is_none_or(|w| w == c.name) && (c.fits)(net, id, numerics));
         let first = fitting.clone().next();
         fitting.find(|c| c.eager || self.is_native(net, id, c.form)).or(first).ok_or_else(|| {
             let names: Vec<&str> = list.iter().map(|c| c.name).collect();
@@ -152,21 +152,25 @@ fn check_apart(net: &Net, name: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// If a forced implementation does not exist or cannot do the layer, or names no layer.
-pub(super) fn decide(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Decisions, String> {
+pub(super) fn decide(
+    net: &Net,
+    numerics: Numerics,
+    forced: &[(String, String)],
+) -> Result<Decisions, String> {
     for (name, _) in forced {
         check_apart(net, name)?;
         if !net.layers.iter().any(|l| l.name == *name || l.layer.type_name() == *name) {
             return Err(format!("no layer and no type of layer of this network is named {name:?}"));
         }
     }
-    let block = Machine::of(isa).channel_block;
+    let block = Machine::of(numerics.isa).channel_block;
     let blobs = vec![Layout::PLAIN; net.blobs.len()];
     let reshaped = reshaped(net);
     let mut decisions = Decisions { chosen: Vec::new(), storages: Vec::new(), blobs, reshaped, block };
     for (index, layer) in net.layers.iter().enumerate() {
         let asked = forced.iter().rev().find(|(n, _)| *n == layer.name || n == layer.layer.type_name());
         let wanted = asked.map(|(_, implementation)| implementation.as_str());
-        let candidate = decisions.choose(net, LayerId(index), isa, wanted)?;
+        let candidate = decisions.choose(net, LayerId(index), numerics, wanted)?;
         let (_, tops) = decisions.wanted(net, layer, candidate.form);
         for (top, layout) in layer.tops.iter().zip(tops) {
             decisions.blobs[top.0] = decisions.layout_of_top(net, layer, *top, layout);

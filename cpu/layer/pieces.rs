@@ -7,7 +7,7 @@ use quadrille_core::net::{LayerId, Net};
 use quadrille_core::shape::Shape;
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics};
 use crate::layout::Layout;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -26,13 +26,13 @@ fn cut(net: &Net, id: LayerId) -> Option<(usize, Shape, Vec<Shape>)> {
 }
 
 /// Whether blocks of channels can do a layer: along the channels, if every piece but the last is of whole blocks.
-pub(super) fn fits_blocked(net: &Net, id: LayerId, isa: Isa) -> bool {
-    let block = Machine::of(isa).channel_block;
+pub(super) fn fits_blocked(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    let block = Machine::of(numerics.isa).channel_block;
     cut(net, id).is_some_and(|(axis, whole, pieces)| {
         let whole_blocks = |(_, piece): &(usize, &Shape)| piece.dim(1).is_multiple_of(block);
         let others = pieces.len().saturating_sub(1);
         let aligned = pieces.iter().enumerate().take(others).all(|piece| whole_blocks(&piece));
-        isa != Isa::Portable && whole.axes() == 4 && axis == 1 && aligned
+        numerics.isa != Isa::Portable && whole.axes() == 4 && axis == 1 && aligned
     })
 }
 

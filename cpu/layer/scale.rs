@@ -5,13 +5,13 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::channels::Channels;
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
+use crate::isa::Numerics;
 use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
 use crate::kernel::vectorised::on;
 use crate::memory::Span;
 
 /// Whether the factors are a parameter with one for each channel.
-pub(super) fn fits(net: &Net, id: LayerId, _: Isa) -> bool {
+pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
     let Layer::Scale(layer) = &net.layer(id).layer else { return false };
     let bottoms = net.bottom_shapes(id);
     let is_channels = |axis: Result<usize, _>| axis == Ok(1);

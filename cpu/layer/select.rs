@@ -8,7 +8,7 @@ use super::{
     LayerKernel, accuracy, batch_norm, contrastive_loss, convolution, dropout, eltwise, flatten,
     inner_product, lrn, pieces, pooling, reference, relu, scale, softmax, softmax_loss, split,
 };
-use crate::isa::Isa;
+use crate::isa::Numerics;
 
 /// In which layouts an implementation works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,15 @@ pub(crate) struct Candidate {
     pub form: Form,
     /// Whether it is worth reordering its bottoms for it when a later one could do without.
     pub eager: bool,
-    /// Whether it can do a layer on a tier.
-    pub fits: fn(&Net, LayerId, Isa) -> bool,
+    /// Whether it can do a layer on a tier in a precision.
+    pub fits: fn(&Net, LayerId, Numerics) -> bool,
     /// Binds it to a layer that it fits; `None` is a bug of `fits`.
     pub build: fn(&mut Binder<'_>) -> Option<Box<dyn LayerKernel>>,
 }
 
 type Build = fn(&mut Binder<'_>) -> Option<Box<dyn LayerKernel>>;
 
-const fn every(_: &Net, _: LayerId, _: Isa) -> bool {
+const fn every(_: &Net, _: LayerId, _: Numerics) -> bool {
     true
 }
 
@@ -55,6 +55,11 @@ const CONVOLUTION: &[Candidate] = &[
         fits: convolution::fits_entry,
         eager: true,
         ..candidate("entry-tiles", Form::Entry, convolution::tiles)
+    },
+    Candidate {
+        fits: convolution::fits_bf16,
+        eager: true,
+        ..candidate("tiles-bf16", Form::Blocked, convolution::tiles_bf16)
     },
     Candidate {
         fits: convolution::fits_winograd,
@@ -130,8 +135,9 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
     }
 }
 
-/// The names of the implementations that can do a layer on a tier, best first.
-pub fn implementations(net: &Net, id: LayerId, isa: Isa) -> Vec<&'static str> {
+/// The names of the implementations that can do a layer on a tier in a precision, best first.
+pub fn implementations(net: &Net, id: LayerId, numerics: impl Into<Numerics>) -> Vec<&'static str> {
+    let numerics = numerics.into();
     let list = candidates(&net.layer(id).layer).iter();
-    list.filter(|c| (c.fits)(net, id, isa)).map(|c| c.name).collect()
+    list.filter(|c| (c.fits)(net, id, numerics)).map(|c| c.name).collect()
 }

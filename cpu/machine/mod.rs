@@ -3,7 +3,7 @@
 //! A constant here decides how fast something is and into how many grains it is cut, never what is computed. The
 //! cut into grains depends on these constants and on shapes, never on the number of threads.
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectors};
 
 /// The constants of one tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,10 +104,10 @@ const AVX512F: Machine = Machine {
 impl Machine {
     /// The table of a tier.
     pub const fn of(isa: Isa) -> Self {
-        match isa {
-            Isa::Portable => BASE,
-            Isa::Avx2 => AVX2,
-            Isa::Avx512f => AVX512F,
+        match isa.vectors() {
+            Vectors::None => BASE,
+            Vectors::Avx2 => AVX2,
+            Vectors::Avx512f => AVX512F,
         }
     }
 

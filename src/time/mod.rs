@@ -12,7 +12,7 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::Tile;
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 
@@ -37,7 +37,8 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let engine = EngineOptions {
-        isa: machine.isa,
+        isa: machine.numerics.isa,
+        precision: machine.numerics.precision,
         kernels: args.machine.kernels.clone(),
         rule: SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() },
         elastic: false,
@@ -50,7 +51,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
     let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
-    let ceilings = Ceilings::measure(Isa::detect(), threads);
+    let ceilings = Ceilings::measure(Numerics { isa: Isa::detect(), ..machine.numerics }, threads);
     let report = Report {
         net: &pass.nets[0],
         batch,

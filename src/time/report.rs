@@ -41,9 +41,6 @@ fn shown(choice: &Choice) -> String {
     }
 }
 
-/// Arithmetic is done in this precision.
-const PRECISION: &str = "f32";
-
 /// Time and work of one or several sub-tasks.
 #[derive(Clone, Copy, Default)]
 struct Work {
@@ -100,10 +97,11 @@ impl Report<'_> {
         say!("network     {} ({}), mini-batch {}", self.net.name, self.net.file, self.batch);
         say!("data        made up");
         say!("machine     {}", self.machine.how);
-        say!("            kernels for {}, {PRECISION}", self.machine.isa);
+        say!("            kernels for {}", self.machine.numerics);
         say!(
-            "ceilings    {gflops:.0} GFLOP/s of fused multiply-adds, {gbs:.1} GB/s of a triad in memory; measured on {} \
+            "ceilings    {gflops:.0} GFLOP/s of multiply-adds in {}, {gbs:.1} GB/s of a triad in memory; measured on {} \
              thread(s)",
+            self.machine.numerics.precision,
             self.threads
         );
         say!("");
@@ -198,8 +196,8 @@ impl Report<'_> {
             "network": self.net.name,
             "file": self.net.file.to_string(),
             "batch": self.batch,
-            "precision": PRECISION,
-            "isa": self.machine.isa.to_string(),
+            "precision": self.machine.numerics.precision.to_string(),
+            "isa": self.machine.numerics.isa.to_string(),
             "threads": self.threads,
             "quadrants": self.quadrants,
             "iterations": self.measured.iterations,

@@ -7,6 +7,9 @@
 //!   of `o`, all sums in registers. The convolution itself, and ∇A with the weights turned round.
 //! - [`WeightTile`]: `dw[k][o] (+)= Σ_p x[offset(k) + p] · dy[p][o]` for a few sources over a block of pixels.
 //!
+//! Where products are of bf16, an element of `x`, `w` and `dy` is a word: two sources side by side in a [`Tile`], two
+//! pixels side by side in a [`WeightTile`], whose products go into one sum. The geometry is the same.
+//!
 //! Each element is one chain of fused multiply-adds in an order that depends on the layer's shape alone.
 
 #[cfg(target_arch = "x86_64")]
@@ -16,7 +19,7 @@ mod weight;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::isa::Isa;
+use crate::isa::{Numerics, Precision, Vectors};
 
 /// Sources that lie side by side: channels of one block through one tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,20 +108,20 @@ pub(crate) struct Kernels {
     pub weights: &'static [WeightKernel],
 }
 
-/// The kernels of a tier for tiles of `vectors` vectors; `None` if the tier has none.
+/// The kernels for tiles of `vectors` vectors; `None` if the tier has none.
 ///
 /// Calling one is sound if the CPU has the tier (checked here), the pointers lead to what the fields say, and nobody
 /// else touches the output meanwhile.
-pub(crate) fn kernels(isa: Isa, vectors: usize, pixel: Pixel) -> Option<Kernels> {
-    if !isa.is_available() {
-        return None;
-    }
-    match isa {
-        Isa::Portable => None,
+pub(crate) fn kernels(numerics: Numerics, vectors: usize, pixel: Pixel) -> Option<Kernels> {
+    numerics.check().ok()?;
+    match (numerics.precision, numerics.isa.vectors()) {
+        (_, Vectors::None) => None,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => x86::avx2::kernels(vectors, pixel),
+        (Precision::Bf16, _) => x86::avx512bf16::kernels(vectors, pixel),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512f => x86::avx512f::kernels(vectors, pixel),
+        (Precision::F32, Vectors::Avx2) => x86::avx2::kernels(vectors, pixel),
+        #[cfg(target_arch = "x86_64")]
+        (Precision::F32, Vectors::Avx512f) => x86::avx512f::kernels(vectors, pixel),
         #[cfg(not(target_arch = "x86_64"))]
         _ => None,
     }

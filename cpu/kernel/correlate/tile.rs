@@ -1,14 +1,20 @@
 //! The tile of outputs, for every instruction set.
 
 use super::{Start, Tile};
-use crate::kernel::simd::Simd;
+use crate::kernel::simd::{Product, Simd};
 
 /// Computes a tile of `ROWS` pixels, `PIXEL` elements apart in the input, by `VECTORS` vectors.
 ///
 /// # Safety
-/// The CPU has the instruction set of `S`; all pointers of `t` lead to what its fields say.
+/// The CPU has the instruction set of `P`; all pointers of `t` lead to what its fields say.
 #[inline(always)]
-pub(super) unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(
+pub(super) unsafe fn tile<
+    S: Simd,
+    P: Product<Registers = S>,
+    const ROWS: usize,
+    const VECTORS: usize,
+    const PIXEL: usize,
+>(
     t: &Tile<'_>,
 ) {
     // SAFETY: by contract.
@@ -49,7 +55,7 @@ pub(super) unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, cons
                 for (r, row) in sums.iter_mut().enumerate() {
                     let value = S::splat(*x.add(r * PIXEL));
                     for (sum, weight) in row.iter_mut().zip(weights) {
-                        *sum = S::fused(value, weight, *sum);
+                        *sum = P::add(value, weight, *sum);
                     }
                 }
                 x = x.add(1);

@@ -1,7 +1,7 @@
 //! The tile of a weight's gradient, for every instruction set.
 
 use super::WeightTile;
-use crate::kernel::simd::Simd;
+use crate::kernel::simd::{Product, Simd};
 
 /// Pixels that a prefetch runs ahead.
 const AHEAD: usize = 16;
@@ -9,10 +9,16 @@ const AHEAD: usize = 16;
 /// Computes a tile of `SOURCES` sources by `VECTORS` vectors; pixels lie `PIXEL` elements apart in the input.
 ///
 /// # Safety
-/// The CPU has the instruction set of `S`; all pointers of `t` lead to what its fields say; `t.offsets` holds
+/// The CPU has the instruction set of `P`; all pointers of `t` lead to what its fields say; `t.offsets` holds
 /// `SOURCES` places.
 #[inline(always)]
-pub(super) unsafe fn tile<S: Simd, const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(
+pub(super) unsafe fn tile<
+    S: Simd,
+    P: Product<Registers = S>,
+    const SOURCES: usize,
+    const VECTORS: usize,
+    const PIXEL: usize,
+>(
     t: &WeightTile<'_>,
 ) {
     // SAFETY: by contract.
@@ -44,7 +50,7 @@ pub(super) unsafe fn tile<S: Simd, const SOURCES: usize, const VECTORS: usize, c
                 for (source, x) in sums.iter_mut().zip(sources) {
                     let value = S::splat(*x.add(place));
                     for (sum, gradient) in source.iter_mut().zip(gradients) {
-                        *sum = S::fused(value, gradient, *sum);
+                        *sum = P::add(value, gradient, *sum);
                     }
                 }
                 place += PIXEL;

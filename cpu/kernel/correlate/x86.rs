@@ -9,13 +9,13 @@ pub(super) mod avx2 {
     #[target_feature(enable = "avx2,fma")]
     unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
         // SAFETY: the CPU has the features; the rest by contract.
-        unsafe { tile::tile::<Avx2, ROWS, VECTORS, PIXEL>(t) }
+        unsafe { tile::tile::<Avx2, Avx2, ROWS, VECTORS, PIXEL>(t) }
     }
 
     #[target_feature(enable = "avx2,fma")]
     unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
         // SAFETY: the CPU has the features; the rest by contract.
-        unsafe { weight::tile::<Avx2, SOURCES, VECTORS, PIXEL>(t) }
+        unsafe { weight::tile::<Avx2, Avx2, SOURCES, VECTORS, PIXEL>(t) }
     }
 
     struct Table<const VECTORS: usize, const PIXEL: usize>;
@@ -58,13 +58,75 @@ pub(super) mod avx512f {
     #[target_feature(enable = "avx512f")]
     unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
         // SAFETY: the CPU has the feature; the rest by contract.
-        unsafe { tile::tile::<Avx512f, ROWS, VECTORS, PIXEL>(t) }
+        unsafe { tile::tile::<Avx512f, Avx512f, ROWS, VECTORS, PIXEL>(t) }
     }
 
     #[target_feature(enable = "avx512f")]
     unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
         // SAFETY: the CPU has the feature; the rest by contract.
-        unsafe { weight::tile::<Avx512f, SOURCES, VECTORS, PIXEL>(t) }
+        unsafe { weight::tile::<Avx512f, Avx512f, SOURCES, VECTORS, PIXEL>(t) }
+    }
+
+    struct Table<const VECTORS: usize, const PIXEL: usize>;
+
+    impl<const VECTORS: usize, const PIXEL: usize> Table<VECTORS, PIXEL> {
+        const TILES: [TileKernel; 14] = [
+            rows::<1, VECTORS, PIXEL>,
+            rows::<2, VECTORS, PIXEL>,
+            rows::<3, VECTORS, PIXEL>,
+            rows::<4, VECTORS, PIXEL>,
+            rows::<5, VECTORS, PIXEL>,
+            rows::<6, VECTORS, PIXEL>,
+            rows::<7, VECTORS, PIXEL>,
+            rows::<8, VECTORS, PIXEL>,
+            rows::<9, VECTORS, PIXEL>,
+            rows::<10, VECTORS, PIXEL>,
+            rows::<11, VECTORS, PIXEL>,
+            rows::<12, VECTORS, PIXEL>,
+            rows::<13, VECTORS, PIXEL>,
+            rows::<14, VECTORS, PIXEL>,
+        ];
+        const WEIGHTS: [WeightKernel; 8] = [
+            sources::<1, VECTORS, PIXEL>,
+            sources::<2, VECTORS, PIXEL>,
+            sources::<3, VECTORS, PIXEL>,
+            sources::<4, VECTORS, PIXEL>,
+            sources::<5, VECTORS, PIXEL>,
+            sources::<6, VECTORS, PIXEL>,
+            sources::<7, VECTORS, PIXEL>,
+            sources::<8, VECTORS, PIXEL>,
+        ];
+        const KERNELS: Kernels = Kernels { tiles: &Self::TILES, weights: &Self::WEIGHTS };
+    }
+
+    /// The kernels for tiles of `vectors` vectors.
+    pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
+        match (vectors, pixel) {
+            (1, Pixel::One) => Some(Table::<1, 1>::KERNELS),
+            (2, Pixel::One) => Some(Table::<2, 1>::KERNELS),
+            (1, Pixel::Vector) => Some(Table::<1, 16>::KERNELS),
+            (2, Pixel::Vector) => Some(Table::<2, 16>::KERNELS),
+            _ => None,
+        }
+    }
+}
+
+/// AVX-512 BF16: as AVX-512F, with pairs for numbers. There is no tile over plain planes, whose channels do not lie in
+/// pairs.
+pub(super) mod avx512bf16 {
+    use super::super::{Kernels, Pixel, Tile, TileKernel, WeightKernel, WeightTile, tile, weight};
+    use crate::kernel::simd::{Avx512Bf16, Avx512f};
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
+        // SAFETY: the CPU has the features; the rest by contract.
+        unsafe { tile::tile::<Avx512f, Avx512Bf16, ROWS, VECTORS, PIXEL>(t) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
+        // SAFETY: the CPU has the features; the rest by contract.
+        unsafe { weight::tile::<Avx512f, Avx512Bf16, SOURCES, VECTORS, PIXEL>(t) }
     }
 
     struct Table<const VECTORS: usize, const PIXEL: usize>;

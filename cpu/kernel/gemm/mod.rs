@@ -9,7 +9,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectors};
 use crate::machine::Machine;
 
 /// A matrix in memory: element (row, column) is at `row · row_stride + column · column_stride`.
@@ -104,12 +104,12 @@ pub fn gemm(isa: Isa, product: &Product<'_>, c: &mut [f32], c_stride: usize, scr
     let fits = last(rows, c_stride, columns, 1).is_some_and(|last| last < c.len());
     assert!(fits && (rows == 1 || columns <= c_stride), "C is too short");
     assert!(depth == 0 || (a.holds(rows, depth) && b.holds(depth, columns)), "A or B is too short");
-    match isa {
-        Isa::Portable => portable::gemm(product, c, c_stride),
+    match isa.vectors() {
+        Vectors::None => portable::gemm(product, c, c_stride),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => x86::gemm_avx2(product, c, c_stride, scratch),
+        Vectors::Avx2 => x86::gemm_avx2(product, c, c_stride, scratch),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512f => x86::gemm_avx512f(product, c, c_stride, scratch),
+        Vectors::Avx512f => x86::gemm_avx512f(product, c, c_stride, scratch),
         #[cfg(not(target_arch = "x86_64"))]
         _ => portable::gemm(product, c, c_stride),
     }

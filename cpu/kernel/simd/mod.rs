@@ -4,7 +4,7 @@
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512f};
+pub(crate) use x86::{Avx2, Avx512Bf16, Avx512f};
 
 /// A vector register of an instruction set.
 ///
@@ -41,4 +41,27 @@ pub(crate) trait Simd {
     unsafe fn multiply(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a·b + c`, rounded once.
     unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+}
+
+/// How words of 32 bits are multiplied: a number in f32, or a pair of numbers in bf16.
+///
+/// # Safety
+/// Every method needs a CPU that has the instruction set; pointers lead to what the method says.
+pub(crate) trait Product {
+    /// The registers of words and of sums.
+    type Registers: Simd;
+    /// `sum + a·b`, number by number; both products of a pair go into one sum.
+    unsafe fn add(a: Vector<Self>, b: Vector<Self>, sum: Vector<Self>) -> Vector<Self>;
+}
+
+/// A register of a product's words.
+pub(crate) type Vector<P> = <<P as Product>::Registers as Simd>::Vector;
+
+impl<S: Simd> Product for S {
+    type Registers = S;
+    #[inline(always)]
+    unsafe fn add(a: S::Vector, b: S::Vector, sum: S::Vector) -> S::Vector {
+        // SAFETY: by the trait's contract.
+        unsafe { S::fused(a, b, sum) }
+    }
 }

@@ -1,8 +1,9 @@
 //! The registers of x86-64.
 
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
-use super::Simd;
+use super::{Product, Simd};
 
 /// 8 floats; needs AVX2 and FMA.
 pub(crate) struct Avx2;
@@ -167,5 +168,17 @@ impl Simd for Avx512f {
     unsafe fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: by the trait's contract.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+}
+
+/// 16 pairs of bf16; needs AVX-512 BF16.
+pub(crate) struct Avx512Bf16;
+
+impl Product for Avx512Bf16 {
+    type Registers = Avx512f;
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512, sum: __m512) -> __m512 {
+        // SAFETY: by the trait's contract; all registers of 512 bits are alike.
+        unsafe { _mm512_dpbf16_ps(sum, transmute::<__m512, __m512bh>(a), transmute::<__m512, __m512bh>(b)) }
     }
 }

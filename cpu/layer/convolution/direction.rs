@@ -10,9 +10,9 @@ use quadrille_core::layer::{Convolution, SubTask};
 
 use super::passes::{Pass, Passes};
 use super::weights::Packing;
-use crate::isa::Isa;
+use crate::isa::{Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
-use crate::kernel::strip::Strip;
+use crate::kernel::strip::{Content, Strip};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -22,7 +22,7 @@ use crate::memory::Span;
 pub(super) struct Setup<'a> {
     pub layer: &'a Convolution,
     pub sub: SubTask,
-    pub isa: Isa,
+    pub numerics: Numerics,
     /// How the source and the target lie; both of the sub-task's own direction.
     pub source: Arrangement,
     pub target: Arrangement,
@@ -47,7 +47,7 @@ pub(super) struct Direction {
     pub packing: Packing,
     source: Arrangement,
     target: Arrangement,
-    /// `None` if taps see the source where it lies.
+    /// `None` if taps see the source where it lies; words always lie in one.
     strip: Option<Strip>,
     /// Elements of a row, of a plane of the source as the kernels see it, and of its pixels.
     row_len: usize,
@@ -71,7 +71,7 @@ pub(super) const TILE_VECTORS: usize = 2;
 impl Direction {
     /// Prepares a direction; `None` if the tier has no tiles, or blocks of channels do not fit the groups.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
-        let machine = Machine::of(setup.isa);
+        let machine = Machine::of(setup.numerics.isa);
         let forward = setup.sub == SubTask::Forward;
         let passes = if forward {
             Passes::forward(setup.layer, setup.input, setup.output)
@@ -85,25 +85,26 @@ impl Direction {
         let pixel = setup.source.layout.block;
         let kind = if pixel == 1 { Pixel::One } else { Pixel::Vector };
         let kernels: Vec<Kernels> =
-            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, kind)).collect::<Option<_>>()?;
+            (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let groups = setup.layer.group;
         let (sources, targets) = (setup.source.channels / groups, setup.target.channels / groups);
         let packing = Packing {
             groups,
             sources,
             targets,
-            source_block: pixel,
+            source_block: pixel * setup.numerics.precision.in_word(),
+            precision: setup.numerics.precision,
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: forward,
             cached: machine.packed_bytes / size_of::<f32>(),
             passes: Packing::taps(&passes),
         };
-        let planes = sources.div_ceil(pixel);
         let pointwise = passes.is_pointwise();
-        let small = passes.source[0] * passes.source[1] * sources * size_of::<f32>() <= machine.strip_bytes;
+        let words = packing.words(sources);
+        let small = passes.source[0] * passes.source[1] * words * size_of::<f32>() <= machine.strip_bytes;
         let passes = if pointwise && small { passes.in_one_row() } else { passes };
-        let (strip, cut, images) = cut(&machine, &passes, &packing, setup, planes, pixel);
+        let (strip, cut, images) = cut(&machine, &passes, &packing, setup);
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
         let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
@@ -173,23 +174,17 @@ impl Direction {
         }
     }
 
-    fn group_planes(&self, group: usize) -> Range<usize> {
-        let planes = self.packing.sources.div_ceil(self.pixel);
-        group * planes..(group + 1) * planes
-    }
-
     /// The group's planes of an image of the source.
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
-        let plane = self.source.pixels * self.pixel;
-        let planes = self.group_planes(group);
-        let start = image * self.source.image_len();
-        source.part(start + planes.start * plane..start + planes.end * plane)
+        let planes = self.packing.sources.div_ceil(self.pixel) * self.source.pixels * self.pixel;
+        let start = image * self.source.image_len() + group * planes;
+        source.part(start..start + planes)
     }
 
     fn fill_strips(&self, grain: &mut Grain<'_>, source: Span, work: &Work) {
         let Some(strip) = &self.strip else { return };
         let first = (work.rows.start * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
-        let rows = self.passes.strip(strip.planes, strip.pixel, work.rows.len()).rows;
+        let rows = self.passes.strip(strip.content, strip.planes, strip.pixel, work.rows.len()).rows;
         for (i, image) in work.images.clone().enumerate() {
             // SAFETY: only read in this task.
             let planes = unsafe { grain.memory.read(self.source_image(source, image, work.group)) };
@@ -335,6 +330,7 @@ fn sources_of(
 ) -> Vec<Sources> {
     let least = [0, 1].map(|a| passes.reach(a)[0]);
     let planes = packing.sources.div_ceil(packing.source_block);
+    // In words, as is all below.
     let of = |pass: &Pass| {
         let mut first = 0;
         let mut runs = Vec::new();
@@ -342,7 +338,8 @@ fn sources_of(
             for tap in &pass.taps {
                 let seen = [0, 1].map(|a| (tap.offset[a] - least[a]) as usize);
                 let offset = plane * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
-                let len = packing.source_block.min(packing.sources - plane * packing.source_block);
+                let channels = packing.source_block.min(packing.sources - plane * packing.source_block);
+                let len = packing.words(channels);
                 runs.push((
                     Run { offset: offset as u32, len: len as u32, first: first as u32 },
                     tap.offset[0],
@@ -411,11 +408,13 @@ fn cut(
     passes: &Passes,
     packing: &Packing,
     setup: &Setup<'_>,
-    planes: usize,
-    pixel: usize,
 ) -> (Option<Strip>, Cut, usize) {
     let (images, places) = (setup.source.images, passes.places[0]);
-    let bytes = |places: usize| passes.strip(planes, pixel, places).len() * size_of::<f32>();
+    let narrow = packing.precision == Precision::Bf16;
+    let content = if narrow { Content::Channels } else { Content::Copy };
+    let (planes, pixel) = (packing.sources.div_ceil(packing.source_block), setup.source.layout.block);
+    let strip = |places: usize| passes.strip(content, planes, pixel, places);
+    let bytes = |places: usize| strip(places).len() * size_of::<f32>();
     let fitting = (1..=places).rev().find(|p| bytes(*p) <= machine.strip_bytes).unwrap_or(1);
     // Rows that add to the same target cannot be apart.
     let mut rows = if passes.overlap { 1 } else { places.div_ceil(fitting).max(1) };
@@ -432,7 +431,7 @@ fn cut(
     if !passes.overlap {
         rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
     }
-    let strip = passes.strip(planes, pixel, places.div_ceil(rows));
     let cut = Cut { images: image_parts, rows, tiles, groups };
-    ((!passes.sees_in_place()).then_some(strip), cut, images.div_ceil(image_parts))
+    let copied = narrow || !passes.sees_in_place();
+    (copied.then(|| strip(places.div_ceil(rows))), cut, images.div_ceil(image_parts))
 }

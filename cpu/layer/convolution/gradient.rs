@@ -4,6 +4,9 @@
 //! block stay in the first-level cache while all sources meet them. Small images of a pointwise convolution make up a
 //! block together, one row each. Grains of different images have sums of their own; a second stage adds them in the
 //! order of the images and turns them into Caffe's order.
+//!
+//! In bf16 the sums run over pairs of neighbouring pixels of a row: each word of the strip holds what the same tap sees
+//! from both, and the gradients of a block are made into words just before all sources meet them.
 
 use std::ops::Range;
 
@@ -12,12 +15,14 @@ use quadrille_core::layer::Convolution;
 use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::passes::Passes;
 use super::weights::Packing;
+use crate::isa::Precision;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
-use crate::kernel::strip::Strip;
+use crate::kernel::strip::{Content, Strip};
+use crate::kernel::words::{LANES, Narrow, Narrowing, ZEROS, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::Span;
+use crate::memory::{Memory, Span};
 
 /// ∇W of a convolution.
 pub(super) struct WeightGradient {
@@ -44,48 +49,60 @@ pub(super) struct WeightGradient {
     together: usize,
     image_parts: usize,
     tile_parts: usize,
+    /// Whether source and gradients are words of two pixels.
+    narrow: bool,
 }
 
 impl WeightGradient {
     /// Prepares ∇W; `None` if the tier has no tiles. `setup` is that of the forward direction.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
-        let machine = Machine::of(setup.isa);
+        let machine = Machine::of(setup.numerics.isa);
+        let narrow = setup.numerics.precision == Precision::Bf16;
         let layer: &Convolution = setup.layer;
         let pixel = setup.source.layout.block;
         let kind = if pixel == 1 { Pixel::One } else { Pixel::Vector };
         let kernels: Vec<Kernels> =
-            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, kind)).collect::<Option<_>>()?;
+            (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let passes = Passes::forward(layer, setup.input, setup.output);
-        let pointwise = passes.is_pointwise();
-        let passes = if pointwise { passes.in_one_row() } else { passes };
         let (sources, targets) = (setup.source.channels / layer.group, setup.target.channels / layer.group);
         let packing = Packing {
             groups: layer.group,
             sources,
             targets,
             source_block: pixel,
+            // Sums.
+            precision: Precision::F32,
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: true,
             cached: machine.packed_bytes / size_of::<f32>(),
             passes: Packing::taps(&passes),
         };
-        let [height, width] = passes.target;
-        let columns = even_parts(&(0..width), machine.gradient_pixels).collect::<Vec<_>>();
         let planes = sources.div_ceil(pixel);
-        let bytes = |rows: usize| passes.strip(planes, pixel, rows).len() * size_of::<f32>();
+        let content = if narrow { Content::Pixels(layer.stride[1]) } else { Content::Copy };
+        let in_place = passes.is_pointwise();
+        let in_words = |passes: Passes| if narrow { passes.in_pairs() } else { passes };
+        // A row is never cut, so a copy of all pixels in one row must be small.
+        let row = in_place.then(|| in_words(passes.clone().in_one_row()));
+        let bytes = |row: &Passes| row.strip(content, planes, pixel, 1).len() * size_of::<f32>();
+        let row = row.filter(|row| !narrow || bytes(row) <= machine.strip_bytes);
+        let passes = row.unwrap_or_else(|| in_words(passes));
+        let [height, width] = passes.places;
+        let columns = even_parts(&(0..width), machine.gradient_pixels).collect::<Vec<_>>();
+        let strip_of = |rows: usize| passes.strip(content, planes, pixel, rows);
+        let bytes = |rows: usize| strip_of(rows).len() * size_of::<f32>();
         let fitting = (1..=height).rev().find(|rows| bytes(*rows) <= machine.strip_bytes).unwrap_or(1);
         let bands: Vec<_> = even_parts(&(0..height), fitting).collect();
         let tallest = bands.first().map_or(1, |band| band.1);
         let most = (machine.gradient_pixels / width).max(1);
-        let together = if pointwise { most.min(setup.source.images) } else { 1 };
+        let strip = (narrow || !in_place).then(|| strip_of(tallest));
+        let together = if strip.is_none() { most.min(setup.source.images) } else { 1 };
         let block_rows = tallest.div_ceil(tallest.div_ceil(most)).max(together);
-        let strip = (!pointwise).then(|| passes.strip(planes, pixel, tallest));
         let plane_len = strip.as_ref().map_or(setup.source.pixels * pixel, Strip::plane_len);
         let [x_row, dy_row] = match &strip {
             Some(strip) => {
                 let apart = passes.source_step[0] / passes.lattice(0);
-                [apart * strip.row_len(), width * setup.target.layout.block]
+                [apart * strip.row_len(), passes.target[1] * setup.target.layout.block]
             }
             None => [setup.source.image_len(), setup.target.image_len()],
         };
@@ -124,6 +141,7 @@ impl WeightGradient {
             together,
             image_parts,
             tile_parts,
+            narrow,
         })
     }
 
@@ -142,9 +160,19 @@ impl WeightGradient {
         self.image_parts * self.packing.len()
     }
 
-    /// Elements of scratch for a grain.
+    /// Elements of scratch for a grain: the strip, and the words of a block of gradients.
     pub fn scratch(&self) -> usize {
-        self.strip.as_ref().map_or(0, Strip::len)
+        self.strip.as_ref().map_or(0, Strip::len) + self.words_len()
+    }
+
+    /// Elements of a vector of a block's gradients, which are words.
+    fn vector_len(&self) -> usize {
+        let widest = self.columns.first().map_or(0, |columns| columns.1);
+        self.block_rows * widest * self.packing.vector
+    }
+
+    fn words_len(&self) -> usize {
+        if self.narrow { TILE_VECTORS * self.vector_len() } else { 0 }
     }
 
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
@@ -159,11 +187,12 @@ impl WeightGradient {
         let (group, image_part) = (index / self.image_parts, index % self.image_parts);
         let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
         let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
+        let (strip, words) = grain.scratch.split_at_mut(self.strip.as_ref().map_or(0, Strip::len));
         let mut add = false;
         let images = share(self.source.images, image_part, self.image_parts);
         for image in images.clone().step_by(self.together) {
             for band in &self.bands {
-                let x = self.band(grain, source, image, group, band);
+                let x = self.band(grain.memory, strip, self.source_image(source, image, group), band);
                 let end = match self.together {
                     1 => band.0 + band.1,
                     most => most.min(images.end - image),
@@ -172,10 +201,11 @@ impl WeightGradient {
                     let rows = first..(first + self.block_rows).min(end);
                     for tile in tiles.clone() {
                         let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
-                        let dy = self.gradient(grain, gradient, image, group, tile);
+                        let dy = self.gradient(grain.memory, gradient, image, group, tile);
                         for (i, columns) in self.columns.iter().enumerate() {
                             let (add, rows) = (add || i > 0, rows.clone());
-                            self.add_block(tile, Block { x, band: band.0, dy, dw, rows, columns, add });
+                            let block = Block { x, band: band.0, dw, rows, columns, add };
+                            self.add_block(tile, &block, &self.gradients(dy, tile, &block, words));
                         }
                     }
                     add = true;
@@ -184,41 +214,54 @@ impl WeightGradient {
         }
     }
 
-    /// Where the source of a band of rows begins, copied into a strip unless the convolution is pointwise.
-    fn band(
-        &self,
-        grain: &mut Grain<'_>,
-        source: Span,
-        image: usize,
-        group: usize,
-        rows: &(usize, usize),
-    ) -> *const f32 {
-        let planes = self.source_image(source, image, group);
-        let Some(strip) = &self.strip else { return grain.memory.pointer(planes) };
+    /// Where the source of a band of rows begins, copied into a strip if there is one.
+    fn band(&self, memory: &Memory, strip: &mut [f32], image: Span, rows: &(usize, usize)) -> *const f32 {
+        let Some(geometry) = &self.strip else { return memory.pointer(image) };
         // SAFETY: only read in this task.
-        let planes = unsafe { grain.memory.read(planes) };
+        let planes = unsafe { memory.read(image) };
         let first = (rows.0 * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
-        let tall = self.passes.strip(strip.planes, strip.pixel, rows.1).rows;
-        strip.fill(planes, first, tall, grain.scratch);
-        grain.scratch.as_ptr()
+        let Strip { content, planes: count, pixel, .. } = *geometry;
+        let tall = self.passes.strip(content, count, pixel, rows.1).rows;
+        geometry.fill(planes, first, tall, strip);
+        strip.as_ptr()
     }
 
-    /// Where the gradient of a tile's targets begins in an image.
-    fn gradient(
+    /// The gradients of a tile's targets in an image, and all that lies behind them.
+    fn gradient<'a>(
         &self,
-        grain: &Grain<'_>,
+        memory: &'a Memory,
         gradient: Span,
         image: usize,
         group: usize,
         tile: usize,
-    ) -> *const f32 {
+    ) -> &'a [f32] {
         let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
         let start = image * self.target.image_len() + first * self.target.pixels;
         // SAFETY: only read in this task.
-        unsafe { grain.memory.read(gradient)[start..].as_ptr() }
+        unsafe { &memory.read(gradient)[start..] }
     }
 
-    fn add_block(&self, tile: usize, block: Block<'_>) {
+    /// The gradients of a block, where they lie or made into `words`.
+    fn gradients(&self, dy: &[f32], tile: usize, block: &Block<'_>, words: &mut [f32]) -> Gradients {
+        let (vector, width) = (self.packing.vector, self.passes.target[1]);
+        let plane = self.target.pixels * vector;
+        if !self.narrow {
+            let first = block.rows.start * self.dy_row + block.columns.0 * vector;
+            return Gradients { first: dy[first..].as_ptr(), row: self.dy_row, vector: plane };
+        }
+        let row = block.columns.1 * vector;
+        let planes = dy.chunks(plane).take(self.packing.vectors(tile));
+        for (plane, to) in planes.zip(words.chunks_mut(self.vector_len())) {
+            let rows = &plane[block.rows.start * width * vector..block.rows.end * width * vector];
+            let (rows, words) = (rows.chunks(width * vector), to.chunks_mut(row));
+            rows.zip(words).for_each(|(from, to)| {
+                with_words(Columns { from: &from[2 * block.columns.0 * vector..], to });
+            });
+        }
+        Gradients { first: words.as_ptr(), row, vector: self.vector_len() }
+    }
+
+    fn add_block(&self, tile: usize, block: &Block<'_>, gradients: &Gradients) {
         let (vector, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
         let mut dw = block.dw;
@@ -232,9 +275,9 @@ impl WeightGradient {
                     offsets,
                     x: block.x.add((first - block.band) * self.x_row + block.columns.0 * self.pixel),
                     x_row: self.x_row,
-                    dy: block.dy.add(first * self.dy_row + block.columns.0 * vector),
-                    dy_row: self.dy_row,
-                    dy_vector: self.target.pixels * vector,
+                    dy: gradients.first.add((first - block.rows.start) * gradients.row),
+                    dy_row: gradients.row,
+                    dy_vector: gradients.vector,
                     pixels: [rows, block.columns.1],
                     dw,
                     dw_source: vectors * vector,
@@ -271,11 +314,37 @@ struct Block<'a> {
     /// Where the band's first row sees its source.
     x: *const f32,
     band: usize,
-    dy: *const f32,
     dw: *mut f32,
     rows: Range<usize>,
+    /// First column and columns: of pixels, or of pairs of them.
     columns: &'a (usize, usize),
     add: bool,
+}
+
+/// The gradients of a block: those of its first pixel, and the distances of rows and of vectors.
+struct Gradients {
+    first: *const f32,
+    row: usize,
+    vector: usize,
+}
+
+/// Pixels of a row, of which each pair becomes a vector of words; what the last pair lacks is 0.
+struct Columns<'a> {
+    /// From the first of them to the end of the row.
+    from: &'a [f32],
+    /// A vector for each pair.
+    to: &'a mut [f32],
+}
+
+impl Narrowing for Columns<'_> {
+    #[inline(always)]
+    unsafe fn run<N: Narrow>(self) {
+        for (pair, to) in self.from.chunks(2 * LANES).zip(self.to.chunks_exact_mut(LANES)) {
+            let second = if pair.len() == 2 * LANES { pair[LANES..].as_ptr() } else { ZEROS.as_ptr() };
+            // SAFETY: the CPU has the instructions by contract; pixels are vectors.
+            unsafe { N::pairs(pair.as_ptr(), second, to.as_mut_ptr()) }
+        }
+    }
 }
 
 /// The place of every source (block of channels, tap, channel) and the rows of the target that see it inside the image.

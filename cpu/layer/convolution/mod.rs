@@ -20,28 +20,33 @@ use self::subsample::Subsample;
 use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
 use super::{Binder, Grain, LayerKernel, Stages, share};
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics, Precision};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::Span;
 
 /// Whether tiles over blocked bottoms can do a layer: groups must begin at blocks.
-pub(super) fn fits_blocked(net: &Net, id: LayerId, isa: Isa) -> bool {
-    fits(net, id, isa, true)
+pub(super) fn fits_blocked(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    fits(net, id, numerics, true)
+}
+
+/// Whether tiles of bf16 over blocked bottoms can do a layer.
+pub(super) fn fits_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    numerics.precision == Precision::Bf16 && fits(net, id, numerics, true)
 }
 
 /// Whether tiles over plain bottoms should do a layer: images of a few channels, which blocks would mostly fill with
 /// zeros, and which get no gradient.
-pub(super) fn fits_entry(net: &Net, id: LayerId, isa: Isa) -> bool {
-    let few = net.bottom_shapes(id)[0].dim(1) <= Machine::of(isa).channel_block / 2;
-    few && net.accesses(id, SubTask::GradActivation).is_none() && fits(net, id, isa, false)
+pub(super) fn fits_entry(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    let few = net.bottom_shapes(id)[0].dim(1) <= Machine::of(numerics.isa).channel_block / 2;
+    few && net.accesses(id, SubTask::GradActivation).is_none() && fits(net, id, numerics, false)
 }
 
-fn fits(net: &Net, id: LayerId, isa: Isa, blocked: bool) -> bool {
+fn fits(net: &Net, id: LayerId, numerics: Numerics, blocked: bool) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
-    let block = Machine::of(isa).channel_block;
+    let block = Machine::of(numerics.isa).channel_block;
     let whole = |channels: usize| layer.group == 1 || (channels / layer.group).is_multiple_of(block);
-    isa != Isa::Portable
+    numerics.isa != Isa::Portable
         && whole(layer.num_output)
         && (!blocked || whole(net.bottom_shapes(id)[0].dim(1)))
         // Places in a strip are 32-bit numbers.
@@ -71,14 +76,14 @@ struct Tiles {
 }
 
 /// Whether Winograd's transforms pay: 3×3 taps at stride 1, between enough channels.
-pub(super) fn fits_winograd(net: &Net, id: LayerId, isa: Isa) -> bool {
+pub(super) fn fits_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
-    let fewest = Machine::of(isa).winograd_channels;
+    let fewest = Machine::of(numerics.isa).winograd_channels;
     let enough = |channels: usize| channels / layer.group >= fewest;
     winograd::is_possible(layer)
         && enough(layer.num_output)
         && enough(net.bottom_shapes(id)[0].dim(1))
-        && fits(net, id, isa, true)
+        && fits(net, id, numerics, true)
 }
 
 /// The pixels that a layer sees, gathered for forward and for ∇W, and their gradients.
@@ -104,20 +109,29 @@ impl Seen {
 }
 
 pub(super) fn tiles(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    tiles_of(binder, Precision::F32)
+}
+
+pub(super) fn tiles_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    tiles_of(binder, Precision::Bf16)
+}
+
+fn tiles_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn LayerKernel>> {
     let weight =
         |setup: &Setup<'_>| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct)));
-    build(binder, |setup| Direction::new(setup).map(Way::Direct), weight)
+    build(binder, precision, |setup| Direction::new(setup).map(Way::Direct), weight)
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let weight = |setup: &Setup<'_>| {
         WinogradGradient::new(setup).map(|products| WeightWay::Winograd(Box::new(products)))
     };
-    build(binder, |setup| Winograd::new(setup).map(Way::Winograd), weight)
+    build(binder, Precision::F32, |setup| Winograd::new(setup).map(Way::Winograd), weight)
 }
 
 fn build(
     binder: &mut Binder<'_>,
+    precision: Precision,
     way: impl Fn(&Setup<'_>) -> Option<Way>,
     weight_way: impl Fn(&Setup<'_>) -> Option<WeightWay>,
 ) -> Option<Box<dyn LayerKernel>> {
@@ -135,7 +149,7 @@ fn build(
     let setup = |sub: SubTask, from, to| Setup {
         layer,
         sub,
-        isa: binder.isa,
+        numerics: Numerics { isa: binder.isa, precision },
         source: from,
         target: to,
         input: if subsample.is_some() { rows_and_columns[1] } else { rows_and_columns[0] },

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use quadrille_core::layer::Convolution;
 
-use crate::kernel::strip::Strip;
+use crate::kernel::strip::{Content, Strip};
 
 /// A tap of the kernel in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Passes {
     }
 
     /// The strip of `places` rows of places, for `planes` planes of pixels of `pixel` elements.
-    pub fn strip(&self, planes: usize, pixel: usize, places: usize) -> Strip {
+    pub fn strip(&self, content: Content, planes: usize, pixel: usize, places: usize) -> Strip {
         let [least, most] = self.reach(0);
         let [left, right] = self.reach(1);
         let step = [self.lattice(0), self.lattice(1)];
@@ -156,6 +156,7 @@ impl Passes {
         };
         let phases = self.source_step[1] / step[1];
         Strip {
+            content,
             pixel,
             planes,
             rows: span(places, 0, most - least),
@@ -171,6 +172,15 @@ impl Passes {
     pub fn is_pointwise(&self) -> bool {
         let alone = |p: &Pass| p.taps.len() == 1 && p.step == [1; 2] && p.first == [0; 2];
         self.passes.iter().all(alone) && self.source == self.target && self.sees_in_place()
+    }
+
+    /// The same passes of a convolution with two neighbouring places of a row as one, of which the last of an odd number
+    /// lacks its second.
+    pub fn in_pairs(mut self) -> Self {
+        self.places[1] = self.places[1].div_ceil(2);
+        self.source_step[1] *= 2;
+        self.passes.iter_mut().for_each(|p| p.places[1] = 0..self.places[1]);
+        self
     }
 
     /// The same pointwise passes with all pixels in one row.

@@ -2,11 +2,13 @@
 //!
 //! Caffe's order is (output, input of the group, tap). Packed, they lie group by group, tile of targets by tile, pass
 //! by pass, source by source (block of channels, tap, channel), a tile's width of targets each; what a tile lacks in
-//! targets is filled up with zeros.
+//! targets is filled up with zeros. In bf16 two sources share a word, and the depth of a tile is counted in words.
 
 use std::ops::Range;
 
 use super::passes::Passes;
+use crate::isa::Precision;
+use crate::kernel::words::{halves, rounded};
 
 /// Extents of the weights in one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub(super) struct Packing {
     pub targets: usize,
     /// Source channels of a block: those that lie side by side.
     pub source_block: usize,
+    /// What the packed weights are.
+    pub precision: Precision,
     /// Floats of a vector.
     pub vector: usize,
     /// Most vectors of a tile.
@@ -58,12 +62,22 @@ impl Packing {
     }
 
     fn group_len(&self) -> usize {
-        self.sources * self.kernel() * self.targets.next_multiple_of(self.vector)
+        self.depth() * self.targets.next_multiple_of(self.vector)
+    }
+
+    /// Words of `sources` channels of a block through one tap.
+    pub fn words(&self, sources: usize) -> usize {
+        sources.div_ceil(self.precision.in_word())
+    }
+
+    /// Words of all sources through all taps.
+    fn depth(&self) -> usize {
+        self.words(self.sources) * self.kernel()
     }
 
     /// The elements of one tile.
     pub fn tile(&self, group: usize, tile: usize) -> Range<usize> {
-        let depth = self.sources * self.kernel();
+        let depth = self.depth();
         let start = group * self.group_len() + tile * depth * self.tile_vectors * self.vector;
         start..start + depth * self.vectors(tile) * self.vector
     }
@@ -73,11 +87,11 @@ impl Packing {
         let mut depth = 0;
         self.passes.iter().flat_map(move |taps| {
             let start = depth;
-            depth += self.sources * taps.len();
+            depth += self.words(self.sources) * taps.len();
             (0..self.sources).step_by(self.source_block).map(move |first| Block {
                 sources: first..(first + self.source_block).min(self.sources),
                 taps,
-                depth: start + first * taps.len(),
+                depth: start + self.words(first) * taps.len(),
             })
         })
     }
@@ -101,6 +115,9 @@ impl Packing {
         }
         let lanes = width.min(self.targets - first);
         let kernel = self.kernel();
+        if self.precision == Precision::Bf16 {
+            return self.pack_pairs(weights, [group, first, lanes], width, halves(packed));
+        }
         if self.targets_are_outputs {
             return self.for_rows(lanes, |lane, block| {
                 let count = block.sources.len();
@@ -140,6 +157,41 @@ impl Packing {
                 blocks.clone().take(together).for_each(|block| copy(lane, &block));
             }
             blocks.nth(together - 1);
+        }
+    }
+
+    /// Packs `lanes` targets of a group from `first` on, two sources a word; a last one without a second is multiplied
+    /// by 0.
+    fn pack_pairs(
+        &self,
+        weights: &[f32],
+        [group, first, lanes]: [usize; 3],
+        width: usize,
+        packed: &mut [u16],
+    ) {
+        let kernel = self.kernel();
+        let mut round = |block: &Block<'_>, i: usize, lane: usize| {
+            let count = block.sources.len();
+            let words = self.words(count);
+            let packed = &mut packed[2 * block.depth * width..][..2 * words * block.taps.len() * width];
+            let from = &weights[self.place(group, first + lane, block.sources.start + i)..][..kernel];
+            for (t, tap) in block.taps.iter().enumerate() {
+                let word = 2 * ((t * words + i / 2) * width + lane);
+                packed[word + i % 2] = rounded(from[*tap]);
+                if i + 1 == count && i.is_multiple_of(2) {
+                    packed[word + 1] = 0;
+                }
+            }
+        };
+        if self.targets_are_outputs {
+            return self.for_rows(lanes, |lane, block| {
+                (0..block.sources.len()).for_each(|i| round(block, i, lane));
+            });
+        }
+        for block in self.blocks() {
+            for i in 0..block.sources.len() {
+                (0..lanes).for_each(|lane| round(&block, i, lane));
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
@@ -24,10 +24,10 @@ use crate::memory::Span;
 const TILE_VECTORS: usize = 2;
 
 /// Whether tiles can do a layer: weights must lie as (O, K).
-pub(in crate::layer) fn fits(net: &Net, id: LayerId, isa: Isa) -> bool {
+pub(in crate::layer) fn fits(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     let Layer::InnerProduct(ip) = &net.layer(id).layer else { return false };
     let bottom = net.bottom_shapes(id).swap_remove(0);
-    isa != Isa::Portable && !ip.transpose && bottom.axis(ip.axis, "axis") == Ok(1)
+    numerics.isa != Isa::Portable && !ip.transpose && bottom.axis(ip.axis, "axis") == Ok(1)
 }
 
 struct Tiles {
@@ -62,7 +62,7 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
     let (machine, outputs) = (binder.machine, ip.num_output);
     let lanes = machine.channel_block;
     let kernels: Vec<Kernels> =
-        (1..=TILE_VECTORS).map(|v| kernels(binder.isa, v, Pixel::One)).collect::<Option<_>>()?;
+        (1..=TILE_VECTORS).map(|v| kernels(binder.isa.into(), v, Pixel::One)).collect::<Option<_>>()?;
     let flops = binder.net.flops(binder.id, SubTask::Forward);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
     Some(Box::new(Tiles {

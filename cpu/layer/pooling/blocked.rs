@@ -7,7 +7,7 @@ use quadrille_core::layer::{Layer, Operand, PoolMethod, SubTask, Window};
 use quadrille_core::net::{LayerId, Net};
 
 use super::along;
-use crate::isa::Isa;
+use crate::isa::{Isa, Numerics};
 use crate::kernel::simd::Simd;
 use crate::kernel::vectorised::{Explicit, with_vectors};
 use crate::layer::{Binder, Grain, LayerKernel, Stages};
@@ -17,11 +17,11 @@ use crate::memory::Span;
 const MAX_TAPS: usize = 256;
 
 /// Whether blocks can do a layer: on tiers with vectors, for windows whose taps a byte can name.
-pub(in crate::layer) fn fits(net: &Net, id: LayerId, isa: Isa) -> bool {
+pub(in crate::layer) fn fits(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     let Layer::Pooling(pooling) = &net.layer(id).layer else { return false };
     let bottom = net.bottom_shapes(id).swap_remove(0);
     let [rows, columns] = pooling.kernel_over([bottom.dim(2), bottom.dim(3)]);
-    isa != Isa::Portable && rows.saturating_mul(columns) <= MAX_TAPS && bottom.axes() == 4
+    numerics.isa != Isa::Portable && rows.saturating_mul(columns) <= MAX_TAPS && bottom.axes() == 4
 }
 
 struct Blocked {

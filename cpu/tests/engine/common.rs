@@ -4,20 +4,47 @@ use quadrille_core::layer::{
     Accuracy, BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Input, Layer,
     PoolMethod, Pooling, Relu, Scale, SoftmaxWithLoss, VarianceNorm,
 };
-use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::Tile;
-use quadrille_cpu::isa::Isa;
-use quadrille_cpu::{CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
+use quadrille_cpu::isa::{Isa, Numerics};
+use quadrille_cpu::{CpuWorker, CrewSpec, EngineError, EngineOptions, Program, implementations};
 
-/// The tiers that this CPU has; says aloud which of them `test` has to skip.
+/// The tiers with f32 kernels of their own that this CPU has; says aloud which of them `test` has to skip.
 pub fn tiers(test: &str) -> Vec<Isa> {
-    for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+    those_here(test, |isa| isa.of_f32_kernels() == isa)
+}
+
+/// The same for tiers with kernels of bf16.
+pub fn tiers_of_bf16(test: &str) -> Vec<Isa> {
+    those_here(&format!("bf16: {test}"), Isa::has_bf16)
+}
+
+fn those_here(test: &str, wanted: fn(Isa) -> bool) -> Vec<Isa> {
+    let (here, not_here): (Vec<Isa>, Vec<Isa>) =
+        Isa::ALL.into_iter().filter(|isa| wanted(*isa)).partition(|isa| isa.is_available());
+    for isa in not_here {
         println!("skipped: {test} on {isa}: this CPU does not have it");
     }
-    Isa::available().collect()
+    here
+}
+
+/// Every tier and precision of this CPU, with the implementations that a layer has there; of those that multiply in f32
+/// in either precision, f32.
+pub fn ways(test: &str, net: &Net, id: LayerId) -> Vec<(Numerics, &'static str)> {
+    let mut ways = Vec::new();
+    for isa in tiers(test) {
+        let names = implementations(net, id, isa);
+        ways.extend(names.into_iter().map(|name| (Numerics::from(isa), name)));
+    }
+    for isa in tiers_of_bf16(test) {
+        let known = implementations(net, id, isa);
+        let names = implementations(net, id, Numerics::bf16(isa)).into_iter();
+        ways.extend(names.filter(|n| !known.contains(n)).map(|name| (Numerics::bf16(isa), name)));
+    }
+    ways
 }
 
 /// Crews of `threads` unpinned threads each.
@@ -26,8 +53,10 @@ pub fn crews(quadrants: usize, threads: usize) -> Vec<CrewSpec> {
 }
 
 /// Options without forced kernels, momentum or decay.
-pub fn options(isa: Isa) -> EngineOptions {
-    EngineOptions { isa, kernels: Vec::new(), rule: SgdRule::default(), elastic: false, spin: false }
+pub fn options(numerics: impl Into<Numerics>) -> EngineOptions {
+    let Numerics { isa, precision } = numerics.into();
+    let rule = SgdRule::default();
+    EngineOptions { isa, precision, kernels: Vec::new(), rule, elastic: false, spin: false }
 }
 
 /// A worker with one program: `plan` on `nets`, one crew of `threads` for each.

@@ -45,15 +45,15 @@ impl Winograd {
         if !is_possible(layer) {
             return None;
         }
-        let machine = Machine::of(setup.isa);
+        let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
-            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, Pixel::Vector)).collect::<Option<_>>()?;
+            (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
         let packing = packing(setup);
         let vector = packing.vector;
         let tiling = Tiling {
-            isa: setup.isa,
+            isa: setup.numerics.isa,
             source: setup.source,
             source_extents,
             target_extents,
@@ -68,7 +68,7 @@ impl Winograd {
         // Each part of the targets transforms the inputs anew: worth it for two tiles of channels at least.
         let target_parts = missing.min(packing.tiles().div_ceil(2));
         Some(Self {
-            isa: setup.isa,
+            isa: setup.numerics.isa,
             tiling,
             target: setup.target,
             block,

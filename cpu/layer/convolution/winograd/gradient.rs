@@ -40,13 +40,13 @@ impl WinogradGradient {
         if !is_possible(layer) {
             return None;
         }
-        let machine = Machine::of(setup.isa);
+        let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
-            (1..=TILE_VECTORS).map(|v| kernels(setup.isa, v, Pixel::Vector)).collect::<Option<_>>()?;
+            (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let packing = packing(setup);
         let vector = packing.vector;
         let tiling = Tiling {
-            isa: setup.isa,
+            isa: setup.numerics.isa,
             source: setup.source,
             source_extents: setup.input,
             target_extents: setup.output,
@@ -61,7 +61,7 @@ impl WinogradGradient {
         let tile_parts = parts.min((machine.partial_bytes / bytes).max(1));
         let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(2));
         Some(Self {
-            isa: setup.isa,
+            isa: setup.numerics.isa,
             offsets: (0..packing.sources).map(place).collect(),
             tiling,
             packing,

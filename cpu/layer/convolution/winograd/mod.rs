@@ -40,10 +40,11 @@ fn packing(setup: &Setup<'_>) -> Packing {
         sources: setup.source.channels / groups,
         targets: setup.target.channels / groups,
         source_block: vector,
+        precision: setup.numerics.precision,
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
-        cached: Machine::of(setup.isa).packed_bytes / size_of::<f32>(),
+        cached: Machine::of(setup.numerics.isa).packed_bytes / size_of::<f32>(),
         passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
     }
 }

@@ -5,10 +5,10 @@ use quadrille_core::layer::{Operand, SubTask};
 use quadrille_core::plan::LaneRole;
 use quadrille_core::reference::Arrays;
 use quadrille_core::task::{Task, Tile};
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CpuDevice, EngineOptions, implementations};
 
-use crate::common::{options, tiers, worker};
+use crate::common::{options, ways, worker};
 use crate::exact::case::{Case, SUBS};
 
 /// Compares all sub-tasks of `cases` with the oracle, with tolerance 0, [`everywhere`].
@@ -31,20 +31,18 @@ pub fn exact(test: &str, cases: &[Case]) {
     }
 }
 
-/// Calls `check(case, how, what its sub-tasks write)` for every implementation on every tier and number of threads, and
+/// Calls `check(case, how, what its sub-tasks write)` for every implementation on every tier, in each precision and number of threads, and
 /// once more with bottoms in blocks of channels.
 pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(&Case, &str, &Arrays<f32>)) {
-    for isa in tiers(test) {
-        for implementation in implementations(&case.net, case.id, isa) {
-            let check = |case: &Case, threads| {
-                let how = format!("{case}, {implementation} on {isa}, {threads} threads");
-                check(case, &how, &run_with(case, implementation, isa, threads, arrays));
-            };
-            [1, 2, 3].into_iter().for_each(|threads| check(case, threads));
-            let fits = |case: &Case| implementations(&case.net, case.id, isa).contains(&implementation);
-            if let Some(blocked) = case.in_blocks().filter(|case| isa != Isa::Portable && fits(case)) {
-                check(&blocked, 2);
-            }
+    for (numerics, implementation) in ways(test, &case.net, case.id) {
+        let check = |case: &Case, threads| {
+            let how = format!("{case}, {implementation} on {numerics}, {threads} threads");
+            check(case, &how, &run_with(case, implementation, numerics, threads, arrays));
+        };
+        [1, 2, 3].into_iter().for_each(|threads| check(case, threads));
+        let fits = |case: &Case| implementations(&case.net, case.id, numerics).contains(&implementation);
+        if let Some(blocked) = case.in_blocks().filter(|case| numerics.isa != Isa::Portable && fits(case)) {
+            check(&blocked, 2);
         }
     }
 }
@@ -53,12 +51,12 @@ pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(
 fn run_with(
     case: &Case,
     implementation: &str,
-    isa: Isa,
+    numerics: Numerics,
     threads: usize,
     arrays: &Arrays<f32>,
 ) -> Arrays<f32> {
     let kernels = vec![(case.net.layer(case.id).name.clone(), implementation.to_owned())];
-    run(case, &EngineOptions { kernels, ..options(isa) }, threads, arrays)
+    run(case, &EngineOptions { kernels, ..options(numerics) }, threads, arrays)
 }
 
 /// What each sub-task writes, state aside, which cannot be read.

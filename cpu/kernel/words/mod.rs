@@ -1,0 +1,131 @@
+//! Words of two bf16, made from f32: what products of bf16 work on. A word is kept as the f32 with the same 32 bits, so
+//! that arrays, workspaces and offsets are those of f32 kernels; the number that comes first is in the lower half.
+//!
+//! Rounding is to nearest, ties to even. What is below the smallest normal number becomes 0, as the products themselves
+//! take it.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::with_words;
+
+/// Runs `work` on a CPU without the instructions.
+///
+/// # Panics
+/// Always: bf16 is refused where a CPU has none.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn with_words(work: impl Narrowing) {
+    drop(work);
+    panic!("words of bf16 on a CPU without them");
+}
+
+/// Numbers and words of a vector.
+pub(crate) const LANES: usize = 16;
+
+/// A vector of zeros, for what lies outside of an array.
+pub(crate) const ZEROS: [f32; LANES] = [0.0; LANES];
+
+/// What turns vectors of f32 into words.
+///
+/// # Safety
+/// Every method needs a CPU that has the instructions, [`LANES`] numbers behind each of `a` and `b`, and room for as many
+/// words at `to`; nothing needs to be aligned.
+pub(crate) trait Narrow {
+    /// Neighbours share a word: those of `a` first, then those of `b`.
+    unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32);
+    /// Each number of `a` shares a word with that of `b` in the same place.
+    unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32);
+}
+
+/// A piece of work that makes words. `run` must be `#[inline(always)]`, as must be what it calls.
+pub(crate) trait Narrowing {
+    /// Does the work.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `N`.
+    unsafe fn run<N: Narrow>(self);
+}
+
+/// The bits of the bf16 that is nearest to `value`.
+pub(crate) fn rounded(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        // Quiet, whatever is cut off.
+        return (bits >> 16) as u16 | 0x40;
+    }
+    if value.abs() < f32::MIN_POSITIVE {
+        return (bits >> 16) as u16 & 0x8000;
+    }
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// The halves of words, in the order of the numbers.
+pub(crate) fn halves(words: &mut [f32]) -> &mut [u16] {
+    // SAFETY: a word is two halves without padding, every value of which is allowed, and halves need less alignment; on
+    // the little-endian machines that have these kernels the lower half comes first.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), 2 * words.len()) }
+}
+
+/// Neighbours of `from` share a word; an odd last number shares one with 0.
+pub(crate) struct Neighbours<'a> {
+    /// The numbers.
+    pub from: &'a [f32],
+    /// Half as many words.
+    pub to: &'a mut [f32],
+}
+
+impl Narrowing for Neighbours<'_> {
+    #[inline(always)]
+    unsafe fn run<N: Narrow>(self) {
+        let Self { from, to } = self;
+        assert!(from.len().div_ceil(2) <= to.len(), "no room for all words");
+        let whole = from.len() / (2 * LANES);
+        for i in 0..whole {
+            // SAFETY: the CPU has the instructions by contract; two whole vectors lie in `from`, and `to` has room.
+            unsafe {
+                let a = from.as_ptr().add(2 * LANES * i);
+                N::neighbours(a, a.add(LANES), to.as_mut_ptr().add(LANES * i));
+            }
+        }
+        let rest = &from[2 * LANES * whole..];
+        for (i, pair) in rest.chunks(2).enumerate() {
+            let second = pair.get(1).map_or(0, |value| rounded(*value));
+            let word = u32::from(rounded(pair[0])) | u32::from(second) << 16;
+            to[LANES * whole + i] = f32::from_bits(word);
+        }
+    }
+}
+
+/// Numbers of `a` and of `b` in the same place share a word; those that `b` lacks are 0.
+pub(crate) struct Pairs<'a> {
+    /// The first of each word.
+    pub a: &'a [f32],
+    /// The second of each word: as many as `a` or none.
+    pub b: &'a [f32],
+    /// As many words.
+    pub to: &'a mut [f32],
+}
+
+impl Narrowing for Pairs<'_> {
+    #[inline(always)]
+    unsafe fn run<N: Narrow>(self) {
+        let Self { a, b, to } = self;
+        assert!(to.len() >= a.len() && (b.is_empty() || b.len() == a.len()), "pairs of other lengths");
+        let whole = a.len() / LANES * LANES;
+        for i in (0..whole).step_by(LANES) {
+            // SAFETY: the CPU has the instructions by contract; a whole vector lies in each array from `i` on.
+            unsafe {
+                let second = if b.is_empty() { ZEROS.as_ptr() } else { b.as_ptr().add(i) };
+                N::pairs(a.as_ptr().add(i), second, to.as_mut_ptr().add(i));
+            }
+        }
+        for i in whole..a.len() {
+            let second = b.get(i).map_or(0, |value| rounded(*value));
+            to[i] = f32::from_bits(u32::from(rounded(a[i])) | u32::from(second) << 16);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Words by the instructions of AVX-512 BF16.
+
+use std::arch::x86_64::*;
+use std::mem::transmute;
+
+use super::{Narrow, Narrowing};
+use crate::isa::Isa;
+use crate::kernel::simd::Avx512Bf16;
+
+/// Where the halves of `pairs` come from: number by number, `a` and then `b`.
+static INTERLEAVED: [u16; 32] = {
+    let mut places = [0; 32];
+    let mut i = 0;
+    while i < 16 {
+        (places[2 * i], places[2 * i + 1]) = (i as u16, 16 + i as u16);
+        i += 1;
+    }
+    places
+};
+
+impl Narrow for Avx512Bf16 {
+    #[inline(always)]
+    unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32) {
+        // SAFETY: by the trait's contract; all registers of 512 bits are alike.
+        unsafe {
+            let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(b), _mm512_loadu_ps(a));
+            _mm512_storeu_ps(to, transmute::<__m512bh, __m512>(halves));
+        }
+    }
+    #[inline(always)]
+    unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32) {
+        // SAFETY: as above; the places are 32 numbers of 16 bits.
+        unsafe {
+            let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(b), _mm512_loadu_ps(a));
+            let places = _mm512_loadu_si512(INTERLEAVED.as_ptr().cast());
+            let words = _mm512_permutexvar_epi16(places, transmute::<__m512bh, __m512i>(halves));
+            _mm512_storeu_si512(to.cast(), words);
+        }
+    }
+}
+
+/// Runs `work` with the instructions of AVX-512 BF16.
+///
+/// # Panics
+/// If the CPU does not have them.
+pub(crate) fn with_words(work: impl Narrowing) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    fn run(work: impl Narrowing) {
+        // SAFETY: the CPU has the features.
+        unsafe { work.run::<Avx512Bf16>() }
+    }
+    assert!(Isa::Avx512Bf16.is_available(), "words of bf16 on a CPU without them");
+    // SAFETY: the CPU has the tier, as asserted.
+    unsafe { run(work) }
+}
