@@ -13,7 +13,7 @@ use quadrille_core::layer::Convolution;
 
 use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::passes::Passes;
-use super::weights::Packing;
+use super::weights::{Packing, Words};
 use crate::isa::Precision;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::strip::{Content, Strip};
@@ -44,6 +44,10 @@ pub(super) struct WeightGradient {
     kernels: Vec<Kernels>,
     image_parts: usize,
     tile_parts: usize,
+    /// Images of one row each that make a block of pixels together, as its rows; 1 if images have several rows.
+    together: usize,
+    /// Distance of rows in the source.
+    x_row: usize,
     /// Whether source and gradients are words of two pixels.
     narrow: bool,
 }
@@ -66,7 +70,8 @@ impl WeightGradient {
             targets,
             source_block: pixel,
             // Sums.
-            precision: Precision::F32,
+            words: Words::Numbers,
+            kernel: (0..layer.kernel.iter().product()).collect(),
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: true,
@@ -101,6 +106,15 @@ impl WeightGradient {
                 start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
             })
             .collect();
+        let together = if height == 1 && columns.len() == 1 { machine.gradient_pixels / width } else { 1 };
+        let together =
+            together.min(machine.strip_bytes / bytes(tallest).max(1)).clamp(1, setup.source.images);
+        let x_row = match (&strip, together) {
+            (_, 1) => passes.source_step[0] / passes.lattice(0) * row_len,
+            (Some(strip), _) => strip.len(),
+            (None, _) => setup.source.image_len(),
+        };
+        let block_rows = block_rows.max(together);
         let wanted = machine.grains(setup.flops, machine.task_grains);
         // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
         // reading and adding them.
@@ -126,6 +140,8 @@ impl WeightGradient {
             kernels,
             image_parts,
             tile_parts,
+            together,
+            x_row,
             narrow,
         })
     }
@@ -147,13 +163,17 @@ impl WeightGradient {
 
     /// Elements of scratch for a grain: the strip, and the words of a block of gradients.
     pub fn scratch(&self) -> usize {
-        self.strip.as_ref().map_or(0, Strip::len) + self.words_len()
+        self.strips_len() + self.words_len()
     }
 
     /// Elements of a vector of a block's gradients, which are words.
     fn vector_len(&self) -> usize {
         let widest = self.columns.first().map_or(0, |columns| columns.1);
         self.block_rows * widest * self.packing.vector
+    }
+
+    fn strips_len(&self) -> usize {
+        self.together * self.strip.as_ref().map_or(0, Strip::len)
     }
 
     fn words_len(&self) -> usize {
@@ -172,20 +192,28 @@ impl WeightGradient {
         let (group, image_part) = (index / self.image_parts, index % self.image_parts);
         let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
         let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
-        let (strip, words) = grain.scratch.split_at_mut(self.strip.as_ref().map_or(0, Strip::len));
+        let (strips, words) = grain.scratch.split_at_mut(self.strips_len());
         let mut add = false;
-        for image in share(self.source.images, image_part, self.image_parts) {
+        for (image, images) in
+            even_parts(&share(self.source.images, image_part, self.image_parts), self.together)
+        {
             for band in &self.bands {
-                let x = self.band(grain.memory, strip, self.source_image(source, image, group), band);
-                for first in (band.0..band.0 + band.1).step_by(self.block_rows) {
-                    let rows = first..(first + self.block_rows).min(band.0 + band.1);
+                let each = self.strip.as_ref().map_or(0, Strip::len);
+                for i in (1..images).rev() {
+                    let planes = self.source_image(source, image + i, group);
+                    self.band(grain.memory, &mut strips[i * each..], planes, band);
+                }
+                let x = self.band(grain.memory, strips, self.source_image(source, image, group), band);
+                let last = if self.together > 1 { images } else { band.0 + band.1 };
+                for first in (band.0..last).step_by(self.block_rows) {
+                    let rows = first..(first + self.block_rows).min(last);
                     for tile in tiles.clone() {
                         let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
-                        let dy = self.gradient(grain.memory, gradient, image, group, tile);
+                        let dy = |i| self.gradient(gradient, image + i, group, tile);
                         for (i, columns) in self.columns.iter().enumerate() {
                             let (add, rows) = (add || i > 0, rows.clone());
                             let block = Block { x, band: band.0, dw, rows, columns, add };
-                            self.add_block(tile, &block, &self.gradients(dy, tile, &block, words));
+                            self.add_block(tile, &block, &self.gradients(grain.memory, dy, &block, words));
                         }
                     }
                     add = true;
@@ -196,9 +224,11 @@ impl WeightGradient {
 
     /// Where the source of a band of rows begins, copied into a strip if taps need it.
     fn band(&self, memory: &Memory, strip: &mut [f32], image: Span, rows: &(usize, usize)) -> *const f32 {
+        let Some(geometry) = &self.strip else {
+            return memory.pointer(image).wrapping_add(rows.0 * self.row_len);
+        };
         // SAFETY: only read in this task.
         let planes = unsafe { memory.read(image) };
-        let Some(geometry) = &self.strip else { return planes[rows.0 * self.row_len..].as_ptr() };
         let first = (rows.0 * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
         let Strip { content, planes: count, pixel, .. } = *geometry;
         let tall = self.passes.strip(content, count, pixel, rows.1).rows;
@@ -207,38 +237,40 @@ impl WeightGradient {
     }
 
     /// The gradients of a tile's targets in an image.
-    fn gradient<'a>(
-        &self,
-        memory: &'a Memory,
-        gradient: Span,
-        image: usize,
-        group: usize,
-        tile: usize,
-    ) -> &'a [f32] {
+    fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
         let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
         let start = image * self.target.image_len() + first * self.target.pixels;
         let len = self.packing.vectors(tile) * self.packing.vector * self.target.pixels;
-        // SAFETY: only read in this task.
-        unsafe { memory.read(gradient.part(start..start + len)) }
+        gradient.part(start..start + len)
     }
 
-    /// The gradients of a block, where they lie or made into `words`.
-    fn gradients(&self, dy: &[f32], tile: usize, block: &Block<'_>, words: &mut [f32]) -> Gradients {
+    /// The gradients of a block, where they lie or made into `words`; `dy` says where those of an image are.
+    fn gradients(
+        &self,
+        memory: &Memory,
+        dy: impl Fn(usize) -> Span,
+        block: &Block<'_>,
+        words: &mut [f32],
+    ) -> Gradients {
         let (vector, width) = (self.packing.vector, self.passes.target[1]);
         let plane = self.target.pixels * vector;
         if !self.narrow {
             let first = (block.rows.start * width + block.columns.0) * vector;
-            return Gradients { first: dy[first..].as_ptr(), row: width * vector, vector: plane };
+            let row = if self.together > 1 { self.target.image_len() } else { width * vector };
+            return Gradients { first: memory.pointer(dy(0)).wrapping_add(first), row, vector: plane };
         }
         let row = block.columns.1 * vector;
-        for (plane, to) in dy.chunks(plane).zip(words.chunks_mut(self.vector_len())) {
-            let rows = &plane[block.rows.start * width * vector..block.rows.end * width * vector];
-            let (rows, words) = (rows.chunks(width * vector), to.chunks_mut(row));
-            rows.zip(words).for_each(|(from, to)| {
-                with_words(Columns { from: &from[2 * block.columns.0 * vector..], to });
-            });
+        for i in block.rows.clone() {
+            // A row of the image, or the only row of one of several.
+            let (image, at) = if self.together > 1 { (i, 0) } else { (0, i * width * vector) };
+            // SAFETY: only read in this task.
+            let planes = unsafe { memory.read(dy(image)) };
+            for (v, plane) in planes.chunks(plane).enumerate() {
+                let from = &plane[at..at + width * vector][2 * block.columns.0 * vector..];
+                let to = &mut words[v * self.vector_len() + (i - block.rows.start) * row..][..row];
+                with_words(Columns { from, to });
+            }
         }
-        debug_assert_eq!(dy.len(), self.packing.vectors(tile) * plane);
         Gradients { first: words.as_ptr(), row, vector: self.vector_len() }
     }
 
@@ -247,16 +279,17 @@ impl WeightGradient {
         let weights = self.kernels[vectors - 1].weights;
         let mut dw = block.dw;
         for (offsets, visible) in self.offsets.chunks(weights.len()).zip(&self.visible) {
+            // Of several images in one row all is visible.
+            let visible = if self.together > 1 { &block.rows } else { visible };
             let first = visible.start.clamp(block.rows.start, block.rows.end);
             let rows = visible.end.clamp(first, block.rows.end) - first;
-            let x_row = self.passes.source_step[0] / self.passes.lattice(0) * self.row_len;
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
             // source; the sums are the grain's own, a tile's width for each source.
             unsafe {
                 let tile = WeightTile {
                     offsets,
-                    x: block.x.add((first - block.band) * x_row + block.columns.0 * self.pixel),
-                    x_row,
+                    x: block.x.add((first - block.band) * self.x_row + block.columns.0 * self.pixel),
+                    x_row: self.x_row,
                     dy: gradients.first.add((first - block.rows.start) * gradients.row),
                     dy_row: gradients.row,
                     dy_vector: gradients.vector,
