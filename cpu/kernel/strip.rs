@@ -4,7 +4,7 @@
 //! Where products are of bf16, the copy is the place where numbers are rounded: once for all taps and all tiles of
 //! targets that see them. Elements of the strip are words ([`super::words`]) then.
 
-use super::words::{self, Narrow, Narrowing, with_words};
+use super::words::{self, Narrow, Narrowing, Neighbours, Pairs, with_words};
 
 /// What a pixel of a strip holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,8 @@ pub(crate) enum Content {
     /// Two blocks of channels, rounded: the pairs of the first block, then those of the second. A block that is missing
     /// is 0.
     Channels,
-    /// A block of channels of two pixels, rounded: each channel of the source's pixel shares a word with that of the
-    /// pixel so many columns right of it.
+    /// Two pixels, of one channel or of a block of channels, rounded: each channel of the source's pixel shares a word with
+    /// that of the pixel so many columns right of it.
     Pixels(usize),
 }
 
@@ -187,6 +187,12 @@ impl Strip {
     #[inline(always)]
     unsafe fn pixels<N: Narrow>(&self, source: &[f32], second: usize, row: &mut [f32]) {
         let (pixel, apart) = (self.pixel, self.phases * self.step[1]);
+        if pixel == 1 {
+            // SAFETY: the CPU has the instructions by contract.
+            return self.phases(row).for_each(|(first, to)| unsafe {
+                plane_of_pixels::<N>(source, first, apart, second, to);
+            });
+        }
         assert_eq!(pixel, words::LANES, "a pixel is a vector");
         let vector = |column: isize| {
             let at = usize::try_from(column).ok().map(|c| c * pixel);
@@ -199,6 +205,50 @@ impl Strip {
                 unsafe { N::pairs(vector(column), vector(column + second as isize), to.as_mut_ptr()) }
             }
         }
+    }
+}
+
+/// Fills `to` with words of two pixels of one channel: columns `first`, `first + apart`, …, each with the one `second`
+/// columns right of it.
+///
+/// # Safety
+/// The CPU has the instructions of `N`.
+#[inline(always)]
+unsafe fn plane_of_pixels<N: Narrow>(
+    source: &[f32],
+    first: isize,
+    apart: usize,
+    second: usize,
+    to: &mut [f32],
+) {
+    let half = |column: isize| {
+        usize::try_from(column).ok().and_then(|c| source.get(c)).map_or(0, |v| u32::from(words::rounded(*v)))
+    };
+    let word = |i: usize| {
+        let column = first + (i * apart) as isize;
+        f32::from_bits(half(column) | half(column + second as isize) << 16)
+    };
+    // Where both pixels of a word lie inside and words follow each other as vectors do, whole vectors are rounded.
+    let start = first.min(0).unsigned_abs().div_ceil(apart).min(to.len());
+    let column = (first + (start * apart) as isize).max(0) as usize;
+    let from = source.get(column..).unwrap_or(&[]);
+    let whole = (from.len().saturating_sub(second) / apart).min(to.len() - start);
+    let done = match (apart, second) {
+        (1, _) => {
+            let (a, b) = (&from[..whole], from.get(second..second + whole).unwrap_or(&[]));
+            // SAFETY: the CPU has the instructions by contract.
+            unsafe { Pairs { a, b, to: &mut to[start..] }.run::<N>() }
+            start..start + whole
+        }
+        (2, 1) => {
+            // SAFETY: as above.
+            unsafe { Neighbours { from: &from[..2 * whole], to: &mut to[start..] }.run::<N>() }
+            start..start + whole
+        }
+        _ => 0..0,
+    };
+    for i in (0..done.start).chain(done.end..to.len()) {
+        to[i] = word(i);
     }
 }
 
@@ -285,10 +335,15 @@ mod tests {
             println!("skipped: strips of words: this CPU does not have avx512bf16");
             return;
         }
-        let ([height, width], pixel) = ([5, 7], 16);
+        for (pixel, width) in [(16, 7), (1, 7), (1, 90)] {
+            words_of(pixel, [5, width]);
+        }
+    }
+
+    fn words_of(pixel: usize, [height, width]: [usize; 2]) {
         let image = planes(3 * height * width * pixel);
         let value = |plane: usize, row: isize, column: isize, channel: usize| {
-            if !(0..5).contains(&row) || !(0..7).contains(&column) || plane == 3 {
+            if !(0..5).contains(&row) || !(0..width as isize).contains(&column) || plane == 3 {
                 return 0.0;
             }
             image[((plane * height + row as usize) * width + column as usize) * pixel + channel]
@@ -296,21 +351,25 @@ mod tests {
         let mut cases = Vec::new();
         for (stride, step) in [(1, [1, 1]), (2, [1, 1]), (3, [1, 1]), (1, [2, 3]), (2, [3, 2])] {
             for first_column in [-3isize, -1, 0, 2] {
-                cases.push((stride, step, first_column, Content::Channels));
+                if pixel > 1 {
+                    cases.push((stride, step, first_column, Content::Channels));
+                }
                 cases.push((stride, step, first_column, Content::Pixels(1)));
                 cases.push((stride, step, first_column, Content::Pixels(stride * step[1])));
             }
         }
         for (phases, step, first_column, content) in cases {
             let planes = if content == Content::Channels { 2 } else { 3 };
-            let phase_len = 10usize.div_ceil(phases);
+            let columns = width + 3;
+            let phase_len = columns.div_ceil(phases);
             let source = [height, width];
             let strip =
                 Strip { content, pixel, planes, rows: 6, step, phases, phase_len, first_column, source };
             let mut copy = vec![f32::NAN; strip.len()];
             strip.fill(&image, -1, 6, &mut copy);
             let found = words::halves(&mut copy);
-            for (plane, r, c) in (0..planes * 60).map(|i| (i / 60, i / 10 % 6, i % 10)) {
+            let places = (0..planes * 6 * columns).map(|i| (i / columns / 6, i / columns % 6, i % columns));
+            for (plane, r, c) in places {
                 let (row, column) = (-1 + (r * step[0]) as isize, first_column + (c * step[1]) as isize);
                 let at = 2 * (plane * strip.plane_len() + strip.tap(r * step[0], c * step[1]));
                 let halves = (0..2 * pixel).map(|i| f32::from_bits(u32::from(found[at + i]) << 16));

@@ -11,11 +11,16 @@
 //!
 //! The gradient of g is that of the same bilinear form: `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
-//! (Lavin and Gray, 2015). All constants are powers of two, so small integers stay exact, and an output's error is at
+//! (Lavin and Gray, 2015). What is multiplied may be rounded to bf16 ([`Store`]); the transforms are f32 in both
+//! directions, and the products are summed up in f32. All constants are powers of two, so small integers stay exact, and an output's error is at
 //! most 81 times that of a sum of products of the same length: 2 · 2 per input, 1.5 · 1.5 per weight, 3 · 3 per output.
 
+use std::marker::PhantomData;
+
 use super::simd::Simd;
-use super::vectorised::Explicit;
+use super::vectorised::{Explicit, with_vectors};
+use super::words::{Narrow, Narrowing, with_words};
+use crate::isa::Isa;
 
 /// Points at which polynomials are multiplied: products of a tile.
 pub(crate) const POINTS: usize = 16;
@@ -77,6 +82,108 @@ unsafe fn output<S: Simd>(m: [S::Vector; 4]) -> [S::Vector; 2] {
     unsafe { [S::add(m[0], S::add(m[1], m[2])), S::subtract(S::subtract(m[1], m[2]), m[3])] }
 }
 
+/// How transformed values are stored: tile by tile in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// A vector of f32 for each tile.
+    Numbers,
+    /// In bf16: half a vector of words for each tile, in the half of a vector where the row begins.
+    Channels,
+    /// In bf16: a vector of words for each pair of tiles. The second of a pair must come after the first.
+    Tiles,
+}
+
+/// One of [`Store`], known when kernels are compiled.
+trait Put<S: Simd> {
+    /// Elements up to the end of tile `count - 1` of a row.
+    fn room(count: usize) -> usize;
+    /// Stores the value of a tile.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `S` and of `Self`; the row has room.
+    unsafe fn put(row: *mut f32, tile: usize, value: S::Vector);
+}
+
+struct Numbers;
+struct Channels<N>(PhantomData<N>);
+struct Tiles<N>(PhantomData<N>);
+
+impl<S: Simd> Put<S> for Numbers {
+    fn room(count: usize) -> usize {
+        count * S::LANES
+    }
+    #[inline(always)]
+    unsafe fn put(row: *mut f32, tile: usize, value: S::Vector) {
+        // SAFETY: by contract.
+        unsafe { S::store(row.add(tile * S::LANES), value) }
+    }
+}
+
+impl<N: Narrow> Put<N::Registers> for Channels<N> {
+    fn room(count: usize) -> usize {
+        count * N::Registers::LANES - N::Registers::LANES / 2
+    }
+    #[inline(always)]
+    unsafe fn put(row: *mut f32, tile: usize, value: <N::Registers as Simd>::Vector) {
+        // SAFETY: by contract.
+        unsafe { N::narrow(value, row.add(tile * N::Registers::LANES)) }
+    }
+}
+
+impl<N: Narrow> Put<N::Registers> for Tiles<N> {
+    fn room(count: usize) -> usize {
+        count.div_ceil(2) * N::Registers::LANES
+    }
+    #[inline(always)]
+    unsafe fn put(row: *mut f32, tile: usize, value: <N::Registers as Simd>::Vector) {
+        // SAFETY: by contract.
+        unsafe {
+            let to = row.add(tile / 2 * N::Registers::LANES);
+            if tile.is_multiple_of(2) { N::first(value, to) } else { N::second(value, to) }
+        }
+    }
+}
+
+/// What is transformed and stored in one of several ways.
+trait Transform {
+    /// # Safety
+    /// The CPU has the instructions of `S` and of `P`.
+    unsafe fn transform<S: Simd, P: Put<S>>(self);
+}
+
+/// Transforms on a tier and stores in bf16 or not.
+fn stored(isa: Isa, store: Store, work: impl Transform) {
+    struct Plain<T>(T);
+    impl<T: Transform> Explicit for Plain<T> {
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            // SAFETY: by contract.
+            unsafe { self.0.transform::<S, Numbers>() }
+        }
+    }
+    struct InChannels<T>(T);
+    impl<T: Transform> Narrowing for InChannels<T> {
+        #[inline(always)]
+        unsafe fn run<N: Narrow>(self) {
+            // SAFETY: by contract.
+            unsafe { self.0.transform::<N::Registers, Channels<N>>() }
+        }
+    }
+    struct InTiles<T>(T);
+    impl<T: Transform> Narrowing for InTiles<T> {
+        #[inline(always)]
+        unsafe fn run<N: Narrow>(self) {
+            // SAFETY: by contract.
+            unsafe { self.0.transform::<N::Registers, Tiles<N>>() }
+        }
+    }
+    match store {
+        Store::Numbers => with_vectors(isa, Plain(work)),
+        Store::Channels => with_words(InChannels(work)),
+        Store::Tiles => with_words(InTiles(work)),
+    }
+}
+
 /// Transforms the inputs of tiles: for each, a block of channels of 4×4 pixels.
 pub(crate) struct Inputs<'a> {
     /// A plane: pixels of a block of channels, row by row.
@@ -85,18 +192,27 @@ pub(crate) struct Inputs<'a> {
     pub extents: [usize; 2],
     /// First row and column of each tile's inputs; what lies outside the plane is 0.
     pub tiles: &'a [[isize; 2]],
-    /// Where the values go: point by point `point` apart, tile by tile a vector apart.
+    /// Where the values go: point by point `point` apart, a row of tiles each.
     pub to: &'a mut [f32],
     /// Distance of points.
     pub point: usize,
+    /// Which tile of the row is the first.
+    pub first: usize,
 }
 
-impl Explicit for Inputs<'_> {
+impl Inputs<'_> {
+    /// Transforms on a tier.
+    pub fn run(self, isa: Isa, store: Store) {
+        stored(isa, store, self);
+    }
+}
+
+impl Transform for Inputs<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Self { plane, extents: [height, width], tiles, to, point } = self;
+    unsafe fn transform<S: Simd, P: Put<S>>(self) {
+        let Self { plane, extents: [height, width], tiles, to, point, first } = self;
         assert!(plane.len() >= height * width * S::LANES, "a plane is too short");
-        assert!(to.len() >= (POINTS - 1) * point + tiles.len() * S::LANES, "no room for all tiles");
+        assert!(to.len() >= (POINTS - 1) * point + P::room(first + tiles.len()), "no room for all tiles");
         for (t, [row, column]) in tiles.iter().copied().enumerate() {
             // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
             // where there is room, as asserted.
@@ -121,7 +237,7 @@ impl Explicit for Inputs<'_> {
                 for (c, column) in transposed(rows).into_iter().enumerate() {
                     let column = input::<S>(column);
                     for (r, value) in column.into_iter().enumerate() {
-                        S::store(to.as_mut_ptr().add((r * INPUTS + c) * point + t * S::LANES), value);
+                        P::put(to.as_mut_ptr().add((r * INPUTS + c) * point), first + t, value);
                     }
                 }
             }
@@ -178,18 +294,27 @@ pub(crate) struct Gradients<'a> {
     pub extents: [usize; 2],
     /// First row and column of each tile's outputs; what lies outside the plane is 0.
     pub tiles: &'a [[usize; 2]],
-    /// Where the values go: point by point `point` apart, tile by tile a vector apart.
+    /// Where the values go: point by point `point` apart, a row of tiles each.
     pub to: &'a mut [f32],
     /// Distance of points.
     pub point: usize,
+    /// Which tile of the row is the first.
+    pub first: usize,
 }
 
-impl Explicit for Gradients<'_> {
+impl Gradients<'_> {
+    /// Transforms on a tier.
+    pub fn run(self, isa: Isa, store: Store) {
+        stored(isa, store, self);
+    }
+}
+
+impl Transform for Gradients<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Self { plane, extents: [height, width], tiles, to, point } = self;
+    unsafe fn transform<S: Simd, P: Put<S>>(self) {
+        let Self { plane, extents: [height, width], tiles, to, point, first } = self;
         assert!(plane.len() >= height * width * S::LANES, "a plane is too short");
-        assert!(to.len() >= (POINTS - 1) * point + tiles.len() * S::LANES, "no room for all tiles");
+        assert!(to.len() >= (POINTS - 1) * point + P::room(first + tiles.len()), "no room for all tiles");
         for (t, [row, column]) in tiles.iter().copied().enumerate() {
             // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
             // where there is room, as asserted.
@@ -204,7 +329,7 @@ impl Explicit for Gradients<'_> {
                 let (above, below) = (gradient::<S>(above), gradient::<S>(below));
                 for (c, pair) in above.into_iter().zip(below).enumerate() {
                     for (r, value) in gradient::<S>([pair.0, pair.1]).into_iter().enumerate() {
-                        S::store(to.as_mut_ptr().add((r * INPUTS + c) * point + t * S::LANES), value);
+                        P::put(to.as_mut_ptr().add((r * INPUTS + c) * point), first + t, value);
                     }
                 }
             }

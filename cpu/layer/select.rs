@@ -52,9 +52,19 @@ const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
 const REFERENCE: Candidate = candidate("reference", Form::Plain, reference::build);
 const CONVOLUTION: &[Candidate] = &[
     Candidate {
+        fits: convolution::fits_entry_bf16,
+        eager: true,
+        ..candidate("entry-tiles-bf16", Form::Entry, convolution::tiles_bf16)
+    },
+    Candidate {
         fits: convolution::fits_entry,
         eager: true,
         ..candidate("entry-tiles", Form::Entry, convolution::tiles)
+    },
+    Candidate {
+        fits: convolution::fits_winograd_bf16,
+        eager: true,
+        ..candidate("winograd-bf16", Form::Blocked, convolution::winograd_bf16)
     },
     Candidate {
         fits: convolution::fits_bf16,
@@ -80,6 +90,10 @@ const POOLING: &[Candidate] = &[
     REFERENCE,
 ];
 const INNER_PRODUCT: &[Candidate] = &[
+    Candidate {
+        fits: inner_product::fits_bf16,
+        ..candidate("tiles-bf16", Form::Exit, inner_product::tiles_bf16)
+    },
     Candidate { fits: inner_product::fits_tiles, ..candidate("tiles", Form::Exit, inner_product::tiles) },
     candidate("gemm", Form::Plain, inner_product::gemm),
     REFERENCE,

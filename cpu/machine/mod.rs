@@ -32,7 +32,7 @@ pub struct Machine {
     pub partial_bytes: usize,
     /// Fewest channels on both sides for which Winograd's transforms pay.
     pub winograd_channels: usize,
-    /// Tiles of outputs that are transformed and multiplied together.
+    /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
     pub winograd_tiles: usize,
     /// The same in ∇W, where each block of tiles reads and writes all sums.
     pub winograd_gradient_tiles: usize,

@@ -111,8 +111,7 @@ pub(super) mod avx512f {
     }
 }
 
-/// AVX-512 BF16: as AVX-512F, with pairs for numbers. There is no tile over plain planes, whose channels do not lie in
-/// pairs.
+/// AVX-512 BF16: as AVX-512F, with words of two bf16 for numbers.
 pub(super) mod avx512bf16 {
     use super::super::{Kernels, Pixel, Tile, TileKernel, WeightKernel, WeightTile, tile, weight};
     use crate::kernel::simd::{Avx512Bf16, Avx512f};

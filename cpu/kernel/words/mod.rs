@@ -10,6 +10,8 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::with_words;
 
+use super::simd::Simd;
+
 /// Runs `work` on a CPU without the instructions.
 ///
 /// # Panics
@@ -32,11 +34,22 @@ pub(crate) const ZEROS: [f32; LANES] = [0.0; LANES];
 /// Every method needs a CPU that has the instructions, [`LANES`] numbers behind each of `a` and `b`, and room for as many
 /// words at `to`; nothing needs to be aligned.
 pub(crate) trait Narrow {
+    /// The registers of numbers.
+    type Registers: Simd;
     /// Neighbours share a word: those of `a` first, then those of `b`.
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32);
     /// Each number of `a` shares a word with that of `b` in the same place.
     unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32);
+    /// Neighbours of a vector share a word: half as many words.
+    unsafe fn narrow(value: Numbers<Self>, to: *mut f32);
+    /// Each number becomes the first of a word whose second is 0.
+    unsafe fn first(value: Numbers<Self>, to: *mut f32);
+    /// Each number becomes the second of a word that is there and has none.
+    unsafe fn second(value: Numbers<Self>, to: *mut f32);
 }
+
+/// A register of what becomes words.
+pub(crate) type Numbers<N> = <<N as Narrow>::Registers as Simd>::Vector;
 
 /// A piece of work that makes words. `run` must be `#[inline(always)]`, as must be what it calls.
 pub(crate) trait Narrowing {
@@ -61,6 +74,7 @@ pub(crate) fn rounded(value: f32) -> u16 {
 }
 
 /// The halves of words, in the order of the numbers.
+#[cfg(test)]
 pub(crate) fn halves(words: &mut [f32]) -> &mut [u16] {
     // SAFETY: a word is two halves without padding, every value of which is allowed, and halves need less alignment; on
     // the little-endian machines that have these kernels the lower half comes first.

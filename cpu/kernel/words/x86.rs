@@ -5,7 +5,7 @@ use std::mem::transmute;
 
 use super::{Narrow, Narrowing};
 use crate::isa::Isa;
-use crate::kernel::simd::Avx512Bf16;
+use crate::kernel::simd::{Avx512Bf16, Avx512f};
 
 /// Where the halves of `pairs` come from: number by number, `a` and then `b`.
 static INTERLEAVED: [u16; 32] = {
@@ -19,6 +19,7 @@ static INTERLEAVED: [u16; 32] = {
 };
 
 impl Narrow for Avx512Bf16 {
+    type Registers = Avx512f;
     #[inline(always)]
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32) {
         // SAFETY: by the trait's contract; all registers of 512 bits are alike.
@@ -37,6 +38,32 @@ impl Narrow for Avx512Bf16 {
             _mm512_storeu_si512(to.cast(), words);
         }
     }
+    #[inline(always)]
+    unsafe fn narrow(value: __m512, to: *mut f32) {
+        // SAFETY: as above; all registers of 256 bits are alike.
+        unsafe { _mm256_storeu_ps(to, transmute::<__m256bh, __m256>(_mm512_cvtneps_pbh(value))) }
+    }
+    #[inline(always)]
+    unsafe fn first(value: __m512, to: *mut f32) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_si512(to.cast(), wide(value)) }
+    }
+    #[inline(always)]
+    unsafe fn second(value: __m512, to: *mut f32) {
+        // SAFETY: as above.
+        unsafe {
+            let first = _mm512_loadu_si512(to.cast());
+            let words = _mm512_or_si512(first, _mm512_slli_epi32::<16>(wide(value)));
+            _mm512_storeu_si512(to.cast(), words);
+        }
+    }
+}
+
+/// Rounded numbers in the lower halves of words.
+#[inline(always)]
+unsafe fn wide(value: __m512) -> __m512i {
+    // SAFETY: the CPU has the instructions by contract; all registers of 256 bits are alike.
+    unsafe { _mm512_cvtepu16_epi32(transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value))) }
 }
 
 /// Runs `work` with the instructions of AVX-512 BF16.

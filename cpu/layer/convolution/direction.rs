@@ -9,7 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use quadrille_core::layer::{Convolution, SubTask};
 
 use super::passes::{Pass, Passes};
-use super::weights::Packing;
+use super::weights::{Packing, Words};
 use crate::isa::{Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
@@ -83,6 +83,12 @@ impl Direction {
             if saved * 5 > gathered.products() { scattered } else { gathered }
         };
         let pixel = setup.source.layout.block;
+        let words = match (setup.numerics.precision, pixel) {
+            (Precision::F32, _) => Words::Numbers,
+            (Precision::Bf16, 1) => Words::Taps(setup.layer.kernel[1]),
+            (Precision::Bf16, _) => Words::Sources,
+        };
+        let passes = if let Words::Taps(columns) = words { passes.paired_taps(columns) } else { passes };
         let kind = if pixel == 1 { Pixel::One } else { Pixel::Vector };
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
@@ -92,8 +98,9 @@ impl Direction {
             groups,
             sources,
             targets,
-            source_block: pixel * setup.numerics.precision.in_word(),
-            precision: setup.numerics.precision,
+            source_block: if words == Words::Sources { 2 * pixel } else { pixel },
+            words,
+            kernel: (0..setup.layer.kernel.iter().product()).collect(),
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: forward,
@@ -101,8 +108,8 @@ impl Direction {
             passes: Packing::taps(&passes),
         };
         let pointwise = passes.is_pointwise();
-        let words = packing.words(sources);
-        let small = passes.source[0] * passes.source[1] * words * size_of::<f32>() <= machine.strip_bytes;
+        let depth = packing.words(sources);
+        let small = passes.source[0] * passes.source[1] * depth * size_of::<f32>() <= machine.strip_bytes;
         let passes = if pointwise && small { passes.in_one_row() } else { passes };
         let (strip, cut, images) = cut(&machine, &passes, &packing, setup);
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
@@ -142,17 +149,17 @@ impl Direction {
 
     /// Elements of scratch for a grain.
     pub fn scratch(&self) -> usize {
-        self.strip.as_ref().map_or(0, |s| s.len() * self.images)
+        self.strip.as_ref().map_or(0, |s| s.len() * self.images).max(self.packing.scratch())
     }
 
     /// Packs the weights of the grain's tile.
-    pub fn pack(&self, grain: &Grain<'_>, weights: Span, packed: Span) {
+    pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
         let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
         // SAFETY: grains have tiles of their own; weights are only read in this task.
         let (weights, packed) = unsafe {
             (grain.memory.read(weights), grain.memory.write(packed.part(self.packing.tile(group, tile))))
         };
-        self.packing.pack(weights, group, tile, packed);
+        self.packing.pack(weights, group, tile, packed, grain.scratch);
     }
 
     /// Computes a grain.
@@ -410,8 +417,11 @@ fn cut(
     setup: &Setup<'_>,
 ) -> (Option<Strip>, Cut, usize) {
     let (images, places) = (setup.source.images, passes.places[0]);
-    let narrow = packing.precision == Precision::Bf16;
-    let content = if narrow { Content::Channels } else { Content::Copy };
+    let content = match packing.words {
+        Words::Numbers => Content::Copy,
+        Words::Sources => Content::Channels,
+        Words::Taps(_) => Content::Pixels(setup.layer.dilation[1]),
+    };
     let (planes, pixel) = (packing.sources.div_ceil(packing.source_block), setup.source.layout.block);
     let strip = |places: usize| passes.strip(content, planes, pixel, places);
     let bytes = |places: usize| strip(places).len() * size_of::<f32>();
@@ -432,6 +442,6 @@ fn cut(
         rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
     }
     let cut = Cut { images: image_parts, rows, tiles, groups };
-    let copied = narrow || !passes.sees_in_place();
+    let copied = packing.words != Words::Numbers || !passes.sees_in_place();
     (copied.then(|| strip(places.div_ceil(rows))), cut, images.div_ceil(image_parts))
 }

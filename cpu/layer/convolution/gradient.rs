@@ -1,9 +1,8 @@
 //! ∇W on register tiles: sums over pixels and images of source times gradient.
 //!
 //! A grain sums some tiles of weights over some images, block of pixels by block of pixels, so that the gradients of a
-//! block stay in the first-level cache while all sources meet them. Small images of a pointwise convolution make up a
-//! block together, one row each. Grains of different images have sums of their own; a second stage adds them in the
-//! order of the images and turns them into Caffe's order.
+//! block stay in the first-level cache while all sources meet them. Grains of different images have sums of their own;
+//! a second stage adds them in the order of the images and turns them into Caffe's order.
 //!
 //! In bf16 the sums run over pairs of neighbouring pixels of a row: each word of the strip holds what the same tap sees
 //! from both, and the gradients of a block are made into words just before all sources meet them.
@@ -14,7 +13,7 @@ use quadrille_core::layer::Convolution;
 
 use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::passes::Passes;
-use super::weights::Packing;
+use super::weights::{Packing, Words};
 use crate::isa::Precision;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::strip::{Content, Strip};
@@ -31,9 +30,7 @@ pub(super) struct WeightGradient {
     source: Arrangement,
     target: Arrangement,
     strip: Option<Strip>,
-    /// Distance of rows of pixels in the source as the kernels see it, and in the gradient of the target.
-    x_row: usize,
-    dy_row: usize,
+    row_len: usize,
     pixel: usize,
     /// Place of each source, in packed order.
     offsets: Vec<u32>,
@@ -45,10 +42,12 @@ pub(super) struct WeightGradient {
     block_rows: usize,
     columns: Vec<(usize, usize)>,
     kernels: Vec<Kernels>,
-    /// Images of a block: one, unless the convolution is pointwise.
-    together: usize,
     image_parts: usize,
     tile_parts: usize,
+    /// Images of one row each that make a block of pixels together, as its rows; 1 if images have several rows.
+    together: usize,
+    /// Distance of rows in the source.
+    x_row: usize,
     /// Whether source and gradients are words of two pixels.
     narrow: bool,
 }
@@ -71,7 +70,8 @@ impl WeightGradient {
             targets,
             source_block: pixel,
             // Sums.
-            precision: Precision::F32,
+            words: Words::Numbers,
+            kernel: (0..layer.kernel.iter().product()).collect(),
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: true,
@@ -95,25 +95,27 @@ impl WeightGradient {
         let bands: Vec<_> = even_parts(&(0..height), fitting).collect();
         let tallest = bands.first().map_or(1, |band| band.1);
         let most = (machine.gradient_pixels / width).max(1);
+        let block_rows = tallest.div_ceil(tallest.div_ceil(most));
         let strip = (narrow || !in_place).then(|| strip_of(tallest));
-        let together = if strip.is_none() { most.min(setup.source.images) } else { 1 };
-        let block_rows = tallest.div_ceil(tallest.div_ceil(most)).max(together);
-        let plane_len = strip.as_ref().map_or(setup.source.pixels * pixel, Strip::plane_len);
-        let [x_row, dy_row] = match &strip {
-            Some(strip) => {
-                let apart = passes.source_step[0] / passes.lattice(0);
-                [apart * strip.row_len(), passes.target[1] * setup.target.layout.block]
-            }
-            None => [setup.source.image_len(), setup.target.image_len()],
-        };
+        let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
+        let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
         let (offsets, rows_of) = offsets(&passes, strip.as_ref(), &packing, plane_len);
         let visible = rows_of
             .chunks(kernels[0].weights.len())
             .map(|rows| {
                 let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
-                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start) * together
+                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
             })
             .collect();
+        let together = if height == 1 && columns.len() == 1 { machine.gradient_pixels / width } else { 1 };
+        let together =
+            together.min(machine.strip_bytes / bytes(tallest).max(1)).clamp(1, setup.source.images);
+        let x_row = match (&strip, together) {
+            (_, 1) => passes.source_step[0] / passes.lattice(0) * row_len,
+            (Some(strip), _) => strip.len(),
+            (None, _) => setup.source.image_len(),
+        };
+        let block_rows = block_rows.max(together);
         let wanted = machine.grains(setup.flops, machine.task_grains);
         // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
         // reading and adding them.
@@ -129,8 +131,7 @@ impl WeightGradient {
             source,
             target,
             strip,
-            x_row,
-            dy_row,
+            row_len,
             pixel,
             offsets,
             visible,
@@ -138,9 +139,10 @@ impl WeightGradient {
             block_rows,
             columns,
             kernels,
-            together,
             image_parts,
             tile_parts,
+            together,
+            x_row,
             narrow,
         })
     }
@@ -162,13 +164,17 @@ impl WeightGradient {
 
     /// Elements of scratch for a grain: the strip, and the words of a block of gradients.
     pub fn scratch(&self) -> usize {
-        self.strip.as_ref().map_or(0, Strip::len) + self.words_len()
+        self.strips_len() + self.words_len()
     }
 
     /// Elements of a vector of a block's gradients, which are words.
     fn vector_len(&self) -> usize {
         let widest = self.columns.first().map_or(0, |columns| columns.1);
         self.block_rows * widest * self.packing.vector
+    }
+
+    fn strips_len(&self) -> usize {
+        self.together * self.strip.as_ref().map_or(0, Strip::len)
     }
 
     fn words_len(&self) -> usize {
@@ -187,25 +193,28 @@ impl WeightGradient {
         let (group, image_part) = (index / self.image_parts, index % self.image_parts);
         let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
         let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
-        let (strip, words) = grain.scratch.split_at_mut(self.strip.as_ref().map_or(0, Strip::len));
+        let (strips, words) = grain.scratch.split_at_mut(self.strips_len());
         let mut add = false;
-        let images = share(self.source.images, image_part, self.image_parts);
-        for image in images.clone().step_by(self.together) {
+        for (image, images) in
+            even_parts(&share(self.source.images, image_part, self.image_parts), self.together)
+        {
             for band in &self.bands {
-                let x = self.band(grain.memory, strip, self.source_image(source, image, group), band);
-                let end = match self.together {
-                    1 => band.0 + band.1,
-                    most => most.min(images.end - image),
-                };
-                for first in (band.0..end).step_by(self.block_rows) {
-                    let rows = first..(first + self.block_rows).min(end);
+                let each = self.strip.as_ref().map_or(0, Strip::len);
+                for i in (1..images).rev() {
+                    let planes = self.source_image(source, image + i, group);
+                    self.band(grain.memory, &mut strips[i * each..], planes, band);
+                }
+                let x = self.band(grain.memory, strips, self.source_image(source, image, group), band);
+                let last = if self.together > 1 { images } else { band.0 + band.1 };
+                for first in (band.0..last).step_by(self.block_rows) {
+                    let rows = first..(first + self.block_rows).min(last);
                     for tile in tiles.clone() {
                         let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
-                        let dy = self.gradient(grain.memory, gradient, image, group, tile);
+                        let dy = |i| self.gradient(gradient, image + i, group, tile);
                         for (i, columns) in self.columns.iter().enumerate() {
                             let (add, rows) = (add || i > 0, rows.clone());
                             let block = Block { x, band: band.0, dw, rows, columns, add };
-                            self.add_block(tile, &block, &self.gradients(dy, tile, &block, words));
+                            self.add_block(tile, &block, &self.gradients(grain.memory, dy, &block, words));
                         }
                     }
                     add = true;
@@ -214,9 +223,11 @@ impl WeightGradient {
         }
     }
 
-    /// Where the source of a band of rows begins, copied into a strip if there is one.
+    /// Where the source of a band of rows begins, copied into a strip if taps need it.
     fn band(&self, memory: &Memory, strip: &mut [f32], image: Span, rows: &(usize, usize)) -> *const f32 {
-        let Some(geometry) = &self.strip else { return memory.pointer(image) };
+        let Some(geometry) = &self.strip else {
+            return memory.pointer(image).wrapping_add(rows.0 * self.row_len);
+        };
         // SAFETY: only read in this task.
         let planes = unsafe { memory.read(image) };
         let first = (rows.0 * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
@@ -226,37 +237,40 @@ impl WeightGradient {
         strip.as_ptr()
     }
 
-    /// The gradients of a tile's targets in an image, and all that lies behind them.
-    fn gradient<'a>(
-        &self,
-        memory: &'a Memory,
-        gradient: Span,
-        image: usize,
-        group: usize,
-        tile: usize,
-    ) -> &'a [f32] {
+    /// The gradients of a tile's targets in an image.
+    fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
         let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
         let start = image * self.target.image_len() + first * self.target.pixels;
-        // SAFETY: only read in this task.
-        unsafe { &memory.read(gradient)[start..] }
+        let len = self.packing.vectors(tile) * self.packing.vector * self.target.pixels;
+        gradient.part(start..start + len)
     }
 
-    /// The gradients of a block, where they lie or made into `words`.
-    fn gradients(&self, dy: &[f32], tile: usize, block: &Block<'_>, words: &mut [f32]) -> Gradients {
+    /// The gradients of a block, where they lie or made into `words`; `dy` says where those of an image are.
+    fn gradients(
+        &self,
+        memory: &Memory,
+        dy: impl Fn(usize) -> Span,
+        block: &Block<'_>,
+        words: &mut [f32],
+    ) -> Gradients {
         let (vector, width) = (self.packing.vector, self.passes.target[1]);
         let plane = self.target.pixels * vector;
         if !self.narrow {
-            let first = block.rows.start * self.dy_row + block.columns.0 * vector;
-            return Gradients { first: dy[first..].as_ptr(), row: self.dy_row, vector: plane };
+            let first = (block.rows.start * width + block.columns.0) * vector;
+            let row = if self.together > 1 { self.target.image_len() } else { width * vector };
+            return Gradients { first: memory.pointer(dy(0)).wrapping_add(first), row, vector: plane };
         }
         let row = block.columns.1 * vector;
-        let planes = dy.chunks(plane).take(self.packing.vectors(tile));
-        for (plane, to) in planes.zip(words.chunks_mut(self.vector_len())) {
-            let rows = &plane[block.rows.start * width * vector..block.rows.end * width * vector];
-            let (rows, words) = (rows.chunks(width * vector), to.chunks_mut(row));
-            rows.zip(words).for_each(|(from, to)| {
-                with_words(Columns { from: &from[2 * block.columns.0 * vector..], to });
-            });
+        for i in block.rows.clone() {
+            // A row of the image, or the only row of one of several.
+            let (image, at) = if self.together > 1 { (i, 0) } else { (0, i * width * vector) };
+            // SAFETY: only read in this task.
+            let planes = unsafe { memory.read(dy(image)) };
+            for (v, plane) in planes.chunks(plane).enumerate() {
+                let from = &plane[at..at + width * vector][2 * block.columns.0 * vector..];
+                let to = &mut words[v * self.vector_len() + (i - block.rows.start) * row..][..row];
+                with_words(Columns { from, to });
+            }
         }
         Gradients { first: words.as_ptr(), row, vector: self.vector_len() }
     }
@@ -266,6 +280,8 @@ impl WeightGradient {
         let weights = self.kernels[vectors - 1].weights;
         let mut dw = block.dw;
         for (offsets, visible) in self.offsets.chunks(weights.len()).zip(&self.visible) {
+            // Of several images in one row all is visible.
+            let visible = if self.together > 1 { &block.rows } else { visible };
             let first = visible.start.clamp(block.rows.start, block.rows.end);
             let rows = visible.end.clamp(first, block.rows.end) - first;
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the

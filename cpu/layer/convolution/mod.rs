@@ -86,6 +86,16 @@ pub(super) fn fits_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool 
         && fits(net, id, numerics, true)
 }
 
+/// The same as [`fits_entry`] in bf16.
+pub(super) fn fits_entry_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    numerics.precision == Precision::Bf16 && fits_entry(net, id, numerics)
+}
+
+/// The same as [`fits_winograd`] in bf16.
+pub(super) fn fits_winograd_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    numerics.precision == Precision::Bf16 && fits_winograd(net, id, numerics)
+}
+
 /// The pixels that a layer sees, gathered for forward and for ∇W, and their gradients.
 struct Seen {
     subsample: Subsample,
@@ -123,10 +133,18 @@ fn tiles_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    winograd_of(binder, Precision::F32)
+}
+
+pub(super) fn winograd_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    winograd_of(binder, Precision::Bf16)
+}
+
+fn winograd_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn LayerKernel>> {
     let weight = |setup: &Setup<'_>| {
         WinogradGradient::new(setup).map(|products| WeightWay::Winograd(Box::new(products)))
     };
-    build(binder, Precision::F32, |setup| Winograd::new(setup).map(Way::Winograd), weight)
+    build(binder, precision, |setup| Winograd::new(setup).map(Way::Winograd), weight)
 }
 
 fn build(

@@ -174,6 +174,12 @@ impl Passes {
         self.passes.iter().all(alone) && self.source == self.target && self.sees_in_place()
     }
 
+    /// The same passes of a convolution of kernels of `columns` columns, with only the first of each two taps of a row.
+    pub fn paired_taps(mut self, columns: usize) -> Self {
+        self.passes.iter_mut().for_each(|p| p.taps.retain(|tap| (tap.index % columns).is_multiple_of(2)));
+        self
+    }
+
     /// The same passes of a convolution with two neighbouring places of a row as one, of which the last of an odd number
     /// lacks its second.
     pub fn in_pairs(mut self) -> Self {

@@ -7,14 +7,18 @@
 //! - forward `Yᵀ = W · Xᵀ`: sources are outputs, vectors run over images, X is packed transposed;
 //! - ∇A `dX = dY · W`: sources are images, vectors run along the rows of W;
 //! - ∇W `dW = dYᵀ · X`: sources are outputs, vectors run along the rows of X.
+//!
+//! In bf16 two steps of depth share a word. Weights are rounded where they are read, a block at a time, since they are
+//! read once.
 
 use std::ops::Range;
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
-use crate::isa::{Isa, Numerics};
+use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
+use crate::kernel::words::{Neighbours, Pairs, rounded, with_words};
 use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -30,7 +34,13 @@ pub(in crate::layer) fn fits(net: &Net, id: LayerId, numerics: Numerics) -> bool
     numerics.isa != Isa::Portable && !ip.transpose && bottom.axis(ip.axis, "axis") == Ok(1)
 }
 
+/// Whether tiles of bf16 can do a layer.
+pub(in crate::layer) fn fits_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    numerics.precision == Precision::Bf16 && fits(net, id, numerics)
+}
+
 struct Tiles {
+    precision: Precision,
     images: usize,
     inputs: usize,
     outputs: usize,
@@ -49,23 +59,37 @@ struct Tiles {
     top_grad: Option<Span>,
     weight_grad: Option<Span>,
     bias_grad: Option<Span>,
-    /// X transposed: image vector by image vector, input by input, one vector each.
+    /// X transposed: image vector by image vector, input by input (pair by pair), one vector each.
     transposed: Span,
-    /// X row by row, each filled up to whole tiles.
+    /// X row by row (pair of rows by pair), each filled up to whole tiles.
     rows: Span,
+    /// In bf16, the top's gradients in pairs of images.
+    gradients: Span,
     grains: usize,
 }
 
 pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    build_of(binder, Precision::F32)
+}
+
+pub(in crate::layer) fn build_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    build_of(binder, Precision::Bf16)
+}
+
+fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn LayerKernel>> {
     let Layer::InnerProduct(ip) = &binder.layer().layer else { return None };
     let [images, inputs] = ip.matrix(&binder.net.bottom_shapes(binder.id)[0]).ok()?;
     let (machine, outputs) = (binder.machine, ip.num_output);
     let lanes = machine.channel_block;
+    let numerics = Numerics { isa: binder.isa, precision };
     let kernels: Vec<Kernels> =
-        (1..=TILE_VECTORS).map(|v| kernels(binder.isa.into(), v, Pixel::One)).collect::<Option<_>>()?;
+        (1..=TILE_VECTORS).map(|v| kernels(numerics, v, Pixel::One)).collect::<Option<_>>()?;
     let flops = binder.net.flops(binder.id, SubTask::Forward);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
+    let words = |count: usize| count.div_ceil(precision.in_word());
+    let pairs = if precision == Precision::Bf16 { words(images) * outputs } else { 0 };
     Some(Box::new(Tiles {
+        precision,
         images,
         inputs,
         outputs,
@@ -81,8 +105,9 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
         top_grad: binder.span(Operand::TopGrad(0)),
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
-        transposed: binder.workspace(SubTask::Forward, images.next_multiple_of(lanes) * inputs),
-        rows: binder.workspace(SubTask::GradWeight, images * row),
+        transposed: binder.workspace(SubTask::Forward, images.next_multiple_of(lanes) * words(inputs)),
+        rows: binder.workspace(SubTask::GradWeight, words(images) * row),
+        gradients: binder.workspace(SubTask::GradWeight, pairs),
         grains: machine.grains(flops, machine.task_grains),
     }))
 }
@@ -149,13 +174,18 @@ impl Tiles {
         self.images.div_ceil(self.lanes)
     }
 
+    /// Words of so many steps of depth.
+    fn words(&self, depth: usize) -> usize {
+        depth.div_ceil(self.precision.in_word())
+    }
+
     /// Packs X transposed: the grain's inputs.
     fn transpose(&self, grain: &Grain<'_>) {
-        let inputs = grain.share(self.inputs);
+        let (inputs, depth) = (grain.share(self.words(self.inputs)), self.words(self.inputs));
         // SAFETY: only read in this task.
         let x = unsafe { grain.memory.read(self.bottom) };
         for vector in 0..self.image_vectors() {
-            let start = vector * self.inputs * self.lanes;
+            let start = vector * depth * self.lanes;
             let part = start + inputs.start * self.lanes..start + inputs.end * self.lanes;
             // SAFETY: grains have inputs of their own.
             let to = unsafe { grain.memory.write(self.transposed.part(part)) };
@@ -164,10 +194,20 @@ impl Tiles {
             for image in first..(first + self.lanes).min(self.images) {
                 let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
                 for (pixel, input) in to.chunks_exact_mut(self.lanes).zip(inputs.clone()) {
-                    pixel[image - first] = of_image[self.input.place(input)];
+                    pixel[image - first] = match self.precision {
+                        Precision::F32 => of_image[self.input.place(input)],
+                        Precision::Bf16 => self.word_of(of_image, 2 * input),
+                    };
                 }
             }
         }
+    }
+
+    /// Inputs `input` and the next one of an image; after the last comes 0.
+    fn word_of(&self, image: &[f32], input: usize) -> f32 {
+        let half = |input: usize| u32::from(rounded(image[self.input.place(input)]));
+        let second = if input + 1 < self.inputs { half(input + 1) } else { 0 };
+        f32::from_bits(half(input) | second << 16)
     }
 
     fn product(&self, grain: &mut Grain<'_>) {
@@ -181,25 +221,43 @@ impl Tiles {
             )
         };
         let width = self.image_vectors() * self.lanes;
-        let sums = &mut grain.scratch[..outputs.len() * width];
-        for depth in blocks(self.inputs, self.machine.inner_depth) {
-            for first in (0..self.image_vectors()).step_by(TILE_VECTORS) {
-                let plane = self.inputs * self.lanes;
-                let sum = Sum {
-                    sources: outputs.len(),
-                    depth: depth.len(),
-                    a: &weight[depth.start..],
-                    a_source: self.inputs,
-                    a_depth: 1,
-                    b: &transposed[first * plane + depth.start * self.lanes..],
-                    b_depth: self.lanes,
-                    b_vector: plane,
-                    vectors: TILE_VECTORS.min(self.image_vectors() - first),
-                    c_source: width,
-                    add: depth.start > 0,
+        let (sums, words) = grain.scratch.split_at_mut(outputs.len() * width);
+        // Rounded rows are few, so that they stay in the first-level cache, and do not all begin in the same sets of it.
+        let (together, gap) = match self.precision {
+            Precision::F32 => (outputs.len(), 0),
+            Precision::Bf16 => (MAX_SOURCES, self.lanes),
+        };
+        for depth in blocks(self.inputs, self.machine.inner_depth * self.precision.in_word()) {
+            for rows in blocks(outputs.len(), together.max(1)) {
+                let steps = self.words(depth.len());
+                let from = &weight[rows.start * self.inputs..rows.end * self.inputs];
+                let (a, a_source) = match self.precision {
+                    Precision::F32 => (&from[depth.start..], self.inputs),
+                    Precision::Bf16 => {
+                        for (from, to) in from.chunks_exact(self.inputs).zip(words.chunks_mut(steps + gap)) {
+                            with_words(Neighbours { from: &from[depth.clone()], to });
+                        }
+                        (&*words, steps + gap)
+                    }
                 };
-                // SAFETY: the sums are the thread's own, `width` for each output.
-                unsafe { self.sum(&sum, sums[first * self.lanes..].as_mut_ptr()) }
+                for first in (0..self.image_vectors()).step_by(TILE_VECTORS) {
+                    let plane = self.words(self.inputs) * self.lanes;
+                    let sum = Sum {
+                        sources: rows.len(),
+                        depth: steps,
+                        a,
+                        a_source,
+                        a_depth: 1,
+                        b: &transposed[first * plane + self.words(depth.start) * self.lanes..],
+                        b_depth: self.lanes,
+                        b_vector: plane,
+                        vectors: TILE_VECTORS.min(self.image_vectors() - first),
+                        c_source: width,
+                        add: depth.start > 0,
+                    };
+                    // SAFETY: the sums are the thread's own, `width` for each output.
+                    unsafe { self.sum(&sum, sums[rows.start * width + first * self.lanes..].as_mut_ptr()) }
+                }
             }
         }
         for image in 0..self.images {
@@ -209,6 +267,36 @@ impl Tiles {
             for (o, value) in to.iter_mut().enumerate() {
                 *value = sums[o * width + image] + bias.map_or(0.0, |b| b[o]);
             }
+        }
+    }
+
+    /// Makes words of pairs of images, rows of X filled up with zeros and gradients of the top: the grain's pairs.
+    fn pair_rows(&self, grain: &mut Grain<'_>, top_grad: Span) {
+        let row = self.row_len();
+        let (first, second) = grain.scratch[..2 * row].split_at_mut(row);
+        for pair in share(self.words(self.images), grain.index, grain.grains) {
+            // SAFETY: grains have pairs of their own; bottom and gradient are only read in this task.
+            let (x, dy, rows, gradients) = unsafe {
+                let words = pair * self.outputs..(pair + 1) * self.outputs;
+                (
+                    grain.memory.read(self.bottom),
+                    grain.memory.read(top_grad),
+                    grain.memory.write(self.rows.part(pair * row..(pair + 1) * row)),
+                    grain.memory.write(self.gradients.part(words)),
+                )
+            };
+            let whole = 2 * pair + 1 < self.images;
+            let of_pair = |image: usize| &x[image * self.input.image_len()..][..self.input.image_len()];
+            self.input.flatten(of_pair(2 * pair), &mut first[..self.inputs]);
+            if whole {
+                self.input.flatten(of_pair(2 * pair + 1), &mut second[..self.inputs]);
+            }
+            let b = if whole { &second[..self.inputs] } else { &[] };
+            with_words(Pairs { a: &first[..self.inputs], b, to: rows });
+            rows[self.inputs..].fill(0.0);
+            let mut dy = dy.chunks_exact(self.outputs).skip(2 * pair);
+            let (a, b) = (dy.next().unwrap_or(&[]), dy.next().unwrap_or(&[]));
+            with_words(Pairs { a, b, to: gradients });
         }
     }
 
@@ -241,7 +329,7 @@ impl Tiles {
         let (x, dy, dw) = unsafe {
             (
                 grain.memory.read(self.rows),
-                grain.memory.read(top_grad),
+                grain.memory.read(if self.precision == Precision::Bf16 { self.gradients } else { top_grad }),
                 grain.memory.write(weight_grad.part(outputs.start * self.inputs..outputs.end * self.inputs)),
             )
         };
@@ -265,7 +353,7 @@ impl Tiles {
                 to[whole..].copy_from_slice(&from[..self.inputs - whole]);
             }
         }
-        debug_assert_eq!(x.len(), self.images * row);
+        debug_assert_eq!(x.len(), self.words(self.images) * row);
     }
 
     /// The sums over images for `count` outputs and one tile of columns.
@@ -279,7 +367,7 @@ impl Tiles {
     ) -> Sum<'a> {
         Sum {
             sources: count,
-            depth: self.images,
+            depth: self.words(self.images),
             a: &dy[output..],
             a_source: 1,
             a_depth: self.outputs,
@@ -299,10 +387,15 @@ impl Tiles {
         // SAFETY: only read in this task.
         let (weight, dy) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
         let step = (self.machine.inner_columns / width).max(1);
-        let (sums, tail) = grain.scratch.split_at_mut(self.images * step * width);
+        let (sums, rest) = grain.scratch.split_at_mut(self.images * step * width);
+        let (tail, words) = rest.split_at_mut(self.machine.inner_rows * width);
         for first in tiles.clone().step_by(step) {
             let block = first..(first + step).min(tiles.end);
             for outputs in blocks(self.outputs, self.machine.inner_rows) {
+                if self.precision == Precision::Bf16 {
+                    self.add_words(weight, dy, &outputs, &block, sums, words);
+                    continue;
+                }
                 for (i, tile) in block.clone().enumerate() {
                     let column = tile * width;
                     let mut sum = Sum {
@@ -331,6 +424,49 @@ impl Tiles {
                 }
             }
             self.scatter(grain.memory, bottom_grad, block, sums);
+        }
+    }
+
+    /// Adds the products of some outputs to the sums of a block of tiles, in bf16: the weights of the block are made into
+    /// words of two outputs, and the gradients, too.
+    fn add_words(
+        &self,
+        weight: &[f32],
+        dy: &[f32],
+        outputs: &Range<usize>,
+        block: &Range<usize>,
+        sums: &mut [f32],
+        words: &mut [f32],
+    ) {
+        let width = self.lanes * TILE_VECTORS;
+        let (depth, columns) = (self.words(outputs.len()), block.len() * width);
+        let (b, a) = words.split_at_mut(depth * columns);
+        let inside = block.start * width..(block.end * width).min(self.inputs);
+        let rows = |o: usize| &weight[o * self.inputs..][inside.clone()];
+        for (first, to) in outputs.clone().step_by(2).zip(b.chunks_exact_mut(columns)) {
+            let second = if first + 1 < outputs.end { rows(first + 1) } else { &[] };
+            with_words(Pairs { a: rows(first), b: second, to });
+            to[inside.len()..].fill(0.0);
+        }
+        for (dy, to) in dy.chunks_exact(self.outputs).zip(a.chunks_exact_mut(depth)) {
+            with_words(Neighbours { from: &dy[outputs.clone()], to });
+        }
+        for i in 0..block.len() {
+            let sum = Sum {
+                sources: self.images,
+                depth,
+                a,
+                a_source: depth,
+                a_depth: 1,
+                b: &b[i * width..],
+                b_depth: columns,
+                b_vector: self.lanes,
+                vectors: TILE_VECTORS,
+                c_source: width,
+                add: outputs.start > 0,
+            };
+            // SAFETY: the sums are the thread's own, a whole tile for each image.
+            unsafe { self.sum(&sum, sums[i * self.images * width..].as_mut_ptr()) }
         }
     }
 
@@ -363,9 +499,11 @@ const MAX_SOURCES: usize = 8;
 impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
         match sub {
-            SubTask::Forward => Stages::one(self.grains.min(self.inputs)).then(self.grains.min(self.outputs)),
+            SubTask::Forward => {
+                Stages::one(self.grains.min(self.words(self.inputs))).then(self.grains.min(self.outputs))
+            }
             SubTask::GradWeight => {
-                Stages::one(self.images.min(self.grains)).then(self.grains.min(self.outputs))
+                Stages::one(self.words(self.images).min(self.grains)).then(self.grains.min(self.outputs))
             }
             SubTask::GradActivation => {
                 Stages::one(self.grains.min(self.inputs.div_ceil(self.lanes * TILE_VECTORS)))
@@ -377,10 +515,15 @@ impl LayerKernel for Tiles {
     fn scratch(&self) -> usize {
         let width = self.lanes * TILE_VECTORS;
         let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
-        let forward = outputs * self.image_vectors() * self.lanes;
+        let narrow = self.precision == Precision::Bf16;
+        let rounded = if narrow { MAX_SOURCES * (self.machine.inner_depth + self.lanes) } else { 0 };
+        let forward = outputs * self.image_vectors() * self.lanes + rounded;
         let columns = self.machine.inner_columns.max(width);
-        let activation = self.images * columns + self.machine.inner_rows * width;
-        forward.max(activation).max(outputs * width)
+        let steps = if narrow { self.words(self.machine.inner_rows) } else { 0 };
+        let activation =
+            self.images * columns + self.machine.inner_rows * width + steps * (columns + self.images);
+        let pairs = if narrow { 2 * self.row_len() } else { 0 };
+        forward.max(activation).max(outputs * width).max(pairs)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
@@ -399,6 +542,7 @@ impl LayerKernel for Tiles {
     fn grad_weight(&self, grain: &mut Grain<'_>) {
         let (Some(weight_grad), Some(top_grad)) = (self.weight_grad, self.top_grad) else { return };
         match grain.stage {
+            0 if self.precision == Precision::Bf16 => self.pair_rows(grain, top_grad),
             0 => self.copy_rows(grain),
             _ => self.weight_rows(grain, weight_grad, top_grad),
         }

@@ -10,12 +10,13 @@ use std::ops::Range;
 use quadrille_core::layer::SubTask;
 
 use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
-use super::super::weights::Packing;
+use super::super::weights::{Packing, Words};
 use super::{ALIGNMENT, Tiling, is_possible, packing};
-use crate::isa::Isa;
+use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Outputs, POINTS, TAPS, Weights};
+use crate::kernel::winograd::{Outputs, POINTS, Store, TAPS, Weights};
+use crate::kernel::words::{Pairs, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -25,6 +26,8 @@ use crate::memory::Span;
 pub(in crate::layer::convolution) struct Winograd {
     isa: Isa,
     packing: Packing,
+    /// The packing before weights are transformed.
+    taps: Packing,
     tiling: Tiling,
     target: Arrangement,
     /// Most tiles of a block.
@@ -50,7 +53,8 @@ impl Winograd {
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
-        let packing = packing(setup);
+        let precision = setup.numerics.precision;
+        let [taps, packing] = [Precision::F32, precision].map(|precision| packing(setup, precision));
         let vector = packing.vector;
         let tiling = Tiling {
             isa: setup.numerics.isa,
@@ -58,9 +62,10 @@ impl Winograd {
             source_extents,
             target_extents,
             pad: if forward { layer.pad } else { layer.pad.map(|p| 2 - p) },
+            store: if precision == Precision::F32 { Store::Numbers } else { Store::Channels },
         };
         let count = tiling.count();
-        let block = machine.winograd_tiles.min(count);
+        let block = (machine.winograd_tiles * precision.in_word()).min(count);
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
@@ -74,6 +79,7 @@ impl Winograd {
             block,
             chunks: chunks(&packing, block, most),
             packing,
+            taps,
             kernels,
             tile_parts,
             target_parts,
@@ -96,19 +102,20 @@ impl Winograd {
     }
 
     fn planes(&self) -> usize {
-        self.packing.sources.div_ceil(self.packing.source_block)
+        self.taps.sources.div_ceil(self.taps.source_block)
     }
 
     /// Elements of one point of a block's inputs, and of its products.
     fn points(&self) -> [usize; 2] {
         let vectors = self.packing.targets.div_ceil(self.packing.vector);
-        [self.planes(), vectors].map(|v| v * self.block * self.packing.vector)
+        let rows = self.tiling.rows(self.planes());
+        [rows * self.tiling.row_len(self.block), vectors * self.block * self.packing.vector]
     }
 
     /// Elements of scratch for a grain.
     pub fn scratch(&self) -> usize {
         let [inputs, products] = self.points();
-        let widest = self.packing.tile(0, 0).len();
+        let widest = self.taps.tile(0, 0).len() + self.rounded_len();
         (POINTS * (inputs + products)).max(widest) + ALIGNMENT
     }
 
@@ -118,6 +125,13 @@ impl Winograd {
         taps.start / TAPS * POINTS..taps.end / TAPS * POINTS
     }
 
+    /// Elements of a block of transformed weights that are still to be rounded.
+    fn rounded_len(&self) -> usize {
+        let narrow = self.packing.words == Words::Sources;
+        let widest = self.packing.vectors(0) * self.packing.vector;
+        if narrow { POINTS * self.taps.source_block * widest } else { 0 }
+    }
+
     /// Transforms the weights of the grain's tile.
     pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
         let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
@@ -125,14 +139,27 @@ impl Winograd {
         let (weights, to) = unsafe {
             (grain.memory.read(weights), grain.memory.write(packed.part(self.packed_tile(group, tile))))
         };
-        let taps = &mut grain.scratch[..self.packing.tile(group, tile).len()];
-        self.packing.pack(weights, group, tile, taps);
+        let (taps, rest) = grain.scratch.split_at_mut(self.taps.tile(group, tile).len());
+        self.taps.pack(weights, group, tile, taps, &mut []);
         let width = self.packing.vectors(tile) * self.packing.vector;
-        let point = self.packing.sources * width;
-        for first in (0..self.packing.sources).step_by(self.packing.source_block) {
-            let count = self.packing.source_block.min(self.packing.sources - first) * width;
+        let point = self.packing.words(self.packing.sources) * width;
+        for first in (0..self.taps.sources).step_by(self.taps.source_block) {
+            let count = self.taps.source_block.min(self.taps.sources - first) * width;
             let taps = &taps[first * TAPS * width..];
-            with_vectors(self.isa, Weights { taps, tap: count, to: &mut to[first * width..], point, count });
+            if self.packing.words == Words::Numbers {
+                let to = &mut to[first * width..];
+                with_vectors(self.isa, Weights { taps, tap: count, to, point, count });
+                continue;
+            }
+            let values = &mut rest[..POINTS * count];
+            with_vectors(self.isa, Weights { taps, tap: count, to: values, point: count, count });
+            for (values, to) in values.chunks_exact(count).zip(to.chunks_exact_mut(point)) {
+                let words = to[self.packing.words(first) * width..].chunks_exact_mut(width);
+                for (pair, to) in values.chunks(2 * width).zip(words) {
+                    let (a, b) = pair.split_at(width);
+                    with_words(Pairs { a, b, to });
+                }
+            }
         }
     }
 
@@ -185,7 +212,8 @@ impl Winograd {
         columns: impl Iterator<Item = (usize, usize)> + Clone,
     ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
-        let weights = &packed[point * self.packing.sources * vectors * lanes..];
+        let sources = self.packing.words(self.packing.sources);
+        let weights = &packed[point * sources * vectors * lanes..];
         let [input_len, product_len] = self.points();
         let inputs = &inputs[point * input_len..(point + 1) * input_len];
         let products = &mut products[point * product_len..(point + 1) * product_len];
@@ -244,10 +272,10 @@ impl Winograd {
 fn chunks(packing: &Packing, block: usize, most: usize) -> Vec<Vec<Run>> {
     let step = packing.source_block;
     let run = |first: usize| Run {
-        offset: (first * block) as u32,
-        len: step.min(packing.sources - first) as u32,
-        first: first as u32,
+        offset: (packing.words(first) * block) as u32,
+        len: packing.words(step.min(packing.sources - first)) as u32,
+        first: packing.words(first) as u32,
     };
     let runs: Vec<Run> = (0..packing.sources).step_by(step).map(run).collect();
-    runs.chunks((most / step).max(1)).map(<[Run]>::to_vec).collect()
+    runs.chunks((most / packing.words(step)).max(1)).map(<[Run]>::to_vec).collect()
 }

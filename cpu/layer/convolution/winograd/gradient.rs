@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::super::direction::{Setup, TILE_VECTORS, even_parts};
 use super::super::weights::Packing;
 use super::{ALIGNMENT, Tiling, is_possible, packing};
-use crate::isa::Isa;
+use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Gradients, POINTS, TAPS, WeightsBack};
+use crate::kernel::winograd::{Gradients, POINTS, Store, TAPS, WeightsBack};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -43,7 +43,8 @@ impl WinogradGradient {
         let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
-        let packing = packing(setup);
+        let narrow = setup.numerics.precision == Precision::Bf16;
+        let packing = packing(setup, Precision::F32);
         let vector = packing.vector;
         let tiling = Tiling {
             isa: setup.numerics.isa,
@@ -51,9 +52,12 @@ impl WinogradGradient {
             source_extents: setup.input,
             target_extents: setup.output,
             pad: layer.pad,
+            store: if narrow { Store::Tiles } else { Store::Numbers },
         };
-        let block = machine.winograd_gradient_tiles.min(tiling.count());
-        let place = |source: usize| (source / vector * block * vector + source % vector) as u32;
+        let block =
+            (machine.winograd_gradient_tiles * setup.numerics.precision.in_word()).min(tiling.count());
+        let place = |source: usize| (source / vector * tiling.row_len(block) + source % vector) as u32;
+        let offsets = (0..packing.sources).map(place).collect();
         let wanted = machine.grains(setup.flops, machine.task_grains);
         // Each part of the tiles costs memory for its sums; each part of the targets transforms the sources anew.
         let bytes = packing.len() / TAPS * POINTS * size_of::<f32>();
@@ -62,7 +66,7 @@ impl WinogradGradient {
         let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(2));
         Some(Self {
             isa: setup.numerics.isa,
-            offsets: (0..packing.sources).map(place).collect(),
+            offsets,
             tiling,
             packing,
             target: setup.target,
@@ -99,7 +103,7 @@ impl WinogradGradient {
     /// Elements of one point of a block's sources, and of its gradients.
     fn points(&self) -> [usize; 2] {
         let vectors = self.packing.targets.div_ceil(self.packing.vector);
-        [self.planes(), vectors].map(|v| v * self.block * self.packing.vector)
+        [self.planes(), vectors].map(|v| v * self.tiling.row_len(self.block))
     }
 
     /// Elements of scratch for a grain.
@@ -156,9 +160,9 @@ impl WinogradGradient {
                 let start = image * self.target.image_len() + channel / lanes * plane_len;
                 // SAFETY: only read in this task.
                 let plane = unsafe { memory.read(gradient.part(start..start + plane_len)) };
-                let to = &mut gradients[(vector * self.block + first) * lanes..];
+                let to = &mut gradients[vector * self.tiling.row_len(self.block)..];
                 let extents = self.tiling.target_extents;
-                with_vectors(self.isa, Gradients { plane, extents, tiles, to, point });
+                Gradients { plane, extents, tiles, to, point, first }.run(self.isa, self.tiling.store);
             }
         });
     }
@@ -171,7 +175,7 @@ impl WinogradGradient {
         for point in 0..POINTS {
             let x = &x[point * source_len..(point + 1) * source_len];
             let dy = &dy[point * gradient_len..(point + 1) * gradient_len];
-            let dy = &dy[tile * TILE_VECTORS * self.block * lanes..];
+            let dy = &dy[tile * TILE_VECTORS * self.tiling.row_len(self.block)..];
             for (i, offsets) in self.offsets.chunks(weights.len()).enumerate() {
                 let source = point * self.packing.sources + i * weights.len();
                 // SAFETY: the block holds `count` tiles of every source and target; the sums are the grain's own, a
@@ -183,8 +187,8 @@ impl WinogradGradient {
                         x_row: 0,
                         dy: dy.as_ptr(),
                         dy_row: 0,
-                        dy_vector: self.block * lanes,
-                        pixels: [1, count],
+                        dy_vector: self.tiling.row_len(self.block),
+                        pixels: [1, self.tiling.row_len(count) / lanes],
                         dw: dw.add(source * vectors * lanes),
                         dw_source: vectors * lanes,
                         add,

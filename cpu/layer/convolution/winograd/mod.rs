@@ -11,10 +11,9 @@ use std::ops::Range;
 use quadrille_core::layer::{Convolution, SubTask};
 
 use super::direction::{Setup, TILE_VECTORS};
-use super::weights::Packing;
-use crate::isa::Isa;
-use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Inputs, OUTPUTS, TAPS};
+use super::weights::{Packing, Words};
+use crate::isa::{Isa, Precision};
+use crate::kernel::winograd::{Inputs, OUTPUTS, Store, TAPS};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -31,16 +30,18 @@ pub(super) fn is_possible(layer: &Convolution) -> bool {
     plain && layer.pad.iter().all(|p| *p <= 2)
 }
 
-/// How the weights of a direction are packed. ∇A sees the kernel turned round; ∇W has the packing of forward.
-fn packing(setup: &Setup<'_>) -> Packing {
+/// How the weights of a direction are packed, in a precision. ∇A sees the kernel turned round; ∇W has the packing of
+/// forward.
+fn packing(setup: &Setup<'_>, precision: Precision) -> Packing {
     let (groups, vector) = (setup.layer.group, setup.target.layout.block);
     let forward = setup.sub == SubTask::Forward;
     Packing {
         groups,
         sources: setup.source.channels / groups,
         targets: setup.target.channels / groups,
-        source_block: vector,
-        precision: setup.numerics.precision,
+        source_block: vector * precision.in_word(),
+        words: if precision == Precision::F32 { Words::Numbers } else { Words::Sources },
+        kernel: (0..TAPS).collect(),
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
@@ -57,6 +58,8 @@ struct Tiling {
     target_extents: [usize; 2],
     /// Rows and columns of zeros before the source.
     pad: [usize; 2],
+    /// How transformed values are stored.
+    store: Store,
 }
 
 impl Tiling {
@@ -94,7 +97,19 @@ impl Tiling {
         }
     }
 
-    /// Transforms the sources of a block of at most `most` tiles: point by point, plane by plane, tile by tile.
+    /// Elements of a row of at most `most` tiles.
+    fn row_len(&self, most: usize) -> usize {
+        let vectors = if self.store == Store::Tiles { most.div_ceil(2) } else { most };
+        vectors * self.source.layout.block
+    }
+
+    /// Rows that `planes` blocks of channels need.
+    fn rows(&self, planes: usize) -> usize {
+        if self.store == Store::Channels { planes.div_ceil(2) } else { planes }
+    }
+
+    /// Transforms the sources of a block of at most `most` tiles: point by point, row by row (a block of channels, or two
+    /// of them), tile by tile.
     fn transform(
         &self,
         memory: &Memory,
@@ -105,7 +120,8 @@ impl Tiling {
         inputs: &mut [f32],
     ) {
         let lanes = self.source.layout.block;
-        let (plane_len, point) = (self.source.pixels * lanes, planes.len() * most * lanes);
+        let (plane_len, row_len) = (self.source.pixels * lanes, self.row_len(most));
+        let point = self.rows(planes.len()) * row_len;
         self.each_image(block, |image, first, places| {
             let mut tiles = [[0isize; 2]; MOST];
             for (tile, place) in tiles.iter_mut().zip(places) {
@@ -115,9 +131,13 @@ impl Tiling {
                 let start = image * self.source.image_len() + plane * plane_len;
                 // SAFETY: only read in this task.
                 let values = unsafe { memory.read(source.part(start..start + plane_len)) };
-                let to = &mut inputs[(i * most + first) * lanes..];
+                let place = match self.store {
+                    Store::Channels => i / 2 * row_len + i % 2 * lanes / 2,
+                    Store::Numbers | Store::Tiles => i * row_len,
+                };
                 let (tiles, extents) = (&tiles[..places.len()], self.source_extents);
-                with_vectors(self.isa, Inputs { plane: values, extents, tiles, to, point });
+                Inputs { plane: values, extents, tiles, to: &mut inputs[place..], point, first }
+                    .run(self.isa, self.store);
             }
         });
     }
