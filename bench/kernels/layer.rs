@@ -256,8 +256,9 @@ mod tests {
             expected[1][b] += top_grad[t] * weights[w];
             expected[2][w] += top_grad[t] * bottom[b];
         }
-        for kernel in case.implementations(Isa::detect(), &crew()).unwrap() {
-            let setting = Setting { isa: Isa::detect(), kernel: &kernel, crew: &crew(), repeat: Some(1) };
+        let numerics = Numerics::from(Isa::detect());
+        for kernel in case.implementations(numerics, &crew()).unwrap() {
+            let setting = Setting { numerics, kernel: &kernel, crew: &crew(), repeat: Some(1) };
             let Some(outcome) = case.run(&setting).unwrap() else { continue };
             for ((found, expected), sub) in outcome.results.iter().zip(&expected).zip(SUBS) {
                 assert_eq!(found, expected, "{sub} by {kernel}");

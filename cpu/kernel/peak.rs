@@ -1,6 +1,6 @@
 //! The ceiling: how many floating-point operations a thread does when nothing else hinders it.
 
-use crate::isa::{Numerics, Precision, Vectors};
+use crate::isa::{Isa, Numerics, Precision, Vectors};
 
 /// Multiply-adds of one call, of f32 or of pairs of bf16, for each lane of a vector; returns the operations done (a
 /// multiply-add is two). The result of the sums goes through `sink`, so that nothing is optimised away.
@@ -10,6 +10,9 @@ pub fn fused_multiply_adds(numerics: Numerics, rounds: usize, sink: &mut f32) ->
     }
     match (numerics.precision, numerics.isa.vectors()) {
         (_, Vectors::None) => portable_chains(rounds, sink),
+        #[cfg(target_arch = "x86_64")]
+        // A sixteenth of the rounds: each is that much more work.
+        (Precision::Bf16, _) if numerics.isa == Isa::AmxBf16 => super::correlate::amx::products(rounds / 16),
         #[cfg(target_arch = "x86_64")]
         (Precision::Bf16, _) => {
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]

@@ -53,6 +53,19 @@ fn two_workers_of_two_quadrants() {
 }
 
 #[test]
+fn bf16_on_any_number_of_threads_and_not_as_f32() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.has_bf16()) {
+        if !isa.is_available() {
+            println!("skipped: bf16: this CPU has no {isa}");
+            continue;
+        }
+        let [f32, bf16] = ["f32", "bf16"].map(|precision| format!("--isa {isa} --precision {precision}"));
+        let hash = all_equal(&[&bf16, &bf16, &format!("{bf16} --threads 3")]);
+        assert_ne!(hash, all_equal(&[&f32]), "mistrusted: bf16 gives the bits of f32 on {isa}");
+    }
+}
+
+#[test]
 fn every_instruction_set_tier_on_any_number_of_threads() {
     for isa in Isa::available() {
         let flags = format!("--isa {isa}");

@@ -195,7 +195,7 @@ fn from_configuration(stage: &Stage, stored: &Value) -> String {
     stage.write("solver.prototxt", solver);
     let flag = |name: &str| format!(" --{name} {}", stored[name].to_string().trim_matches('"'));
     let flags: String =
-        ["workers", "seed", "batch", "quadrants", "threads", "isa", "method"].map(flag).concat();
+        ["workers", "seed", "batch", "quadrants", "threads", "isa", "precision", "method"].map(flag).concat();
     flags + &flag("rho")
 }
 
@@ -211,6 +211,7 @@ fn the_configuration_in_effect_is_stored_and_makes_the_same_run() {
         serde_json::from_str(&text).expect(&text)
     };
     let first = stored("first");
+    assert_eq!(first["precision"], "f32");
     for (name, value) in [("max_iter", 15), ("seed", 3), ("test_interval", 5), ("batch", 10), ("workers", 2)]
     {
         assert_eq!(first[name], value, "{name} in {first}");

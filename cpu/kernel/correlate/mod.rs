@@ -13,13 +13,15 @@
 //! Each element is one chain of fused multiply-adds in an order that depends on the layer's shape alone.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod weight;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::isa::{Numerics, Precision, Vectors};
+use crate::isa::{Isa, Numerics, Precision, Vectors};
 
 /// Sources that lie side by side: channels of one block through one tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,8 @@ pub(crate) fn kernels(numerics: Numerics, vectors: usize, pixel: Pixel) -> Optio
     numerics.check().ok()?;
     match (numerics.precision, numerics.isa.vectors()) {
         (_, Vectors::None) => None,
+        #[cfg(target_arch = "x86_64")]
+        (Precision::Bf16, _) if numerics.isa == Isa::AmxBf16 => x86::amxbf16::kernels(vectors, pixel),
         #[cfg(target_arch = "x86_64")]
         (Precision::Bf16, _) => x86::avx512bf16::kernels(vectors, pixel),
         #[cfg(target_arch = "x86_64")]

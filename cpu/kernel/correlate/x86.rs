@@ -171,3 +171,44 @@ pub(super) mod avx512bf16 {
         }
     }
 }
+
+/// AMX: up to 16 pixels by two vectors over blocked channels. What has no runs of words, plain planes and gradients of
+/// weights, is the affair of AVX-512 BF16, which every CPU with AMX has.
+pub(super) mod amxbf16 {
+    use super::super::amx::{ROWS, amxbf16 as rows};
+    use super::super::{Kernels, Pixel, TileKernel};
+    use super::avx512bf16;
+
+    struct Table<const VECTORS: usize>;
+
+    impl<const VECTORS: usize> Table<VECTORS> {
+        const TILES: [TileKernel; ROWS] = [
+            rows::<1, VECTORS>,
+            rows::<2, VECTORS>,
+            rows::<3, VECTORS>,
+            rows::<4, VECTORS>,
+            rows::<5, VECTORS>,
+            rows::<6, VECTORS>,
+            rows::<7, VECTORS>,
+            rows::<8, VECTORS>,
+            rows::<9, VECTORS>,
+            rows::<10, VECTORS>,
+            rows::<11, VECTORS>,
+            rows::<12, VECTORS>,
+            rows::<13, VECTORS>,
+            rows::<14, VECTORS>,
+            rows::<15, VECTORS>,
+            rows::<16, VECTORS>,
+        ];
+    }
+
+    /// The kernels for tiles of `vectors` vectors.
+    pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
+        let below = avx512bf16::kernels(vectors, pixel)?;
+        match (vectors, pixel) {
+            (1, Pixel::Vector) => Some(Kernels { tiles: &Table::<1>::TILES, ..below }),
+            (2, Pixel::Vector) => Some(Kernels { tiles: &Table::<2>::TILES, ..below }),
+            _ => Some(below),
+        }
+    }
+}

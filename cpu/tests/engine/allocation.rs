@@ -5,14 +5,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{nets, options, plan, small_lenet, small_residual, tiers, worker};
+use crate::common::{nets, numerics, options, plan, small_lenet, small_residual, worker};
 use crate::sharing::siamese;
 use crate::whole_nets::{flattened, whole_blocks};
 use quadrille_core::device::Scalars;
 use quadrille_core::net::{Net, NetSpec};
 use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Numerics};
 
 /// The system's allocator, counting while it is told to.
 struct Counting;
@@ -59,10 +59,15 @@ static ALLOCATOR: Counting = Counting;
 type Make = fn(usize) -> NetSpec;
 
 /// Allocations of `steps` steps after `first` steps that are not counted.
-fn allocations(make: Make, isa: Isa, [quadrants, threads]: [usize; 2], [first, steps]: [u64; 2]) -> usize {
+fn allocations(
+    make: Make,
+    numerics: Numerics,
+    [quadrants, threads]: [usize; 2],
+    [first, steps]: [u64; 2],
+) -> usize {
     let nets: Vec<Net> = nets(make, 60, quadrants).into_iter().map(Net::fused).collect();
     let plan = plan(&nets, Stage::Iteration);
-    let worker = worker(&nets, &plan, threads, &options(isa)).expect("a worker");
+    let worker = worker(&nets, &plan, threads, &options(numerics)).expect("a worker");
     let devices = worker.devices(0);
     let mut times = StepTimes::default();
     let mut step = |iteration| {
@@ -107,22 +112,22 @@ fn steps_allocate_nothing_after_the_first() {
 }
 
 fn count_on_every_tier() {
-    let tiers = tiers("allocations of a step");
+    let all = numerics("allocations of a step");
     assert_ne!(
-        allocations(small_lenet, tiers[0], [1, 1], [0, 1]),
+        allocations(small_lenet, all[0], [1, 1], [0, 1]),
         0,
         "mistrusted: the first step allocates its list of events"
     );
-    for isa in tiers {
-        if isa == Isa::Portable {
+    for numerics in all {
+        if numerics.isa == Isa::Portable {
             println!("skipped: allocations of a step on portable: matrixmultiply allocates in every product");
             continue;
         }
         for (name, make) in NETS {
             for quadrants in [1, 3] {
                 for threads in [1, 3] {
-                    let count = allocations(make, isa, [quadrants, threads], [1, 20]);
-                    assert_eq!(count, 0, "{name}: {quadrants} quadrants of {threads} threads on {isa}");
+                    let count = allocations(make, numerics, [quadrants, threads], [1, 20]);
+                    assert_eq!(count, 0, "{name}: {quadrants} quadrants of {threads} threads on {numerics}");
                 }
             }
         }

@@ -1,13 +1,13 @@
 //! Training gives the same bits in every run and for any number of threads, and all quadrants hold the same weights.
 
-use crate::common::{fractions, labels, nets, options, plan, small_lenet, tiers, worker};
+use crate::common::{fractions, labels, nets, numerics, options, plan, small_lenet, tiers, worker};
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::net::{BlobId, Net};
 use quadrille_core::plan::Stage;
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::SgdRule;
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, EngineOptions};
 
 /// Images of a mini-batch, which 2 and 3 quadrants cut into uneven tiles. Enough for several grains a layer.
@@ -59,10 +59,10 @@ fn train(quadrants: usize, threads: usize, options: &EngineOptions, steps: u64) 
     devices.iter().zip(&nets).map(|(device, net)| read(device, net, Packed::Weights)).collect()
 }
 
-fn momentum(isa: Isa) -> EngineOptions {
+fn momentum(numerics: Numerics) -> EngineOptions {
     EngineOptions {
         rule: SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() },
-        ..options(isa)
+        ..options(numerics)
     }
 }
 
@@ -72,7 +72,7 @@ fn bits(weights: &[f32]) -> Vec<u32> {
 
 #[test]
 fn weights_do_not_depend_on_threads_or_chance() {
-    for isa in tiers("bits of training") {
+    for isa in numerics("bits of training") {
         for quadrants in [1, 2, 3] {
             let mut first: Option<Vec<u32>> = None;
             for threads in [1, 2, 3, 1, 2, 3] {

@@ -22,6 +22,12 @@ pub fn tiers_of_bf16(test: &str) -> Vec<Isa> {
     those_here(&format!("bf16: {test}"), Isa::has_bf16)
 }
 
+/// The f32 of [`tiers`] and the bf16 of [`tiers_of_bf16`].
+pub fn numerics(test: &str) -> Vec<Numerics> {
+    let f32 = tiers(test).into_iter().map(Numerics::from);
+    f32.chain(tiers_of_bf16(test).into_iter().map(Numerics::bf16)).collect()
+}
+
 fn those_here(test: &str, wanted: fn(Isa) -> bool) -> Vec<Isa> {
     let (here, not_here): (Vec<Isa>, Vec<Isa>) =
         Isa::ALL.into_iter().filter(|isa| wanted(*isa)).partition(|isa| isa.is_available());

@@ -1,5 +1,7 @@
 //! The tier `avx512f` runs on Knights Landing, which has AVX-512 F and CD and no other part of AVX-512. The compiler may
 //! not be trusted with that, nor may the author of a kernel: every function of the tier in this program is taken apart.
+//! So are those of the tiers of bf16, which must hold the instructions that they are named after, and with AMX the
+//! registers that its algorithm names: few machines have it to run them.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +14,8 @@ struct Findings {
     functions: usize,
     /// Parts of AVX-512 in use.
     parts: BTreeSet<String>,
+    /// Instructions of AMX.
+    amx: BTreeSet<String>,
     /// Instructions of parts that Knights Landing has not, with their functions.
     foreign: Vec<String>,
 }
@@ -29,6 +33,11 @@ fn take_apart(part: &str) -> Findings {
         for instruction in Decoder::with_ip(64, code, symbol.address(), DecoderOptions::NONE) {
             for feature in instruction.cpuid_features() {
                 let feature = format!("{feature:?}");
+                if feature.starts_with("AMX") {
+                    let mut text = String::new();
+                    NasmFormatter::new().format(&instruction, &mut text);
+                    findings.amx.insert(text);
+                }
                 if !feature.starts_with("AVX512") {
                     continue;
                 }
@@ -72,4 +81,32 @@ fn the_tier_of_knights_landing_has_its_instructions_only() {
         tier.functions,
         tier.foreign[..tier.foreign.len().min(20)].join("\n")
     );
+}
+
+#[test]
+fn the_tiers_of_bf16_have_their_instructions() {
+    let tier = take_apart("avx512bf16");
+    assert!(
+        tier.functions > 30 && tier.parts.contains("AVX512_BF16"),
+        "{} functions: {:?}",
+        tier.functions,
+        tier.parts
+    );
+
+    let tier = take_apart("amxbf16");
+    assert!(tier.functions >= 32, "mistrusted: {} functions", tier.functions);
+    for products in ["tmm0,tmm2,tmm3", "tmm1,tmm2,tmm4", "tmm0,tmm5,tmm6", "tmm1,tmm5,tmm7"] {
+        assert!(tier.amx.contains(&format!("tdpbf16ps {products}")), "{products}: {:?}", tier.amx);
+    }
+    let has = |parts: &[&str]| tier.amx.iter().any(|text| parts.iter().all(|part| text.contains(part)));
+    for register in 0..8 {
+        let loaded = format!("tileloadd tmm{register},[");
+        assert!(has(&[&loaded]), "{loaded}: {:?}", tier.amx);
+    }
+    for parts in [&["ldtilecfg ["][..], &["tilerelease"], &["tilezero tmm0"], &["tilezero tmm1"]] {
+        assert!(has(parts), "{parts:?}: {:?}", tier.amx);
+    }
+    for sums in [",tmm0", ",tmm1"] {
+        assert!(has(&["tilestored [", "]", sums]), "{sums}: {:?}", tier.amx);
+    }
 }

@@ -8,7 +8,7 @@ use quadrille_core::net::{LayerId, Net, NetState, Phase, StorageId};
 use quadrille_core::plan::{LaneRole, Plan, Stage};
 use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::task::{Copy, DeviceId, LaneId, Task, Tile};
-use quadrille_cpu::isa::Isa;
+use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 
 fn lenet(batch: usize, quadrants: usize, stage: Stage) -> (Vec<Net>, Plan) {
@@ -151,6 +151,12 @@ fn workers_that_cannot_be_are_refused() {
     assert!(made(&crews(2, 1), &nets, &racing, &fastest()).contains("race"));
     for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
         assert!(made(&crews(2, 1), &nets, &plan, &options(isa)).contains("this CPU has no"));
+    }
+    for isa in Isa::available() {
+        let refusal = made(&crews(2, 1), &nets, &plan, &options(Numerics::bf16(isa)));
+        assert_eq!(refusal.is_empty(), isa.has_bf16(), "{refusal}");
+        let reason = if Isa::Avx512Bf16.is_available() { "has no bf16" } else { "no AVX-512 BF16" };
+        assert!(isa.has_bf16() || refusal.contains(reason), "{refusal}");
     }
     let absurd = [CrewSpec { name: "far".into(), cpus: vec![Some(usize::MAX)] }];
     let one = lenet(2, 1, Stage::Iteration);

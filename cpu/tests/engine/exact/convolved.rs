@@ -3,16 +3,23 @@
 //! A sum of `k` products in f32 errs by at most `(k + 2)·ε·Σ|a·b|`; the oracle on magnitudes gives the sum. Winograd's
 //! transforms add up at most 4 inputs, 9/4 weights and 9 products of neighbouring elements (`kernel::winograd`), in 12
 //! more roundings: its bound is `81·(k + 12)·ε` times the largest sum of magnitudes.
+//!
+//! In bf16 both operands are rounded first, each by at most `u = 2⁻⁸` of it: a sum errs by `2u + u²` of its magnitudes
+//! more. Winograd's operands are rounded after their transforms, so there the magnitudes are those of the transforms, which
+//! [`transformed_magnitudes`] computes for each element.
 
 use quadrille_core::layer::{Convolution, Layer, Operand};
 use quadrille_core::reference::Arrays;
-use quadrille_cpu::{EngineOptions, implementations};
+use quadrille_cpu::EngineOptions;
 
-use crate::common::{convolution, fractions, options, tiers};
+use crate::common::{convolution, fractions, options, ways};
 use crate::exact::bench::{run, written};
 use crate::exact::case::Case;
+use crate::exact::transformed::transformed_magnitudes;
 
 const EPSILON: f64 = f32::EPSILON as f64;
+/// What the rounding of both operands to bf16 makes of a product: 2u + u².
+const ROUNDED: f64 = 2.0 / 256.0 + 1.0 / 65536.0;
 
 /// Products that are summed up for one element of what a sub-task writes.
 fn depth(operand: Operand, layer: &Convolution, case: &Case) -> usize {
@@ -48,24 +55,32 @@ fn convolutions_of_fractions() {
         }
         case.reference(&mut double);
         case.reference(&mut magnitudes);
-        for isa in tiers("convolutions of fractions") {
-            for implementation in implementations(&case.net, case.id, isa) {
-                let kernels = vec![("it".to_owned(), implementation.to_owned())];
-                let found = run(&case, &EngineOptions { kernels, ..options(isa) }, 2, &arrays);
-                for (sub, operand) in written(&case) {
-                    let depth = depth(operand, &layer, &case);
-                    let sums = magnitudes.get(operand);
-                    let largest = sums.iter().fold(0.0f64, |m, s| m.max(*s));
-                    let what = format!("{sub} {operand:?} of {case}, {implementation} on {isa}");
-                    for (at, (e, f)) in double.get(operand).iter().zip(found.get(operand)).enumerate() {
-                        let bound = match implementation {
-                            "winograd" => 81.0 * (depth + 12) as f64 * EPSILON * largest,
-                            _ => (depth + 2) as f64 * EPSILON * sums[at],
-                        };
-                        // Written so that NaN fails.
-                        let close = (e - f64::from(*f)).abs() <= bound;
-                        assert!(close, "at {at}: {f} is not {e} ± {bound:e}: {what}");
+        for (numerics, implementation) in ways("convolutions of fractions", &case.net, case.id) {
+            let kernels = vec![("it".to_owned(), implementation.to_owned())];
+            let found = run(&case, &EngineOptions { kernels, ..options(numerics) }, 2, &arrays);
+            for (sub, operand) in written(&case) {
+                let depth = depth(operand, &layer, &case);
+                let sums = magnitudes.get(operand);
+                let largest = sums.iter().fold(0.0f64, |m, s| m.max(*s));
+                let transformed = match implementation {
+                    "winograd-bf16" => transformed_magnitudes(&case, &layer, &arrays, operand),
+                    _ => None,
+                };
+                let bound = |at: usize| match (implementation, &transformed) {
+                    ("winograd", _) => 81.0 * (depth + 12) as f64 * EPSILON * largest,
+                    (_, Some(transformed)) => {
+                        (ROUNDED + (depth + 12) as f64 * EPSILON) * transformed[at] + EPSILON * sums[at]
                     }
+                    (name, _) if name.ends_with("-bf16") && operand != Operand::ParamGrad(1) => {
+                        (ROUNDED + (depth + 2) as f64 * EPSILON) * sums[at]
+                    }
+                    _ => (depth + 2) as f64 * EPSILON * sums[at],
+                };
+                let what = format!("{sub} {operand:?} of {case}, {implementation} on {numerics}");
+                for (at, (e, f)) in double.get(operand).iter().zip(found.get(operand)).enumerate() {
+                    // Written so that NaN fails.
+                    let close = (e - f64::from(*f)).abs() <= bound(at);
+                    assert!(close, "at {at}: {f} is not {e} ± {:e}: {what}", bound(at));
                 }
             }
         }

@@ -11,4 +11,5 @@ mod lrn;
 mod normalized;
 mod rounded;
 mod rules;
+mod transformed;
 mod update;
