@@ -14,6 +14,8 @@ mod layout;
 pub mod machine;
 #[cfg(not(loom))]
 mod memory;
+#[cfg(not(loom))]
+mod program;
 
 mod crew;
 
@@ -21,6 +23,8 @@ mod crew;
 pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 #[cfg(not(loom))]
 pub use layer::{Choice, implementations};
+#[cfg(not(loom))]
+pub use memory::BlobBytes;
 
 /// The queue and the bell of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]

@@ -78,6 +78,28 @@ pub struct Samples<'a> {
     pub shape: Option<[usize; 3]>,
 }
 
+/// How nets are rewritten for devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Rewriting {
+    /// Whether chains of layers are computed as one.
+    pub fusion: bool,
+    /// Whether values and gradients share memory by lifetime.
+    pub memory_sharing: bool,
+}
+
+impl Rewriting {
+    /// As the flags say.
+    pub fn new(args: &MachineArgs) -> Self {
+        Self { fusion: !args.no_fusion, memory_sharing: !args.no_memory_sharing }
+    }
+
+    /// What devices compute in place of `net`.
+    pub fn of(self, net: Net) -> Net {
+        let net = if self.fusion { net.fused() } else { net };
+        if self.memory_sharing { net.sharing_memory() } else { net }
+    }
+}
+
 /// A phase of a network with its data set.
 #[derive(Clone)]
 pub struct PhaseJob {
@@ -164,10 +186,9 @@ impl PhaseJob {
             .collect()
     }
 
-    /// The nets of the phase as devices compute them: with layers fused, if that is wished.
-    pub fn device_nets(&self, quadrants: usize, fusion: bool) -> Result<Vec<Net>, Failure> {
-        let nets = self.nets(quadrants)?;
-        Ok(if fusion { nets.into_iter().map(Net::fused).collect() } else { nets })
+    /// The nets of the phase as devices compute them.
+    pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting) -> Result<Vec<Net>, Failure> {
+        Ok(self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect())
     }
 
     /// Every label must be a class of every loss.

@@ -18,7 +18,9 @@ use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, PhaseJob, Samples, check_same_parameters, crews, load_net, load_solver, no_data};
+use crate::job::{
+    Crews, PhaseJob, Rewriting, Samples, check_same_parameters, crews, load_net, load_solver, no_data,
+};
 use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
@@ -163,8 +165,8 @@ struct Prepared {
     state: RunState,
     /// What a snapshot must have in common with the run that goes on from it.
     identity: BTreeMap<String, String>,
-    /// Whether layers are fused.
-    fusion: bool,
+    /// How nets are rewritten for devices.
+    rewriting: Rewriting,
     lines: Vec<String>,
 }
 
@@ -202,8 +204,8 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let mut lines = Vec::new();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
-    let fusion = !args.machine.no_fusion;
-    Ok(Prepared { settings, train, test, machine, net, state, identity, fusion, lines })
+    let rewriting = Rewriting::new(&args.machine);
+    Ok(Prepared { settings, train, test, machine, net, state, identity, rewriting, lines })
 }
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
@@ -364,7 +366,7 @@ fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> 
             crews,
             machine: &p.machine,
             kernels: &args.machine.kernels,
-            fusion: !args.machine.no_fusion,
+            rewriting: p.rewriting,
             train: &p.train,
             test: p.test.as_ref(),
             first: p.state.iteration,
@@ -426,7 +428,8 @@ fn configuration(p: &Prepared) -> Value {
     configuration["quadrants"] = json!(quadrants);
     configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
     configuration["isa"] = json!(p.machine.isa.to_string());
-    configuration["fusion"] = json!(p.fusion);
+    configuration["fusion"] = json!(p.rewriting.fusion);
+    configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);
     configuration["data"] = json!({"name": p.train.dataset.name, "hash": p.train.dataset.hash});
     configuration
 }

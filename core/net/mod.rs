@@ -3,10 +3,12 @@
 mod build;
 mod fuse;
 mod gradients;
+mod lifetime;
 mod params;
 mod sharing;
 mod spec;
 
+pub use lifetime::BlobMemory;
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use sharing::SharedGrad;
 pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
@@ -26,7 +28,8 @@ pub struct LayerId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub usize);
 
-/// The memory of one or several blobs' values or gradients.
+/// The array of one or several blobs' values or gradients. Several arrays lie in one memory, one after the other, if the
+/// net shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StorageId(pub usize);
 
@@ -128,6 +131,8 @@ pub struct Net {
     pub blobs: Vec<Blob>,
     /// Elements of each storage.
     pub storages: Vec<usize>,
+    /// The storage in whose memory each storage lies: itself, or after [`Net::sharing_memory`] perhaps another.
+    pub homes: Vec<StorageId>,
     /// Elements of each layer's own state.
     pub aux: Vec<usize>,
     /// The packed buffer.
@@ -183,6 +188,14 @@ impl Net {
             .iter()
             .flat_map(|l| l.tops.iter().copied().zip(l.loss_weights.iter().copied()))
             .filter(|(_, weight)| *weight != 0.0)
+    }
+
+    /// A new storage in memory of its own.
+    fn add_storage(&mut self, count: usize) -> StorageId {
+        let id = StorageId(self.storages.len());
+        self.storages.push(count);
+        self.homes.push(id);
+        id
     }
 
     /// Whether a layer's parameter is trained by its gradient.
