@@ -255,7 +255,8 @@ impl CpuWorker {
                 check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
             }
             let nets = program.nets.iter().zip(tiles(program.nets));
-            mapped.push(nets.map(|(net, tile)| MappedNet::new(net, tile, options)).collect::<Result<_, _>>()?);
+            mapped
+                .push(nets.map(|(net, tile)| MappedNet::new(net, tile, options)).collect::<Result<_, _>>()?);
         }
         let scratch = mapped.iter().flatten().map(|net| net.scratch).max().unwrap_or(0);
         let choices = mapped.first().and_then(|p| p.first()).map_or(Vec::new(), |net| net.choices.clone());

@@ -73,9 +73,13 @@ pub(crate) struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// Zeroed, aligned memory of fixed length.
+/// Zeroed, aligned memory of fixed length. The system fills a page when it is first touched: what nobody touches takes
+/// nothing, and whoever touches a page first has it near.
 #[derive(Debug)]
 struct Arena {
+    /// As the allocator gave it.
+    allocation: NonNull<u8>,
+    /// Its first cache line.
     start: NonNull<f32>,
     len: usize,
 }
@@ -90,14 +94,18 @@ impl Arena {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(memory.cast::<f32>()).ok_or(OutOfMemory { bytes: layout.size() })?;
-        Ok(Self { start, len })
+        let allocation = NonNull::new(memory).ok_or(OutOfMemory { bytes: layout.size() })?;
+        // SAFETY: the layout has room for the way to the next cache line.
+        let start = unsafe { allocation.add(allocation.align_offset(ALIGN)) }.cast::<f32>();
+        Ok(Self { allocation, start, len })
     }
 
+    /// Room for `len` elements from a cache line on. The allocator is asked for no more than its own alignment: pages
+    /// that it aligns itself it also fills itself, all of them.
     fn layout(len: usize) -> std::alloc::Layout {
-        // Never of size 0, which the allocator does not take.
-        let bytes = len.max(ALIGN_ELEMENTS).checked_mul(size_of::<f32>());
-        let layout = bytes.and_then(|bytes| std::alloc::Layout::from_size_align(bytes, ALIGN).ok());
+        let bytes = len.checked_mul(size_of::<f32>()).and_then(|bytes| bytes.checked_add(ALIGN));
+        let layout =
+            bytes.and_then(|bytes| std::alloc::Layout::from_size_align(bytes, align_of::<f32>()).ok());
         layout.expect("checked shapes have lengths far below the limit of an allocation")
     }
 }
@@ -105,7 +113,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr().cast(), Self::layout(self.len)) }
+        unsafe { dealloc(self.allocation.as_ptr(), Self::layout(self.len)) }
     }
 }
 

@@ -46,8 +46,7 @@ impl MappedNet {
             .map(|(index, kernel)| {
                 let id = LayerId(index);
                 let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
-                let loads =
-                    tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
+                let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
                 let update = Update::new(net, id, options.rule, options.elastic, options.isa);
                 BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &mut map) }
             })

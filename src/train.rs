@@ -329,8 +329,10 @@ fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[Strin
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let timeout = peer_timeout(args.peer_timeout)?;
     let stop = StopAgreement::listen()?;
-    let prepared = prepare(args)?;
+    let mut prepared = prepare(args)?;
     let workers = make_workers(args, &prepared)?;
+    // They have it in memory of their own by now.
+    prepared.state.workers = Vec::new();
     let folder = run_folder(args.run.as_deref(), &prepared.net.name, args.snapshot.is_some())?;
     announce(args, &prepared, &folder, &workers[0].notes);
     let settings = &prepared.settings;
@@ -393,7 +395,9 @@ fn live_together(
             .zip(transports)
             .map(|(worker, transport)| {
                 let progress = progress.take();
-                scope.spawn(move || live(worker, run, transport, progress, centre.to_vec()))
+                // Who is alone has no centre.
+                let centre = if run.settings.workers > 1 { centre.to_vec() } else { Vec::new() };
+                scope.spawn(move || live(worker, run, transport, progress, centre))
             })
             .collect();
         let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));

@@ -137,7 +137,8 @@ impl Worker {
             notes.push(format!("fused       {}", fused.join(", ")));
         }
         let programs = 0..1 + usize::from(test_nets.is_some());
-        notes.push(format!("memory      {}", blob_memory(programs.map(|program| engine.blob_bytes(program)))));
+        notes
+            .push(format!("memory      {}", blob_memory(programs.map(|program| engine.blob_bytes(program)))));
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
         let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
         let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);

@@ -116,7 +116,8 @@ impl Net {
                     _ => step,
                 };
                 for operand in accesses.reads.iter().chain(&accesses.writes) {
-                    let Some(Buffer::Storage(storage)) = operand_buffer(self, self.layer(id), *operand) else {
+                    let Some(Buffer::Storage(storage)) = operand_buffer(self, self.layer(id), *operand)
+                    else {
                         continue;
                     };
                     let life = lives[storage.0].get_or_insert(step..=end);
@@ -135,7 +136,8 @@ impl Net {
     fn late_steps(&self) -> Vec<usize> {
         let layers = self.layers.len();
         let trails = |id: LayerId| {
-            let mut subs = SubTask::BACKWARD.into_iter().filter(|sub| LaneRole::of(*sub) == LaneRole::Gradient);
+            let mut subs =
+                SubTask::BACKWARD.into_iter().filter(|sub| LaneRole::of(*sub) == LaneRole::Gradient);
             subs.any(|sub| self.accesses(id, sub).is_some())
         };
         let trailing: Vec<usize> =

@@ -105,7 +105,11 @@ impl<'a> Binder<'a> {
     pub fn arrangement(&self, operand: Operand) -> Option<Arrangement> {
         let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.form, operand)?;
         // A reordered array lies as wanted; any other as it is, which is the same but for its name.
-        Some(if self.copy(operand).is_some() || !matches!(self.form, Form::Any | Form::Exit) { wanted } else { lies })
+        Some(if self.copy(operand).is_some() || !matches!(self.form, Form::Any | Form::Exit) {
+            wanted
+        } else {
+            lies
+        })
     }
 
     /// State `i` of the layer with `len` elements, for a kernel whose layout needs more than the meaning.

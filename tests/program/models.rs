@@ -69,6 +69,21 @@ fn networks_have_the_published_number_of_parameters() {
     }
 }
 
+/// Values and gradients of a network that shares memory take at most this much of what is in use at one time.
+const MOST_WASTE: f64 = 1.1;
+
+#[test]
+fn networks_share_memory_with_little_waste() {
+    for (name, sample, _) in NETWORKS {
+        for phase in [Phase::Train, Phase::Test] {
+            let memory = build(network(name), phase, sample).fused().sharing_memory().blob_memory();
+            let waste = memory.shared as f64 / memory.least as f64;
+            let saved = memory.apart as f64 / memory.shared as f64;
+            println!("{name} {phase}: {waste:.3} {saved:.3}");
+        }
+    }
+}
+
 #[test]
 fn every_folder_has_a_network_and_solvers_for_it() {
     let folders = fs::read_dir(root().join("models")).expect("models").map(|e| e.expect("an entry").path());
