@@ -28,7 +28,7 @@ pub enum Violation {
     ReadBeforeWrite(TaskId, Place),
     /// A task reads an array over which another, which shares memory with it, has been written since.
     Overwritten(TaskId, TaskId, Place),
-    /// A task touches two arrays that lie in one memory.
+    /// A task touches two arrays that overlap in memory.
     Overlap(TaskId, Place, Place),
     /// A task reads or writes something else than its layer's sub-task does.
     WrongAccesses(TaskId),
@@ -59,7 +59,7 @@ impl fmt::Display for Violation {
                 write!(f, "task {} reads {place}, over which task {} has written another array", t.0, by.0)
             }
             Self::Overlap(t, one, other) => {
-                write!(f, "task {} touches {one} and {other}, which lie in one memory", t.0)
+                write!(f, "task {} touches {one} and {other}, which overlap in memory", t.0)
             }
             Self::WrongAccesses(t) => write!(f, "task {} touches other buffers than its sub-task does", t.0),
             Self::WrongCopy(t) => write!(f, "task {} moves another range than the gradients it names", t.0),
@@ -234,20 +234,19 @@ fn is_given(stage: Stage, buffer: Buffer) -> bool {
     }
 }
 
-/// What a task did to a memory.
+/// What a task did to an array.
+#[derive(Clone, Copy)]
 struct Touch {
     task: TaskId,
-    /// The array that lies there.
     place: Place,
     writes: bool,
 }
 
-/// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`. Arrays in
-/// one memory are followed together: whoever reads one must find what was written to it, and not another's values.
+/// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`. Arrays that
+/// overlap in memory are followed together: whoever reads one must find what was written to it, and not another's values.
 fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     let lanes = plan.devices * LaneRole::ALL.len();
     let lane_of = |node: &Node| node.device.0 * LaneRole::ALL.len() + node.lane.0;
-    let memory_of = |p: &Place| Place { buffer: nets[p.device.0].memory_of(p.buffer), ..*p };
     let mut lane_clock = vec![vec![None::<TaskId>; lanes]; lanes];
     let mut clocks: Vec<Vec<Option<TaskId>>> = Vec::with_capacity(plan.nodes.len());
     let mut touched: HashMap<Place, Vec<Touch>> = HashMap::new();
@@ -262,11 +261,13 @@ fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
         let before = |earlier: TaskId| clock[lane_of(&plan.nodes[earlier.0])].is_some_and(|s| s >= earlier);
         let touches = node.reads.iter().map(|p| (p, false)).chain(node.writes.iter().map(|p| (p, true)));
         for (place, writes) in touches {
-            let earlier = touched.entry(memory_of(place)).or_default();
+            let overlapping = nets[place.device.0].overlapping_buffers(place.buffer).into_iter();
+            let touches = overlapping.filter_map(|buffer| touched.get(&Place { buffer, ..*place }));
+            let earlier: Vec<Touch> = touches.flatten().copied().collect();
             if !writes && !is_given(plan.stage, place.buffer) {
-                check_found(id, *place, earlier)?;
+                check_found(id, *place, &earlier)?;
             }
-            for other in earlier.iter() {
+            for other in &earlier {
                 match other.task == id {
                     true if other.place != *place => return Err(Violation::Overlap(id, other.place, *place)),
                     false if (writes || other.writes) && !before(other.task) => {
@@ -275,7 +276,7 @@ fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                     _ => {}
                 }
             }
-            earlier.push(Touch { task: id, place: *place, writes });
+            touched.entry(*place).or_default().push(Touch { task: id, place: *place, writes });
         }
         clock[lane] = Some(id);
         lane_clock[lane].clone_from(&clock);
@@ -285,13 +286,13 @@ fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
 }
 
 /// Whether what task `id` reads at `place` has been written, and nothing else over it. `earlier` is what was done to that
-/// memory so far, in the order of submission; where there is no race, writes come in that order.
+/// memory so far; where there is no race, writes come in the order of submission.
 fn check_found(id: TaskId, place: Place, earlier: &[Touch]) -> Result<(), Violation> {
-    let mut writes = earlier.iter().filter(|touch| touch.writes && touch.task != id);
+    let writes = earlier.iter().filter(|touch| touch.writes && touch.task != id);
     if !writes.clone().any(|touch| touch.place == place) {
         return Err(Violation::ReadBeforeWrite(id, place));
     }
-    match writes.next_back() {
+    match writes.max_by_key(|touch| touch.task) {
         Some(last) if last.place != place => Err(Violation::Overwritten(id, last.task, place)),
         _ => Ok(()),
     }

@@ -22,7 +22,7 @@ mod crew;
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 #[cfg(not(loom))]
-pub use layer::{Choice, implementations};
+pub use layer::{Choice, implementations, storage_lengths};
 #[cfg(not(loom))]
 pub use memory::BlobBytes;
 

@@ -172,18 +172,29 @@ pub(crate) struct MemoryMap {
 
 impl MemoryMap {
     /// Places the storages of `net`, which lie as `arrangements` say, and a staging array for each top of its sources.
-    /// Memory that storages share is as long as the longest of them, each of which begins where it begins.
-    pub fn new(net: &Net, arrangements: &[Arrangement]) -> Self {
+    ///
+    /// # Errors
+    /// If the net shares memory that was planned for shorter arrays.
+    pub fn new(net: &Net, arrangements: &[Arrangement]) -> Result<Self, String> {
         let mut map = Self::default();
-        let mut memories = vec![(0, 0); arrangements.len()];
-        for (arrangement, home) in arrangements.iter().zip(&net.homes) {
-            let (len, users) = &mut memories[home.0];
-            (*len, *users) = (arrangement.len().max(*len), *users + 1);
+        if let Some(memory) = &net.memory {
+            map.reserve(memory.len);
         }
-        let starts: Vec<usize> = memories.iter().map(|(len, _)| map.reserve(*len).start).collect();
-        for (arrangement, home) in arrangements.iter().zip(&net.homes) {
-            let range = starts[home.0]..starts[home.0] + arrangement.len();
-            let shares = memories[home.0].1 > 1;
+        for (index, arrangement) in arrangements.iter().enumerate() {
+            let len = arrangement.len();
+            let range = match &net.memory {
+                Some(memory) => memory.ranges[index].start..memory.ranges[index].start + len,
+                None => map.reserve(len),
+            };
+            if let Some(planned) = net.memory.as_ref().map(|memory| memory.ranges[index].len())
+                && planned < len
+            {
+                return Err(format!(
+                    "array {index} takes {len} elements, but memory is shared as if it took {planned}; it was planned \
+                     for other kernels"
+                ));
+            }
+            let shares = net.overlapping(StorageId(index)).count() > 1;
             map.storages.push(Stored { range, arrangement: *arrangement, shares });
         }
         let bytes = |len: usize| len * size_of::<f32>();
@@ -197,7 +208,7 @@ impl MemoryMap {
                 map.stages.push((blob.data, range));
             }
         }
-        map
+        Ok(map)
     }
 
     fn reserve(&mut self, len: usize) -> Range<usize> {

@@ -8,8 +8,8 @@ use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
-use quadrille_cpu::CrewSpec;
 use quadrille_cpu::isa::Isa;
+use quadrille_cpu::{CrewSpec, EngineError, storage_lengths};
 use quadrille_io::data::{Dataset, SearchPath, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
@@ -80,23 +80,32 @@ pub struct Samples<'a> {
 
 /// How nets are rewritten for devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Rewriting {
+pub struct Rewriting<'a> {
     /// Whether chains of layers are computed as one.
     pub fusion: bool,
     /// Whether values and gradients share memory by lifetime.
     pub memory_sharing: bool,
+    /// The kernels' tier.
+    isa: Isa,
+    /// Forced implementations.
+    kernels: &'a [(String, String)],
 }
 
-impl Rewriting {
-    /// As the flags say.
-    pub fn new(args: &MachineArgs) -> Self {
-        Self { fusion: !args.no_fusion, memory_sharing: !args.no_memory_sharing }
+impl<'a> Rewriting<'a> {
+    /// As the flags say, for kernels of the tier `isa`.
+    pub fn new(args: &'a MachineArgs, isa: Isa) -> Self {
+        let (fusion, memory_sharing) = (!args.no_fusion, !args.no_memory_sharing);
+        Self { fusion, memory_sharing, isa, kernels: &args.kernels }
     }
 
     /// What devices compute in place of `net`.
-    pub fn of(self, net: Net) -> Net {
+    pub fn of(self, net: Net) -> Result<Net, Failure> {
         let net = if self.fusion { net.fused() } else { net };
-        if self.memory_sharing { net.sharing_memory() } else { net }
+        if !self.memory_sharing {
+            return Ok(net);
+        }
+        let lengths = storage_lengths(&net, self.isa, self.kernels).map_err(EngineError::Kernel)?;
+        Ok(net.sharing_memory(&lengths))
     }
 }
 
@@ -187,8 +196,8 @@ impl PhaseJob {
     }
 
     /// The nets of the phase as devices compute them.
-    pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting) -> Result<Vec<Net>, Failure> {
-        Ok(self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect())
+    pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
+        self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect()
     }
 
     /// Every label must be a class of every loss.

@@ -156,7 +156,7 @@ fn live(
 }
 
 /// Everything that is decided before the first worker starts.
-struct Prepared {
+struct Prepared<'a> {
     settings: Settings,
     train: PhaseJob,
     test: Option<PhaseJob>,
@@ -166,7 +166,7 @@ struct Prepared {
     /// What a snapshot must have in common with the run that goes on from it.
     identity: BTreeMap<String, String>,
     /// How nets are rewritten for devices.
-    rewriting: Rewriting,
+    rewriting: Rewriting<'a>,
     lines: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ fn samples(args: &TrainArgs) -> Result<Samples<'_>, Failure> {
     Ok(Samples { folder: args.data.as_deref(), made_up, shape })
 }
 
-fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
+fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args)?;
     let named = args.solver.as_deref().map(|path| (path, &settings.solver));
@@ -204,7 +204,7 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let mut lines = Vec::new();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
-    let rewriting = Rewriting::new(&args.machine);
+    let rewriting = Rewriting::new(&args.machine, machine.isa);
     Ok(Prepared { settings, train, test, machine, net, state, identity, rewriting, lines })
 }
 
@@ -272,7 +272,7 @@ fn run_folder(asked: Option<&Path>, name: &str, goes_on: bool) -> Result<RunFold
 }
 
 /// The first lines: what the run decided, and why.
-fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[String]) {
+fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[String]) {
     let solver = args
         .solver
         .as_deref()
@@ -360,7 +360,7 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     conclude(&prepared, &run, &outcomes, &mut progress)
 }
 
-fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> {
+fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<Vec<Worker>, Failure> {
     let parts = p.machine.workers.iter().zip(&p.state.workers).enumerate().map(|(rank, (crews, state))| {
         WorkerParts {
             rank,
@@ -414,7 +414,7 @@ fn loss_name(net: &Net) -> &str {
     net.losses().next().map_or("loss", |(blob, _)| &net.blob(blob).name)
 }
 
-fn fingerprint(p: &Prepared) -> Fingerprint {
+fn fingerprint(p: &Prepared<'_>) -> Fingerprint {
     Fingerprint {
         program: fingerprint_of(env!("CARGO_PKG_VERSION")),
         network: fingerprint_of(&format!("{:?}", p.net.params)),
@@ -424,7 +424,7 @@ fn fingerprint(p: &Prepared) -> Fingerprint {
     }
 }
 
-fn configuration(p: &Prepared) -> Value {
+fn configuration(p: &Prepared<'_>) -> Value {
     let mut configuration = p.settings.to_json();
     let quadrants = p.machine.workers[0].len();
     configuration["network"] = json!({"name": p.net.name, "file": p.net.file.to_string()});
@@ -440,7 +440,7 @@ fn configuration(p: &Prepared) -> Value {
 
 /// Tells what came out.
 fn conclude(
-    p: &Prepared,
+    p: &Prepared<'_>,
     run: &Run<'_>,
     outcomes: &[Outcome],
     progress: &mut Progress,

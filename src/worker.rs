@@ -96,7 +96,7 @@ pub struct WorkerParts<'a> {
     /// Forced implementations.
     pub kernels: &'a [(String, String)],
     /// How nets are rewritten for devices.
-    pub rewriting: Rewriting,
+    pub rewriting: Rewriting<'a>,
     /// Training.
     pub train: &'a PhaseJob,
     /// Testing, if there is any.

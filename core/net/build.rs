@@ -95,7 +95,7 @@ impl Builder {
             layers: Vec::new(),
             blobs: Vec::new(),
             storages: Vec::new(),
-            homes: Vec::new(),
+            memory: None,
             aux: Vec::new(),
             params: ParamLayout::default(),
             force_backward: spec.force_backward,

@@ -101,7 +101,7 @@ impl Net {
         let storages = renumbered(&used);
         let mut keep = used.iter();
         self.storages.retain(|_| keep.next().copied().unwrap_or(true));
-        self.homes = (0..self.storages.len()).map(StorageId).collect();
+        self.memory = None;
 
         for layer in &mut self.layers {
             layer.bottoms.iter_mut().chain(&mut layer.tops).for_each(|blob| *blob = BlobId(blobs[blob.0]));

@@ -8,7 +8,7 @@ mod params;
 mod sharing;
 mod spec;
 
-pub use lifetime::BlobMemory;
+pub use lifetime::{BlobMemory, SharedMemory};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use sharing::SharedGrad;
 pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
@@ -28,8 +28,8 @@ pub struct LayerId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub usize);
 
-/// The array of one or several blobs' values or gradients. Several arrays lie in one memory, one after the other, if the
-/// net shares memory.
+/// The array of one or several blobs' values or gradients. Several lie in the same memory, one after the other, if the net
+/// shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StorageId(pub usize);
 
@@ -131,8 +131,8 @@ pub struct Net {
     pub blobs: Vec<Blob>,
     /// Elements of each storage.
     pub storages: Vec<usize>,
-    /// The storage in whose memory each storage lies: itself, or after [`Net::sharing_memory`] perhaps another.
-    pub homes: Vec<StorageId>,
+    /// Where storages lie that share memory; `None` if each has memory of its own.
+    pub memory: Option<SharedMemory>,
     /// Elements of each layer's own state.
     pub aux: Vec<usize>,
     /// The packed buffer.
@@ -190,11 +190,10 @@ impl Net {
             .filter(|(_, weight)| *weight != 0.0)
     }
 
-    /// A new storage in memory of its own.
+    /// A new storage.
     fn add_storage(&mut self, count: usize) -> StorageId {
         let id = StorageId(self.storages.len());
         self.storages.push(count);
-        self.homes.push(id);
         id
     }
 

@@ -13,8 +13,10 @@ use crate::rng::Draw;
 #[derive(Clone, Debug)]
 pub struct ReferenceNet<T> {
     net: Net,
-    /// The memory of each storage; empty if the storage lies in another's.
-    memories: Vec<Vec<T>>,
+    /// All storages.
+    memory: Vec<T>,
+    /// Where each begins.
+    starts: Vec<usize>,
     aux: Vec<Vec<T>>,
     params: Vec<Vec<T>>,
     param_grads: Vec<Vec<T>>,
@@ -24,16 +26,21 @@ pub struct ReferenceNet<T> {
 
 impl<T: Real> ReferenceNet<T> {
     /// The net with 0 everywhere.
+    ///
+    /// # Panics
+    /// If the net shares memory in which its storages do not fit.
     pub fn new(net: Net) -> Self {
         let zeros = |count: usize| vec![T::ZERO; count];
-        let mut memories = vec![Vec::new(); net.storages.len()];
-        for (count, home) in net.storages.iter().zip(&net.homes) {
-            let memory: &mut Vec<T> = &mut memories[home.0];
-            memory.resize((*count).max(memory.len()), T::ZERO);
-        }
+        let mut end = 0;
+        let starts: Vec<usize> = match &net.memory {
+            Some(memory) => memory.ranges.iter().map(|range| range.start).collect(),
+            None => net.storages.iter().map(|count| (end, end += count).0).collect(),
+        };
+        let ends = starts.iter().zip(&net.storages).map(|(start, count)| start + count);
         let params: Vec<Vec<T>> = net.params.views().iter().map(|v| zeros(v.shape.count())).collect();
         Self {
-            memories,
+            memory: zeros(ends.max().unwrap_or(0)),
+            starts,
             aux: net.aux.iter().map(|count| zeros(*count)).collect(),
             param_grads: params.clone(),
             params,
@@ -169,11 +176,11 @@ impl<T: Real> ReferenceNet<T> {
     }
 
     fn storage(&self, id: StorageId) -> &[T] {
-        &self.memories[self.net.homes[id.0].0][..self.net.storages[id.0]]
+        &self.memory[self.starts[id.0]..][..self.net.storages[id.0]]
     }
 
     fn storage_mut(&mut self, id: StorageId) -> &mut [T] {
-        &mut self.memories[self.net.homes[id.0].0][..self.net.storages[id.0]]
+        &mut self.memory[self.starts[id.0]..][..self.net.storages[id.0]]
     }
 
     /// Where an operand of a layer lies.

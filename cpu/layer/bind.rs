@@ -145,13 +145,21 @@ pub(crate) struct Bound {
     pub map: MemoryMap,
 }
 
+/// Elements that each storage of `net` takes in memory, padding included: what [`Net::sharing_memory`] is to be told.
+///
+/// # Errors
+/// As binding the net would: if a forced implementation does not exist or cannot do the layer, or names no layer.
+pub fn storage_lengths(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Vec<usize>, String> {
+    Ok(decide(net, isa, forced)?.storages.iter().map(Arrangement::len).collect())
+}
+
 /// Chooses and binds an implementation for every layer of `net`. `forced` holds (layer or type, implementation).
 ///
 /// # Errors
 /// If a forced implementation does not exist or cannot do the layer, or names no layer.
 pub(crate) fn bind(net: &Net, isa: Isa, forced: &[(String, String)]) -> Result<Bound, String> {
     let decisions = decide(net, isa, forced)?;
-    let mut map = MemoryMap::new(net, &decisions.storages);
+    let mut map = MemoryMap::new(net, &decisions.storages)?;
     let mut kernels = Vec::new();
     let mut choices = Vec::new();
     for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {

@@ -218,3 +218,9 @@ pub fn nets(spec: &NetSpec, phase: Phase, devices: usize) -> Vec<Net> {
         })
         .collect()
 }
+
+/// The net with memory shared between plain arrays.
+pub fn sharing(net: Net) -> Net {
+    let lengths = net.storages.clone();
+    net.sharing_memory(&lengths)
+}

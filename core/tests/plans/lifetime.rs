@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use quadrille_core::check::{Violation, check};
 use quadrille_core::layer::{Layer, SubTask};
-use quadrille_core::net::{Net, NetSpec, NetState, Phase, StorageId};
+use quadrille_core::net::{BlobMemory, Net, NetSpec, NetState, Phase, SharedMemory, StorageId};
 use quadrille_core::plan::{LaneRole, Plan, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 
-use crate::common::{branching_net, chain, lenet, normalizing_net, residual_net, siamese_net};
+use crate::common::{branching_net, chain, lenet, normalizing_net, residual_net, sharing, siamese_net};
 use crate::plan;
 
 const BATCH: usize = 2;
@@ -74,9 +74,10 @@ fn a_net_that_shares_memory_computes_the_same() {
                 expected.len(),
                 net.name
             );
-            let shared = net.clone().sharing_memory();
+            let shared = sharing(net.clone());
             assert_eq!(computed(&shared), expected, "{} in {phase}", net.name);
-            assert_ne!(shared.homes, net.homes, "{} in {phase} shares nothing", net.name);
+            let BlobMemory { taken, apart, .. } = shared.blob_memory();
+            assert!(taken < apart, "{} in {phase} shares nothing", net.name);
         }
     }
 }
@@ -91,7 +92,7 @@ fn the_validator_refuses_every_two_that_would_spoil_each_other() {
             let expected = computed(&net);
             for (first, second) in pairs(&net) {
                 let mut together = net.clone();
-                together.homes[second.0] = first;
+                together.memory = Some(one_on_the_other(&net, first, second));
                 let nets = [together];
                 match check(&plan(&nets, stage(phase)), &nets) {
                     Ok(()) => {
@@ -114,6 +115,19 @@ fn the_validator_refuses_every_two_that_would_spoil_each_other() {
     assert_eq!(refused, HashSet::from(["overwritten", "overlap"]));
 }
 
+/// Every storage by itself, but the second on the last element of the first.
+fn one_on_the_other(net: &Net, first: StorageId, second: StorageId) -> SharedMemory {
+    let mut len = 0;
+    let mut ranges = Vec::new();
+    for count in &net.storages {
+        ranges.push(len..len + count);
+        len += count + net.storages[second.0];
+    }
+    let start = ranges[first.0].end - 1;
+    ranges[second.0] = start..start + net.storages[second.0];
+    SharedMemory { ranges, len }
+}
+
 fn pairs(net: &Net) -> impl Iterator<Item = (StorageId, StorageId)> {
     let count = net.storages.len();
     (0..count)
@@ -123,10 +137,9 @@ fn pairs(net: &Net) -> impl Iterator<Item = (StorageId, StorageId)> {
 #[test]
 fn what_the_net_puts_out_shares_memory_with_nothing() {
     for phase in [Phase::Train, Phase::Test] {
-        for net in every_net(phase).into_iter().map(Net::sharing_memory) {
+        for net in every_net(phase).into_iter().map(sharing) {
             for output in net.outputs().map(|id| net.blob(id).data) {
-                let there = net.homes.iter().filter(|home| **home == output).count();
-                assert_eq!((net.homes[output.0], there), (output, 1), "{} in {phase}", net.name);
+                assert_eq!(net.overlapping(output).count(), 1, "{} in {phase}", net.name);
             }
         }
     }
@@ -136,26 +149,16 @@ fn what_the_net_puts_out_shares_memory_with_nothing() {
 /// wait for backward, and gradients need no more than a few arrays.
 #[test]
 fn values_die_with_their_last_reader() {
-    let test = build(&chain(BATCH, 20), Phase::Test).sharing_memory().blob_memory();
-    assert!(test.shared * 5 < test.apart, "{test:?}");
-    let net = build(&chain(BATCH, 20), Phase::Test);
-    let mut sizes = net.storages.clone();
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let kept =
-        [net.layers[0].tops[1], net.outputs().next().expect("a loss")].map(|id| net.blob(id).shape.count());
-    assert!(test.shared <= sizes[0] + sizes[1] + kept.iter().sum::<usize>(), "{test:?}");
-    let train = build(&chain(BATCH, 20), Phase::Train).sharing_memory().blob_memory();
-    assert!(train.shared * 10 < train.apart * 7, "{train:?}");
+    let test = sharing(build(&chain(BATCH, 20), Phase::Test)).blob_memory();
+    assert!(test.taken * 5 < test.apart, "{test:?}");
+    let train = sharing(build(&chain(BATCH, 20), Phase::Train)).blob_memory();
+    assert!(train.taken * 10 < train.apart * 7, "{train:?}");
     for phase in [Phase::Train, Phase::Test] {
         for net in every_net(phase) {
-            let (apart, shared) = (net.blob_memory(), net.clone().sharing_memory().blob_memory());
-            assert_eq!(apart.apart, apart.shared, "{}", net.name);
+            let (apart, shared) = (net.blob_memory(), sharing(net.clone()).blob_memory());
+            assert_eq!(apart.apart, apart.taken, "{}", net.name);
             assert_eq!((apart.apart, apart.least), (shared.apart, shared.least), "{}", net.name);
-            assert!(
-                shared.least <= shared.shared && shared.shared < shared.apart,
-                "{}: {shared:?}",
-                net.name
-            );
+            assert!(shared.least <= shared.taken && shared.taken < shared.apart, "{}: {shared:?}", net.name);
         }
     }
 }
@@ -164,7 +167,7 @@ fn values_die_with_their_last_reader() {
 #[test]
 fn weight_gradients_may_lag_behind() {
     const LEAST: usize = 3;
-    let nets = [build(&chain(BATCH, 20), Phase::Train).sharing_memory()];
+    let nets = [sharing(build(&chain(BATCH, 20), Phase::Train))];
     let plan: Plan = plan(&nets, Stage::Iteration);
     let is_gradient = |task: usize| plan.nodes[task].task.sub == SubTask::GradWeight;
     let mut found = 0;
@@ -181,5 +184,5 @@ fn weight_gradients_may_lag_behind() {
 #[test]
 fn fused_again_every_storage_has_memory_of_its_own() {
     let net = build(&residual_net(BATCH), Phase::Train);
-    assert_eq!(net.clone().sharing_memory().fused(), net.fused());
+    assert_eq!(sharing(net.clone()).fused(), net.fused());
 }

@@ -27,8 +27,8 @@ fn every_case() -> Vec<(Vec<Net>, Plan)> {
     let as_it_is: fn(Net) -> Net = |net| net;
     let apart = [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)].map(|spec| (spec, as_it_is));
     let fused = [normalizing_net(8), residual_net(8)].map(|spec| (spec, Net::fused as fn(Net) -> Net));
-    let sharing = [lenet(8), branching_net(8), siamese_net(8)].map(|spec| (spec, Net::sharing_memory as _));
-    let both: fn(Net) -> Net = |net| net.fused().sharing_memory();
+    let sharing = [lenet(8), branching_net(8), siamese_net(8)].map(|spec| (spec, common::sharing as _));
+    let both: fn(Net) -> Net = |net| common::sharing(net.fused());
     for (spec, rewrite) in apart.into_iter().chain(fused).chain(sharing).chain([(residual_net(8), both)]) {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
@@ -84,7 +84,7 @@ fn running_sums_are_summed_and_updated_like_gradients() {
 fn test_phase_plans_are_accepted() {
     for spec in [lenet(8), normalizing_net(8)] {
         let apart = nets(&spec, Phase::Test, 2);
-        let sharing: Vec<Net> = apart.iter().cloned().map(Net::sharing_memory).collect();
+        let sharing: Vec<Net> = apart.iter().cloned().map(common::sharing).collect();
         for nets in [apart, sharing] {
             assert_eq!(check(&plan(&nets, Stage::Forward), &nets), Ok(()));
         }
