@@ -26,6 +26,10 @@ pub enum Violation {
     Race(TaskId, TaskId, Place),
     /// A task reads what nobody has written.
     ReadBeforeWrite(TaskId, Place),
+    /// A task reads an array over which another, which shares memory with it, has been written since.
+    Overwritten(TaskId, TaskId, Place),
+    /// A task touches two arrays that overlap in memory.
+    Overlap(TaskId, Place, Place),
     /// A task reads or writes something else than its layer's sub-task does.
     WrongAccesses(TaskId),
     /// A transfer whose range is not that of the gradients it names.
@@ -51,6 +55,12 @@ impl fmt::Display for Violation {
             Self::ReadBeforeWrite(t, place) => {
                 write!(f, "task {} reads {place}, which nobody has written", t.0)
             }
+            Self::Overwritten(t, by, place) => {
+                write!(f, "task {} reads {place}, over which task {} has written another array", t.0, by.0)
+            }
+            Self::Overlap(t, one, other) => {
+                write!(f, "task {} touches {one} and {other}, which overlap in memory", t.0)
+            }
             Self::WrongAccesses(t) => write!(f, "task {} touches other buffers than its sub-task does", t.0),
             Self::WrongCopy(t) => write!(f, "task {} moves another range than the gradients it names", t.0),
             Self::Missing(d, l, sub) => write!(f, "device {} lacks {sub} of layer {}", d.0, l.0),
@@ -73,7 +83,7 @@ pub fn check(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     check_names(plan, nets)?;
     check_work(plan, nets)?;
     check_accesses(plan, nets)?;
-    check_order(plan)?;
+    check_order(plan, nets)?;
     check_sums(plan, nets)
 }
 
@@ -224,13 +234,22 @@ fn is_given(stage: Stage, buffer: Buffer) -> bool {
     }
 }
 
-/// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`.
-fn check_order(plan: &Plan) -> Result<(), Violation> {
+/// What a task did to an array.
+#[derive(Clone, Copy)]
+struct Touch {
+    task: TaskId,
+    place: Place,
+    writes: bool,
+}
+
+/// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`. Arrays that
+/// overlap in memory are followed together: whoever reads one must find what was written to it, and not another's values.
+fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     let lanes = plan.devices * LaneRole::ALL.len();
     let lane_of = |node: &Node| node.device.0 * LaneRole::ALL.len() + node.lane.0;
     let mut lane_clock = vec![vec![None::<TaskId>; lanes]; lanes];
     let mut clocks: Vec<Vec<Option<TaskId>>> = Vec::with_capacity(plan.nodes.len());
-    let mut touched: HashMap<Place, Vec<(TaskId, bool)>> = HashMap::new();
+    let mut touched: HashMap<Place, Vec<Touch>> = HashMap::new();
     for (id, node) in tasks(plan) {
         let lane = lane_of(node);
         let mut clock = lane_clock[lane].clone();
@@ -242,23 +261,41 @@ fn check_order(plan: &Plan) -> Result<(), Violation> {
         let before = |earlier: TaskId| clock[lane_of(&plan.nodes[earlier.0])].is_some_and(|s| s >= earlier);
         let touches = node.reads.iter().map(|p| (p, false)).chain(node.writes.iter().map(|p| (p, true)));
         for (place, writes) in touches {
-            let earlier = touched.entry(*place).or_default();
-            let written = earlier.iter().any(|(other, wrote)| *wrote && *other != id);
-            if !writes && !written && !is_given(plan.stage, place.buffer) {
-                return Err(Violation::ReadBeforeWrite(id, *place));
+            let overlapping = nets[place.device.0].overlapping_buffers(place.buffer).into_iter();
+            let touches = overlapping.filter_map(|buffer| touched.get(&Place { buffer, ..*place }));
+            let earlier: Vec<Touch> = touches.flatten().copied().collect();
+            if !writes && !is_given(plan.stage, place.buffer) {
+                check_found(id, *place, &earlier)?;
             }
-            for (other, wrote) in earlier.iter().filter(|(other, _)| *other != id) {
-                if (writes || *wrote) && !before(*other) {
-                    return Err(Violation::Race(*other, id, *place));
+            for other in &earlier {
+                match other.task == id {
+                    true if other.place != *place => return Err(Violation::Overlap(id, other.place, *place)),
+                    false if (writes || other.writes) && !before(other.task) => {
+                        return Err(Violation::Race(other.task, id, *place));
+                    }
+                    _ => {}
                 }
             }
-            earlier.push((id, writes));
+            touched.entry(*place).or_default().push(Touch { task: id, place: *place, writes });
         }
         clock[lane] = Some(id);
         lane_clock[lane].clone_from(&clock);
         clocks.push(clock);
     }
     Ok(())
+}
+
+/// Whether what task `id` reads at `place` has been written, and nothing else over it. `earlier` is what was done to that
+/// memory so far; where there is no race, writes come in the order of submission.
+fn check_found(id: TaskId, place: Place, earlier: &[Touch]) -> Result<(), Violation> {
+    let writes = earlier.iter().filter(|touch| touch.writes && touch.task != id);
+    if !writes.clone().any(|touch| touch.place == place) {
+        return Err(Violation::ReadBeforeWrite(id, place));
+    }
+    match writes.max_by_key(|touch| touch.task) {
+        Some(last) if last.place != place => Err(Violation::Overwritten(id, last.task, place)),
+        _ => Ok(()),
+    }
 }
 
 /// What a device's gradient of a parameter is at some moment: what which layer found on which device, and in which

@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quadrille_core::check::check;
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
-use quadrille_core::net::{LayerId, Net};
+use quadrille_core::net::Net;
 use quadrille_core::plan::{LaneRole, Plan, tiles};
 use quadrille_core::solver::SgdRule;
-use quadrille_core::task::{Copy, LaneId, Task, Tile};
+use quadrille_core::task::{Copy, LaneId, Task};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::layer::{Choice, Grain, LayerKernel, MAX_STAGES, Stages, Update, bind};
+use crate::layer::{Choice, Grain, MAX_STAGES, Stages};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::{Memory, MemoryMap, OutOfMemory, PackedMemory};
+use crate::memory::{BlobBytes, LaneMemory, Memory, OutOfMemory, PackedMemory};
+use crate::program::{BoundNet, MappedNet};
 
 /// The crew of one quadrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,23 +97,6 @@ impl From<OutOfMemory> for EngineError {
     }
 }
 
-/// One layer on one device.
-struct BoundLayer {
-    kernel: Box<dyn LayerKernel>,
-    update: Update,
-    loads: Vec<(crate::memory::Span, crate::memory::Span)>,
-    /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
-    shared: Vec<(crate::memory::Span, crate::memory::Span)>,
-}
-
-/// One net on one device.
-struct BoundNet {
-    layers: Vec<BoundLayer>,
-    memory: Memory,
-    /// The images of every task of the net.
-    tile: Tile,
-}
-
 /// A net on all devices of a worker.
 struct BoundProgram {
     nets: Vec<BoundNet>,
@@ -163,7 +147,7 @@ impl Payload {
 
 /// Elements of a transfer that are worth a grain of their own come from the machine table of the lowest tier:
 /// transfers are bound by memory on every tier.
-const COPY_GRAIN: usize = Machine::of(Isa::Portable).grain_elements;
+pub(crate) const COPY_GRAIN: usize = Machine::of(Isa::Portable).grain_elements;
 
 impl Bound {
     fn scalars(&self) -> Scalars {
@@ -274,20 +258,25 @@ impl CpuWorker {
             })
             .collect::<Result<_, _>>()?;
         check_options(crews, programs, options)?;
-        let mut choices = Vec::new();
-        let mut scratch = 0;
-        let mut bound = Vec::new();
+        let mut mapped: Vec<Vec<MappedNet>> = Vec::new();
         for program in programs {
             for plan in program.plans {
                 check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
             }
-            let mut nets = Vec::new();
-            for ((net, packed), tile) in program.nets.iter().zip(&packed).zip(tiles(program.nets)) {
-                let (net, chosen, needs) = bind_net(net, packed.clone(), tile, options)?;
-                nets.push(net);
-                scratch = scratch.max(needs);
-                choices = if choices.is_empty() { chosen } else { choices };
-            }
+            let nets = program.nets.iter().zip(tiles(program.nets));
+            mapped
+                .push(nets.map(|(net, tile)| MappedNet::new(net, tile, options)).collect::<Result<_, _>>()?);
+        }
+        let scratch = mapped.iter().flatten().map(|net| net.scratch).max().unwrap_or(0);
+        let choices = mapped.first().and_then(|p| p.first()).map_or(Vec::new(), |net| net.choices.clone());
+        let lanes: Vec<Arc<LaneMemory>> = (0..crews.len())
+            .map(|device| LaneMemory::new(mapped.iter().map(|nets| &nets[device].map)).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let mut bound = Vec::new();
+        for (program, nets) in programs.iter().zip(mapped) {
+            let memories = packed.iter().zip(&lanes);
+            let nets = nets.into_iter().zip(memories).map(|(net, (packed, lanes))| net.placed(packed, lanes));
+            let nets = nets.collect::<Result<_, _>>()?;
             let copies = program.plans.iter().flat_map(|p| p.nodes.iter().filter_map(|n| n.copy.clone()));
             let mut distinct: Vec<Copy> = Vec::new();
             for copy in copies {
@@ -338,6 +327,15 @@ impl CpuWorker {
         &self.choices
     }
 
+    /// What the values and gradients of one of the programs take on all devices.
+    pub fn blob_bytes(&self, program: usize) -> BlobBytes {
+        let nets = self.engine.bound.programs[program].nets.iter();
+        nets.map(|net| net.memory.blobs()).fold(BlobBytes::default(), |sum, net| BlobBytes {
+            taken: sum.taken + net.taken,
+            apart: sum.apart + net.apart,
+        })
+    }
+
     /// What the environment refused.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -370,46 +368,6 @@ fn check_options(
         }
     }
     Ok(())
-}
-
-fn bind_net(
-    net: &Net,
-    packed: Arc<PackedMemory>,
-    tile: Tile,
-    options: &EngineOptions,
-) -> Result<(BoundNet, Vec<Choice>, usize), EngineError> {
-    let crate::layer::Bound { kernels, choices, mut map } =
-        bind(net, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
-    let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
-    let layers = kernels
-        .into_iter()
-        .enumerate()
-        .map(|(index, kernel)| {
-            let id = LayerId(index);
-            let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
-            let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
-            let update = Update::new(net, id, options.rule, options.elastic, options.isa);
-            BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &mut map) }
-        })
-        .collect();
-    Ok((BoundNet { layers, memory: Memory::new(packed, map)?, tile }, choices, scratch))
-}
-
-/// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.
-fn shared_pieces(
-    net: &Net,
-    id: LayerId,
-    map: &mut MemoryMap,
-) -> Vec<(crate::memory::Span, crate::memory::Span)> {
-    let mut pieces = Vec::new();
-    for (own, param) in net.layer(id).grads_to_add() {
-        let (own, gradient) = (map.aux(own, net.aux[own.0]), MemoryMap::param(net, Packed::Gradients, param));
-        for start in (0..own.len()).step_by(COPY_GRAIN) {
-            let part = start..(start + COPY_GRAIN).min(own.len());
-            pieces.push((own.part(part.clone()), gradient.part(part)));
-        }
-    }
-    pieces
 }
 
 /// One quadrant, running one program.
@@ -490,6 +448,18 @@ impl CpuDevice {
         &self.engine.bound.programs[self.program].nets[self.index].memory
     }
 
+    /// Fills with `value` all that need not live from one step to the next: values, gradients, layers' state, workspaces.
+    /// Nothing that a step computes depends on what was there; with NaN that shows. Only between steps.
+    ///
+    /// # Errors
+    /// If the device has failed.
+    pub fn fill_transient(&self, value: f32) -> Result<(), DeviceError> {
+        self.check_alive()?;
+        // SAFETY: no step runs, so no task does.
+        unsafe { self.memory().fill_transient(value) };
+        Ok(())
+    }
+
     /// Where the beginning of a region lies, or all of a region that is not plain.
     fn region(
         &self,
@@ -498,6 +468,10 @@ impl CpuDevice {
     ) -> Result<(crate::memory::Span, Option<Arrangement>), DeviceError> {
         // After a failure threads may still be working on grains of other tasks.
         self.check_alive()?;
+        if self.memory().is_shared(region) {
+            let what = format!("access to {region:?} from outside: it shares its memory with other arrays");
+            return Err(self.unknown(what));
+        }
         let unknown = || self.unknown(format!("{len} elements of {region:?}"));
         match self.memory().region(region).ok_or_else(unknown)? {
             (span, Some(blocked)) if len == blocked.count() => Ok((span, Some(blocked))),

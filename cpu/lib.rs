@@ -14,13 +14,17 @@ mod layout;
 pub mod machine;
 #[cfg(not(loom))]
 mod memory;
+#[cfg(not(loom))]
+mod program;
 
 mod crew;
 
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 #[cfg(not(loom))]
-pub use layer::{Choice, implementations};
+pub use layer::{Choice, implementations, storage_lengths};
+#[cfg(not(loom))]
+pub use memory::BlobBytes;
 
 /// The queue and the bell of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]

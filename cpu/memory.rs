@@ -10,6 +10,9 @@
 //! 3. *Between the tasks of a lane*: a lane runs one task at a time, so what tasks of one lane need only while they run
 //!    (packed weights, partial sums) is one workspace, used again by each.
 //! 4. *Against the host*: the host touches a region only between steps, or when no task of the running plan does.
+//!
+//! Storages that share memory (`Net::sharing_memory`) are one array to rule 1: plans order their tasks together. The host
+//! cannot know which of them lies there after a step, so it gets none of them.
 
 use std::alloc::{alloc_zeroed, dealloc};
 use std::ops::Range;
@@ -70,9 +73,13 @@ pub(crate) struct OutOfMemory {
     pub bytes: usize,
 }
 
-/// Zeroed, aligned memory of fixed length.
+/// Zeroed, aligned memory of fixed length. The system fills a page when it is first touched: what nobody touches takes
+/// nothing, and whoever touches a page first has it near.
 #[derive(Debug)]
 struct Arena {
+    /// As the allocator gave it.
+    allocation: NonNull<u8>,
+    /// Its first cache line.
     start: NonNull<f32>,
     len: usize,
 }
@@ -87,14 +94,18 @@ impl Arena {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(memory.cast::<f32>()).ok_or(OutOfMemory { bytes: layout.size() })?;
-        Ok(Self { start, len })
+        let allocation = NonNull::new(memory).ok_or(OutOfMemory { bytes: layout.size() })?;
+        // SAFETY: the layout has room for the way to the next cache line.
+        let start = unsafe { allocation.add(allocation.align_offset(ALIGN)) }.cast::<f32>();
+        Ok(Self { allocation, start, len })
     }
 
+    /// Room for `len` elements from a cache line on. The allocator is asked for no more than its own alignment: pages
+    /// that it aligns itself it also fills itself, all of them.
     fn layout(len: usize) -> std::alloc::Layout {
-        // Never of size 0, which the allocator does not take.
-        let bytes = len.max(ALIGN_ELEMENTS).checked_mul(size_of::<f32>());
-        let layout = bytes.and_then(|bytes| std::alloc::Layout::from_size_align(bytes, ALIGN).ok());
+        let bytes = len.checked_mul(size_of::<f32>()).and_then(|bytes| bytes.checked_add(ALIGN));
+        let layout =
+            bytes.and_then(|bytes| std::alloc::Layout::from_size_align(bytes, align_of::<f32>()).ok());
         layout.expect("checked shapes have lengths far below the limit of an allocation")
     }
 }
@@ -102,7 +113,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr().cast(), Self::layout(self.len)) }
+        unsafe { dealloc(self.allocation.as_ptr(), Self::layout(self.len)) }
     }
 }
 
@@ -130,10 +141,29 @@ impl PackedMemory {
     }
 }
 
+/// Bytes of the values and gradients of a net.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlobBytes {
+    /// In memory.
+    pub taken: usize,
+    /// What they would take if none shared memory with another.
+    pub apart: usize,
+}
+
+/// A storage in the net's arena.
+#[derive(Debug)]
+struct Stored {
+    range: Range<usize>,
+    arrangement: Arrangement,
+    /// Whether others lie in the same memory.
+    shares: bool,
+}
+
 /// Where everything of one net lies.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryMap {
-    storages: Vec<(Range<usize>, Arrangement)>,
+    storages: Vec<Stored>,
+    blobs: BlobBytes,
     stages: Vec<(StorageId, Range<usize>)>,
     aux: Vec<Option<Range<usize>>>,
     len: usize,
@@ -142,12 +172,34 @@ pub(crate) struct MemoryMap {
 
 impl MemoryMap {
     /// Places the storages of `net`, which lie as `arrangements` say, and a staging array for each top of its sources.
-    pub fn new(net: &Net, arrangements: &[Arrangement]) -> Self {
+    ///
+    /// # Errors
+    /// If the net shares memory that was planned for shorter arrays.
+    pub fn new(net: &Net, arrangements: &[Arrangement]) -> Result<Self, String> {
         let mut map = Self::default();
-        for arrangement in arrangements {
-            let range = map.reserve(arrangement.len());
-            map.storages.push((range, *arrangement));
+        if let Some(memory) = &net.memory {
+            map.reserve(memory.len);
         }
+        for (index, arrangement) in arrangements.iter().enumerate() {
+            let len = arrangement.len();
+            let range = match &net.memory {
+                Some(memory) => memory.ranges[index].start..memory.ranges[index].start + len,
+                None => map.reserve(len),
+            };
+            if let Some(planned) = net.memory.as_ref().map(|memory| memory.ranges[index].len())
+                && planned < len
+            {
+                return Err(format!(
+                    "array {index} takes {len} elements, but memory is shared as if it took {planned}; it was planned \
+                     for other kernels"
+                ));
+            }
+            let shares = net.overlapping(StorageId(index)).count() > 1;
+            map.storages.push(Stored { range, arrangement: *arrangement, shares });
+        }
+        let bytes = |len: usize| len * size_of::<f32>();
+        let apart = arrangements.iter().map(|a| bytes(a.len())).sum();
+        map.blobs = BlobBytes { taken: bytes(map.len), apart };
         map.aux = vec![None; net.aux.len()];
         for source in net.layers.iter().filter(|l| l.layer.is_source()) {
             for top in &source.tops {
@@ -156,7 +208,7 @@ impl MemoryMap {
                 map.stages.push((blob.data, range));
             }
         }
-        map
+        Ok(map)
     }
 
     fn reserve(&mut self, len: usize) -> Range<usize> {
@@ -179,7 +231,7 @@ impl MemoryMap {
 
     /// A storage.
     pub fn storage(&self, id: StorageId) -> Span {
-        Self::net(self.storages[id.0].0.clone())
+        Self::net(self.storages[id.0].range.clone())
     }
 
     /// The staging array of a storage, if a source writes it.
@@ -214,19 +266,68 @@ fn arena_of(packed: Packed) -> ArenaKind {
     }
 }
 
+/// The workspaces of a device's lanes, shared by all nets that it runs: a lane runs one task at a time, whatever the net.
+#[derive(Debug)]
+pub(crate) struct LaneMemory([Arena; LANES]);
+
+impl LaneMemory {
+    /// As much for each lane as the most that one of `maps` needs.
+    pub fn new<'a>(maps: impl Iterator<Item = &'a MemoryMap>) -> Result<Self, OutOfMemory> {
+        let most = maps.fold([0; LANES], |most, map| std::array::from_fn(|i| map.lanes[i].max(most[i])));
+        let [a, b, c, d] = most.map(Arena::new);
+        Ok(Self([a?, b?, c?, d?]))
+    }
+}
+
 /// The memory of one net on one device.
 #[derive(Debug)]
 pub(crate) struct Memory {
     packed: Arc<PackedMemory>,
     net: Arena,
-    lanes: [Arena; LANES],
+    lanes: Arc<LaneMemory>,
     map: MemoryMap,
 }
 
 impl Memory {
-    pub fn new(packed: Arc<PackedMemory>, map: MemoryMap) -> Result<Self, OutOfMemory> {
-        let [a, b, c, d] = map.lanes.map(Arena::new);
-        Ok(Self { net: Arena::new(map.len)?, lanes: [a?, b?, c?, d?], packed, map })
+    pub fn new(
+        packed: Arc<PackedMemory>,
+        lanes: Arc<LaneMemory>,
+        map: MemoryMap,
+    ) -> Result<Self, OutOfMemory> {
+        Ok(Self { net: Arena::new(map.len)?, lanes, packed, map })
+    }
+
+    /// Bytes of values and gradients.
+    pub fn blobs(&self) -> BlobBytes {
+        self.map.blobs
+    }
+
+    /// Whether a region lies in memory that the tasks of a step use for other arrays, too.
+    pub fn is_shared(&self, region: Region) -> bool {
+        matches!(region, Region::Storage(id) if self.map.storages.get(id.0).is_some_and(|s| s.shares))
+    }
+
+    /// Fills with `value` all that need not live from one step to the next: values, gradients, layers' state and the
+    /// lanes' workspaces, but not what the host has staged.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes any of it meanwhile.
+    pub unsafe fn fill_transient(&self, value: f32) {
+        let mut free = vec![];
+        let mut start = 0;
+        let mut stages: Vec<&Range<usize>> = self.map.stages.iter().map(|(_, range)| range).collect();
+        stages.sort_unstable_by_key(|range| range.start);
+        for stage in stages {
+            free.push(start..stage.start);
+            start = stage.end;
+        }
+        free.push(start..self.net.len);
+        let lanes = (0..LANES).map(|lane| (ArenaKind::Lane(lane), 0..self.lanes.0[lane].len));
+        for (arena, range) in free.into_iter().map(|range| (ArenaKind::Net, range)).chain(lanes) {
+            let span = Span { arena, offset: range.start, len: range.len() };
+            // SAFETY: by contract.
+            unsafe { self.write(span) }.fill(value);
+        }
     }
 
     /// The span of a region and how its array lies, if that is not plain; `None` if the device has no such region.
@@ -236,7 +337,7 @@ impl Memory {
                 (Span { arena: arena_of(packed), offset: 0, len: self.packed.len }, None)
             }
             Region::Storage(id) => {
-                let (range, arrangement) = self.map.storages.get(id.0)?;
+                let Stored { range, arrangement, .. } = self.map.storages.get(id.0)?;
                 let blocked = (arrangement.layout != Layout::PLAIN).then_some(*arrangement);
                 (MemoryMap::net(range.clone()), blocked)
             }
@@ -258,7 +359,7 @@ impl Memory {
             ArenaKind::Histories => &self.packed.histories,
             ArenaKind::Centre => &self.packed.centre,
             ArenaKind::Net => &self.net,
-            ArenaKind::Lane(lane) => &self.lanes[lane],
+            ArenaKind::Lane(lane) => &self.lanes.0[lane],
         }
     }
 

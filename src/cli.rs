@@ -67,6 +67,9 @@ pub struct MachineArgs {
     /// Compute every layer apart, instead of chains such as BatchNorm, Scale and ReLU at once
     #[arg(long)]
     pub no_fusion: bool,
+    /// Give all values and gradients memory of their own, instead of memory that others used before
+    #[arg(long)]
+    pub no_memory_sharing: bool,
 }
 
 /// A count of which 0 has no meaning.

@@ -8,8 +8,8 @@ use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
-use quadrille_cpu::CrewSpec;
 use quadrille_cpu::isa::{Isa, Numerics};
+use quadrille_cpu::{CrewSpec, EngineError, storage_lengths};
 use quadrille_io::data::{Dataset, SearchPath, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
@@ -76,6 +76,37 @@ pub struct Samples<'a> {
     pub made_up: bool,
     /// The shape of those that are made up.
     pub shape: Option<[usize; 3]>,
+}
+
+/// How nets are rewritten for devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Rewriting<'a> {
+    /// Whether chains of layers are computed as one.
+    pub fusion: bool,
+    /// Whether values and gradients share memory by lifetime.
+    pub memory_sharing: bool,
+    /// Tier and precision of the kernels.
+    numerics: Numerics,
+    /// Forced implementations.
+    kernels: &'a [(String, String)],
+}
+
+impl<'a> Rewriting<'a> {
+    /// As the flags say, for kernels of these tier and precision.
+    pub fn new(args: &'a MachineArgs, numerics: Numerics) -> Self {
+        let (fusion, memory_sharing) = (!args.no_fusion, !args.no_memory_sharing);
+        Self { fusion, memory_sharing, numerics, kernels: &args.kernels }
+    }
+
+    /// What devices compute in place of `net`.
+    pub fn of(self, net: Net) -> Result<Net, Failure> {
+        let net = if self.fusion { net.fused() } else { net };
+        if !self.memory_sharing {
+            return Ok(net);
+        }
+        let lengths = storage_lengths(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
+        Ok(net.sharing_memory(&lengths))
+    }
 }
 
 /// A phase of a network with its data set.
@@ -164,10 +195,9 @@ impl PhaseJob {
             .collect()
     }
 
-    /// The nets of the phase as devices compute them: with layers fused, if that is wished.
-    pub fn device_nets(&self, quadrants: usize, fusion: bool) -> Result<Vec<Net>, Failure> {
-        let nets = self.nets(quadrants)?;
-        Ok(if fusion { nets.into_iter().map(Net::fused).collect() } else { nets })
+    /// The nets of the phase as devices compute them.
+    pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
+        self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect()
     }
 
     /// Every label must be a class of every loss.

@@ -7,7 +7,7 @@ use quadrille_core::net::{Net, NetSpec, NetState, Phase};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;
 use quadrille_core::site::Fault;
-use quadrille_io::data::{Dataset, SearchPath, open};
+use quadrille_io::data::{Dataset, SearchPath};
 
 use crate::bundled;
 use crate::failure::{Code, Failure};
@@ -41,8 +41,8 @@ pub fn sample_shape(
         return Ok([if means > 1 { means } else { 3 }, crop, crop]);
     }
     let search = SearchPath::usual(file, bundled::repository().as_deref());
-    if let Ok(set) = open(&data.source, None, phase, &search) {
-        return Ok(set.shape);
+    if let Ok(shape) = quadrille_io::data::sample_shape(&data.source, None, phase, &search) {
+        return Ok(shape);
     }
     let source = data.source.to_lowercase();
     let known = KNOWN.iter().find(|(name, _)| source.split(['/', '\\']).any(|part| part.starts_with(name)));

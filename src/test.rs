@@ -10,7 +10,7 @@ use quadrille_io::data::{Order, Prefetcher};
 
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
-use crate::job::{PhaseJob, Samples, crews, load_net, no_data};
+use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data};
 use crate::pass::Pass;
 use crate::progress::six_digits;
 use crate::state::read_weights;
@@ -22,7 +22,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let job = PhaseJob::open(&spec, Phase::Test, &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
-    let nets = job.device_nets(machine.workers[0].len(), !args.machine.no_fusion)?;
+    let nets = job.device_nets(machine.workers[0].len(), Rewriting::new(&args.machine, machine.numerics))?;
     let mut weights = vec![0.0; nets[0].params.len()];
     let missing = read_weights(&args.weights, &nets[0].params, &mut weights)?;
     if !missing.is_empty() {

@@ -18,7 +18,9 @@ use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, PhaseJob, Samples, check_same_parameters, crews, load_net, load_solver, no_data};
+use crate::job::{
+    Crews, PhaseJob, Rewriting, Samples, check_same_parameters, crews, load_net, load_solver, no_data,
+};
 use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
@@ -154,7 +156,7 @@ fn live(
 }
 
 /// Everything that is decided before the first worker starts.
-struct Prepared {
+struct Prepared<'a> {
     settings: Settings,
     train: PhaseJob,
     test: Option<PhaseJob>,
@@ -163,8 +165,8 @@ struct Prepared {
     state: RunState,
     /// What a snapshot must have in common with the run that goes on from it.
     identity: BTreeMap<String, String>,
-    /// Whether layers are fused.
-    fusion: bool,
+    /// How nets are rewritten for devices.
+    rewriting: Rewriting<'a>,
     lines: Vec<String>,
 }
 
@@ -181,7 +183,7 @@ fn samples(args: &TrainArgs) -> Result<Samples<'_>, Failure> {
     Ok(Samples { folder: args.data.as_deref(), made_up, shape })
 }
 
-fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
+fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args)?;
     let named = args.solver.as_deref().map(|path| (path, &settings.solver));
@@ -202,8 +204,8 @@ fn prepare(args: &TrainArgs) -> Result<Prepared, Failure> {
     let mut lines = Vec::new();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
-    let fusion = !args.machine.no_fusion;
-    Ok(Prepared { settings, train, test, machine, net, state, identity, fusion, lines })
+    let rewriting = Rewriting::new(&args.machine, machine.numerics);
+    Ok(Prepared { settings, train, test, machine, net, state, identity, rewriting, lines })
 }
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
@@ -270,7 +272,7 @@ fn run_folder(asked: Option<&Path>, name: &str, goes_on: bool) -> Result<RunFold
 }
 
 /// The first lines: what the run decided, and why.
-fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[String]) {
+fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[String]) {
     let solver = args
         .solver
         .as_deref()
@@ -327,8 +329,10 @@ fn announce(args: &TrainArgs, p: &Prepared, folder: &RunFolder, kernels: &[Strin
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let timeout = peer_timeout(args.peer_timeout)?;
     let stop = StopAgreement::listen()?;
-    let prepared = prepare(args)?;
+    let mut prepared = prepare(args)?;
     let workers = make_workers(args, &prepared)?;
+    // They have it in memory of their own by now.
+    prepared.state.workers = Vec::new();
     let folder = run_folder(args.run.as_deref(), &prepared.net.name, args.snapshot.is_some())?;
     announce(args, &prepared, &folder, &workers[0].notes);
     let settings = &prepared.settings;
@@ -356,7 +360,7 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     conclude(&prepared, &run, &outcomes, &mut progress)
 }
 
-fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> {
+fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<Vec<Worker>, Failure> {
     let parts = p.machine.workers.iter().zip(&p.state.workers).enumerate().map(|(rank, (crews, state))| {
         WorkerParts {
             rank,
@@ -364,7 +368,7 @@ fn make_workers(args: &TrainArgs, p: &Prepared) -> Result<Vec<Worker>, Failure> 
             crews,
             machine: &p.machine,
             kernels: &args.machine.kernels,
-            fusion: !args.machine.no_fusion,
+            rewriting: p.rewriting,
             train: &p.train,
             test: p.test.as_ref(),
             first: p.state.iteration,
@@ -391,7 +395,9 @@ fn live_together(
             .zip(transports)
             .map(|(worker, transport)| {
                 let progress = progress.take();
-                scope.spawn(move || live(worker, run, transport, progress, centre.to_vec()))
+                // Who is alone has no centre.
+                let centre = if run.settings.workers > 1 { centre.to_vec() } else { Vec::new() };
+                scope.spawn(move || live(worker, run, transport, progress, centre))
             })
             .collect();
         let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
@@ -408,7 +414,7 @@ fn loss_name(net: &Net) -> &str {
     net.losses().next().map_or("loss", |(blob, _)| &net.blob(blob).name)
 }
 
-fn fingerprint(p: &Prepared) -> Fingerprint {
+fn fingerprint(p: &Prepared<'_>) -> Fingerprint {
     Fingerprint {
         program: fingerprint_of(env!("CARGO_PKG_VERSION")),
         network: fingerprint_of(&format!("{:?}", p.net.params)),
@@ -418,7 +424,7 @@ fn fingerprint(p: &Prepared) -> Fingerprint {
     }
 }
 
-fn configuration(p: &Prepared) -> Value {
+fn configuration(p: &Prepared<'_>) -> Value {
     let mut configuration = p.settings.to_json();
     let quadrants = p.machine.workers[0].len();
     configuration["network"] = json!({"name": p.net.name, "file": p.net.file.to_string()});
@@ -426,14 +432,15 @@ fn configuration(p: &Prepared) -> Value {
     configuration["quadrants"] = json!(quadrants);
     configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
     configuration["isa"] = json!(p.machine.numerics.isa.to_string());
-    configuration["fusion"] = json!(p.fusion);
+    configuration["fusion"] = json!(p.rewriting.fusion);
+    configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);
     configuration["data"] = json!({"name": p.train.dataset.name, "hash": p.train.dataset.hash});
     configuration
 }
 
 /// Tells what came out.
 fn conclude(
-    p: &Prepared,
+    p: &Prepared<'_>,
     run: &Run<'_>,
     outcomes: &[Outcome],
     progress: &mut Progress,

@@ -8,12 +8,12 @@ use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_cpu::{CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
+use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
 use quadrille_io::data::{Order, Prefetcher};
 
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, PhaseJob};
+use crate::job::{Crews, PhaseJob, Rewriting};
 use crate::pass::Pass;
 use crate::progress::{Clock, TestResult};
 use crate::settings::Settings;
@@ -75,6 +75,14 @@ impl Plans {
     }
 }
 
+/// What values and gradients take in memory, for people.
+pub fn blob_memory(programs: impl Iterator<Item = BlobBytes>) -> String {
+    let [taken, apart] = programs.fold([0, 0], |[t, a], blobs| [t + blobs.taken, a + blobs.apart]);
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    let kept = if taken < apart { format!("; without sharing {:.1} MiB", mib(apart)) } else { String::new() };
+    format!("{:.1} MiB for values and gradients{kept}", mib(taken))
+}
+
 /// What a worker is made of.
 pub struct WorkerParts<'a> {
     /// Its number.
@@ -87,8 +95,8 @@ pub struct WorkerParts<'a> {
     pub machine: &'a Crews,
     /// Forced implementations.
     pub kernels: &'a [(String, String)],
-    /// Whether layers are fused.
-    pub fusion: bool,
+    /// How nets are rewritten for devices.
+    pub rewriting: Rewriting<'a>,
     /// Training.
     pub train: &'a PhaseJob,
     /// Testing, if there is any.
@@ -103,8 +111,8 @@ impl Worker {
     /// Makes devices, plans and data; the exchange comes with [`Worker::exchange`] later.
     pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
         let (settings, quadrants) = (parts.settings, parts.crews.len());
-        let nets = parts.train.device_nets(quadrants, parts.fusion)?;
-        let test_nets = parts.test.map(|job| job.device_nets(quadrants, parts.fusion)).transpose()?;
+        let nets = parts.train.device_nets(quadrants, parts.rewriting)?;
+        let test_nets = parts.test.map(|job| job.device_nets(quadrants, parts.rewriting)).transpose()?;
         let plans = Plans::new(&nets, settings)?;
         let forward = test_nets.as_ref().map(|nets| plan(nets, Stage::Forward, false)).transpose()?;
         let train_plans: Vec<&Plan> = std::iter::once(&plans.gradients).chain(&plans.update).collect();
@@ -129,6 +137,9 @@ impl Worker {
         if !fused.is_empty() {
             notes.push(format!("fused       {}", fused.join(", ")));
         }
+        let programs = 0..1 + usize::from(test_nets.is_some());
+        notes
+            .push(format!("memory      {}", blob_memory(programs.map(|program| engine.blob_bytes(program)))));
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
         let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
         let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);

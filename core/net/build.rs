@@ -95,6 +95,7 @@ impl Builder {
             layers: Vec::new(),
             blobs: Vec::new(),
             storages: Vec::new(),
+            memory: None,
             aux: Vec::new(),
             params: ParamLayout::default(),
             force_backward: spec.force_backward,
@@ -271,10 +272,7 @@ impl Builder {
         producer: LayerId,
         storage: Option<StorageId>,
     ) -> BlobId {
-        let data = storage.unwrap_or_else(|| {
-            self.net.storages.push(shape.count());
-            StorageId(self.net.storages.len() - 1)
-        });
+        let data = storage.unwrap_or_else(|| self.net.add_storage(shape.count()));
         let (name, shape) = (name.to_owned(), shape.clone());
         self.net.blobs.push(Blob { name, shape, data, grad: None, producer, readers: 0 });
         BlobId(self.net.blobs.len() - 1)

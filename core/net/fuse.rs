@@ -13,7 +13,8 @@ use crate::layer::{EltwiseOperation, Layer, Normalize, Scale};
 use crate::shape::Shape;
 
 impl Net {
-    /// The same net with layers fused where that leaves its meaning as it is.
+    /// The same net with layers fused where that leaves its meaning as it is, and with memory of its own for each
+    /// storage.
     pub fn fused(mut self) -> Self {
         let mut absorbed = vec![false; self.layers.len()];
         for first in (0..self.layers.len()).map(LayerId) {
@@ -100,6 +101,7 @@ impl Net {
         let storages = renumbered(&used);
         let mut keep = used.iter();
         self.storages.retain(|_| keep.next().copied().unwrap_or(true));
+        self.memory = None;
 
         for layer in &mut self.layers {
             layer.bottoms.iter_mut().chain(&mut layer.tops).for_each(|blob| *blob = BlobId(blobs[blob.0]));

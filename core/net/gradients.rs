@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{BlobId, Net, NetLayer, StorageId};
+use super::{BlobId, Net, NetLayer};
 use crate::layer::{Layer, Operand, SubTask};
 
 impl Net {
@@ -27,10 +27,7 @@ impl Net {
             let below = producer.bottoms.iter().map(|b| self.blob(*b)).find(|b| b.data == blob.data);
             let shared = below.filter(|_| !matches!(producer.layer, Layer::Split(_))).and_then(|b| b.grad);
             let count = blob.shape.count();
-            let grad = shared.unwrap_or_else(|| {
-                self.storages.push(count);
-                StorageId(self.storages.len() - 1)
-            });
+            let grad = shared.unwrap_or_else(|| self.add_storage(count));
             self.blobs[index].grad = Some(grad);
         }
     }

@@ -3,10 +3,12 @@
 mod build;
 mod fuse;
 mod gradients;
+mod lifetime;
 mod params;
 mod sharing;
 mod spec;
 
+pub use lifetime::{BlobMemory, SharedMemory};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use sharing::SharedGrad;
 pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
@@ -26,7 +28,8 @@ pub struct LayerId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub usize);
 
-/// The memory of one or several blobs' values or gradients.
+/// The array of one or several blobs' values or gradients. Several lie in the same memory, one after the other, if the net
+/// shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StorageId(pub usize);
 
@@ -128,6 +131,8 @@ pub struct Net {
     pub blobs: Vec<Blob>,
     /// Elements of each storage.
     pub storages: Vec<usize>,
+    /// Where storages lie that share memory; `None` if each has memory of its own.
+    pub memory: Option<SharedMemory>,
     /// Elements of each layer's own state.
     pub aux: Vec<usize>,
     /// The packed buffer.
@@ -183,6 +188,13 @@ impl Net {
             .iter()
             .flat_map(|l| l.tops.iter().copied().zip(l.loss_weights.iter().copied()))
             .filter(|(_, weight)| *weight != 0.0)
+    }
+
+    /// A new storage.
+    fn add_storage(&mut self, count: usize) -> StorageId {
+        let id = StorageId(self.storages.len());
+        self.storages.push(count);
+        id
     }
 
     /// Whether a layer's parameter is trained by its gradient.

@@ -234,7 +234,12 @@ impl<'a> Builder<'a> {
         let mut seen = self.seen[global].clone();
         let mut waits = Vec::new();
         // Latest first: one wait often implies the others.
-        for earlier in self.log.enter(id, &reads, &writes).into_iter().rev() {
+        let nets = self.nets;
+        let overlapping = |place: &Place| {
+            let buffers = nets[place.device.0].overlapping_buffers(place.buffer);
+            buffers.into_iter().map(|buffer| Place { buffer, ..*place }).collect()
+        };
+        for earlier in self.log.enter(id, &reads, &writes, overlapping).into_iter().rev() {
             let other = &self.nodes[earlier.0];
             let from = other.device.0 * LaneRole::ALL.len() + other.lane.0;
             if from == global || seen[from].is_some_and(|s| s >= earlier) {

@@ -7,12 +7,16 @@ use crate::rng::Draw;
 
 /// A net with all its values and gradients.
 ///
-/// One array per storage, as the net lays them out, so that an in-place layer overwrites its bottom as in Caffe.
+/// Arrays lie as the net lays them out, so that an in-place layer overwrites its bottom as in Caffe, and so does a storage
+/// the one that lay in its memory before.
 /// Each sub-task is given exactly the arrays that [`Net::accesses`] declares; one that needs more panics.
 #[derive(Clone, Debug)]
 pub struct ReferenceNet<T> {
     net: Net,
-    storages: Vec<Vec<T>>,
+    /// All storages.
+    memory: Vec<T>,
+    /// Where each begins.
+    starts: Vec<usize>,
     aux: Vec<Vec<T>>,
     params: Vec<Vec<T>>,
     param_grads: Vec<Vec<T>>,
@@ -22,11 +26,21 @@ pub struct ReferenceNet<T> {
 
 impl<T: Real> ReferenceNet<T> {
     /// The net with 0 everywhere.
+    ///
+    /// # Panics
+    /// If the net shares memory in which its storages do not fit.
     pub fn new(net: Net) -> Self {
         let zeros = |count: usize| vec![T::ZERO; count];
+        let mut end = 0;
+        let starts: Vec<usize> = match &net.memory {
+            Some(memory) => memory.ranges.iter().map(|range| range.start).collect(),
+            None => net.storages.iter().map(|count| (end, end += count).0).collect(),
+        };
+        let ends = starts.iter().zip(&net.storages).map(|(start, count)| start + count);
         let params: Vec<Vec<T>> = net.params.views().iter().map(|v| zeros(v.shape.count())).collect();
         Self {
-            storages: net.storages.iter().map(|count| zeros(*count)).collect(),
+            memory: zeros(ends.max().unwrap_or(0)),
+            starts,
             aux: net.aux.iter().map(|count| zeros(*count)).collect(),
             param_grads: params.clone(),
             params,
@@ -56,8 +70,8 @@ impl<T: Real> ReferenceNet<T> {
     /// If there is no such blob, or if it has another number of elements.
     pub fn set_input(&mut self, name: &str, values: &[T]) {
         let blob = self.blobs_named(name).next().unwrap_or_else(|| panic!("there is no blob {name:?}"));
-        let StorageId(storage) = blob.data;
-        self.storages[storage].copy_from_slice(values);
+        let storage = blob.data;
+        self.storage_mut(storage).copy_from_slice(values);
     }
 
     /// Says what layers draw from in the coming steps, and which image of the worker's mini-batch is the net's first.
@@ -91,20 +105,22 @@ impl<T: Real> ReferenceNet<T> {
     pub fn loss(&self) -> T {
         let mut sum = T::ZERO;
         for (blob, weight) in self.net.losses() {
-            let StorageId(storage) = self.net.blob(blob).data;
-            self.storages[storage].iter().for_each(|value| sum += T::from_f32(weight) * *value);
+            let values = self.storage(self.net.blob(blob).data);
+            values.iter().for_each(|value| sum += T::from_f32(weight) * *value);
         }
         sum
     }
 
-    /// Values of a blob; after layers in place, what the last of them left.
+    /// Values of a blob; after layers in place, what the last of them left, and in shared memory whatever the last user
+    /// left.
     pub fn blob(&self, name: &str) -> Option<&[T]> {
-        self.blobs_named(name).last().map(|blob| self.storages[blob.data.0].as_slice())
+        self.blobs_named(name).last().map(|blob| self.storage(blob.data))
     }
 
-    /// Gradient of a blob; of several by this name that below the first layer in place or split, as Caffe keeps it.
+    /// Gradient of a blob; of several by this name that below the first layer in place or split, as Caffe keeps it. In
+    /// shared memory it is whatever the last user left.
     pub fn blob_grad(&self, name: &str) -> Option<&[T]> {
-        self.blobs_named(name).find_map(|blob| blob.grad).map(|id| self.storages[id.0].as_slice())
+        self.blobs_named(name).find_map(|blob| blob.grad).map(|id| self.storage(id))
     }
 
     /// State number `index` of a layer, such as the positions of maxima.
@@ -141,7 +157,7 @@ impl<T: Real> ReferenceNet<T> {
         let Some(accesses) = self.net.accesses(id, sub) else { return };
         let mut arrays = Arrays::new();
         for operand in accesses.reads {
-            arrays.insert(operand, self.array(id, operand).clone());
+            arrays.insert(operand, self.array(id, operand).to_vec());
         }
         let layer = self.net.layer(id);
         let ctx = Context {
@@ -155,20 +171,28 @@ impl<T: Real> ReferenceNet<T> {
         compute(&ctx, sub, &mut arrays);
         for operand in accesses.writes {
             let values = arrays.take(operand).expect("a sub-task writes what it declares");
-            *self.array(id, operand) = values;
+            self.array(id, operand).copy_from_slice(&values);
         }
     }
 
+    fn storage(&self, id: StorageId) -> &[T] {
+        &self.memory[self.starts[id.0]..][..self.net.storages[id.0]]
+    }
+
+    fn storage_mut(&mut self, id: StorageId) -> &mut [T] {
+        &mut self.memory[self.starts[id.0]..][..self.net.storages[id.0]]
+    }
+
     /// Where an operand of a layer lies.
-    fn array(&mut self, id: LayerId, operand: Operand) -> &mut Vec<T> {
+    fn array(&mut self, id: LayerId, operand: Operand) -> &mut [T] {
         let layer = self.net.layer(id);
-        let data = |blob: BlobId| self.net.blob(blob).data.0;
-        let grad = |blob: BlobId| self.net.blob(blob).grad.expect("accesses names gradients that exist").0;
+        let data = |blob: BlobId| self.net.blob(blob).data;
+        let grad = |blob: BlobId| self.net.blob(blob).grad.expect("accesses names gradients that exist");
         match operand {
-            Operand::Bottom(i) => &mut self.storages[data(layer.bottoms[i])],
-            Operand::Top(i) => &mut self.storages[data(layer.tops[i])],
-            Operand::BottomGrad(i) => &mut self.storages[grad(layer.bottoms[i])],
-            Operand::TopGrad(i) => &mut self.storages[grad(layer.tops[i])],
+            Operand::Bottom(i) => self.storage_mut(data(layer.bottoms[i])),
+            Operand::Top(i) => self.storage_mut(data(layer.tops[i])),
+            Operand::BottomGrad(i) => self.storage_mut(grad(layer.bottoms[i])),
+            Operand::TopGrad(i) => self.storage_mut(grad(layer.tops[i])),
             Operand::Param(i) => &mut self.params[layer.params[i].0],
             Operand::ParamGrad(i) => match layer.own_grad(i) {
                 Some(own) => &mut self.aux[own.0],

@@ -2,7 +2,7 @@
 
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Operand, SubTask};
-use quadrille_core::net::{BlobId, LayerId, Net, NetLayer};
+use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
 use quadrille_core::plan::LaneRole;
 
 use super::layout_pass::{Decisions, decide};
@@ -46,7 +46,7 @@ pub(crate) struct Binder<'a> {
     /// Elements of workspace that each sub-task has taken.
     pub(super) taken: [usize; SubTask::ALL.len()],
     /// Arrays that lie otherwise than the implementation wants, and the copies that it gets in their place.
-    pub(super) copies: Vec<(Span, Span)>,
+    pub(super) copies: Vec<(StorageId, Span)>,
 }
 
 impl<'a> Binder<'a> {
@@ -67,28 +67,37 @@ impl<'a> Binder<'a> {
         {
             return Some(self.map.aux(own, self.net.aux[own.0]));
         }
-        let span = self.memory(operand)?;
-        Some(self.copies.iter().find(|(original, _)| *original == span).map_or(span, |(_, copy)| *copy))
+        self.copy(operand).or_else(|| self.memory(operand))
+    }
+
+    /// The copy that stands for an operand's array, if there is one.
+    fn copy(&self, operand: Operand) -> Option<Span> {
+        let storage = self.storage(operand)?;
+        self.copies.iter().find(|(original, _)| *original == storage).map(|(_, copy)| *copy)
+    }
+
+    /// The array of a blob's operand; `None` if it does not exist in this net or is not a blob's.
+    pub(super) fn storage(&self, operand: Operand) -> Option<StorageId> {
+        let layer = self.layer();
+        let blob = |id: &BlobId| self.net.blob(*id);
+        match operand {
+            Operand::Bottom(i) => layer.bottoms.get(i).map(|b| blob(b).data),
+            Operand::Top(i) => layer.tops.get(i).map(|b| blob(b).data),
+            Operand::BottomGrad(i) => layer.bottoms.get(i).and_then(|b| blob(b).grad),
+            Operand::TopGrad(i) => layer.tops.get(i).and_then(|b| blob(b).grad),
+            Operand::Param(_) | Operand::ParamGrad(_) | Operand::Aux(_) => None,
+        }
     }
 
     /// Where an operand other than state lies in the net's memory, in the layout of its blob; of a gradient, whether it
     /// is shared or not, where the whole of it lies.
     pub(super) fn memory(&self, operand: Operand) -> Option<Span> {
-        let layer = self.layer();
-        let data =
-            |blobs: &[BlobId], i: usize| blobs.get(i).map(|b| self.map.storage(self.net.blob(*b).data));
-        let grad = |blobs: &[BlobId], i: usize| {
-            blobs.get(i).and_then(|b| self.net.blob(*b).grad).map(|g| self.map.storage(g))
-        };
-        let param = |packed, i: usize| layer.params.get(i).map(|p| MemoryMap::param(self.net, packed, *p));
+        let param =
+            |packed, i: usize| self.layer().params.get(i).map(|p| MemoryMap::param(self.net, packed, *p));
         match operand {
-            Operand::Bottom(i) => data(&layer.bottoms, i),
-            Operand::Top(i) => data(&layer.tops, i),
-            Operand::BottomGrad(i) => grad(&layer.bottoms, i),
-            Operand::TopGrad(i) => grad(&layer.tops, i),
             Operand::Param(i) => param(Packed::Weights, i),
             Operand::ParamGrad(i) => param(Packed::Gradients, i),
-            Operand::Aux(_) => None,
+            blobs => self.storage(blobs).map(|storage| self.map.storage(storage)),
         }
     }
 
@@ -96,8 +105,11 @@ impl<'a> Binder<'a> {
     pub fn arrangement(&self, operand: Operand) -> Option<Arrangement> {
         let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.form, operand)?;
         // A reordered array lies as wanted; any other as it is, which is the same but for its name.
-        let copied = self.memory(operand).is_some_and(|span| self.copies.iter().any(|(o, _)| *o == span));
-        Some(if copied || !matches!(self.form, Form::Any | Form::Exit) { wanted } else { lies })
+        Some(if self.copy(operand).is_some() || !matches!(self.form, Form::Any | Form::Exit) {
+            wanted
+        } else {
+            lies
+        })
     }
 
     /// State `i` of the layer with `len` elements, for a kernel whose layout needs more than the meaning.
@@ -133,6 +145,18 @@ pub(crate) struct Bound {
     pub map: MemoryMap,
 }
 
+/// Elements that each storage of `net` takes in memory, padding included: what [`Net::sharing_memory`] is to be told.
+///
+/// # Errors
+/// As binding the net would: if a forced implementation does not exist or cannot do the layer, or names no layer.
+pub fn storage_lengths(
+    net: &Net,
+    numerics: Numerics,
+    forced: &[(String, String)],
+) -> Result<Vec<usize>, String> {
+    Ok(decide(net, numerics, forced)?.storages.iter().map(Arrangement::len).collect())
+}
+
 /// Chooses and binds an implementation for every layer of `net`. `forced` holds (layer or type, implementation).
 ///
 /// # Errors
@@ -140,7 +164,7 @@ pub(crate) struct Bound {
 pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Result<Bound, String> {
     let decisions = decide(net, numerics, forced)?;
     let isa = numerics.isa;
-    let mut map = MemoryMap::new(net, &decisions.storages);
+    let mut map = MemoryMap::new(net, &decisions.storages)?;
     let mut kernels = Vec::new();
     let mut choices = Vec::new();
     for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {

@@ -24,8 +24,8 @@ mod softmax_loss;
 mod split;
 mod update;
 
-pub use bind::Choice;
 pub(crate) use bind::{Binder, Bound, bind};
+pub use bind::{Choice, storage_lengths};
 pub use select::implementations;
 pub(crate) use update::Update;
 

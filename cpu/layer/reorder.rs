@@ -5,6 +5,7 @@
 //! since sub-tasks in different lanes may run at the same time.
 
 use quadrille_core::layer::{Operand, SubTask};
+use quadrille_core::net::StorageId;
 
 use super::bind::Binder;
 use super::select::Candidate;
@@ -64,8 +65,10 @@ pub(super) fn build(binder: &mut Binder<'_>, candidate: &Candidate) -> Option<Bo
         let [before, after] = [true, false].map(|read| {
             let mut twins = Vec::new();
             for (operand, lies, wanted) in mismatched(binder, sub, read) {
-                let Some(span) = binder.memory(operand) else { continue };
-                let copy = copy_of(binder, sub, span, wanted.len());
+                let (Some(storage), Some(span)) = (binder.storage(operand), binder.memory(operand)) else {
+                    continue;
+                };
+                let copy = copy_of(binder, sub, storage, wanted.len());
                 twins.push(Twin { lies: (span, lies), wanted: (copy, wanted) });
             }
             twins
@@ -76,13 +79,13 @@ pub(super) fn build(binder: &mut Binder<'_>, candidate: &Candidate) -> Option<Bo
     Some(Box::new(Reorder { subs }))
 }
 
-/// The copy of an array, the same for all operands that lie in one memory.
-fn copy_of(binder: &mut Binder<'_>, sub: SubTask, span: Span, len: usize) -> Span {
-    if let Some((_, copy)) = binder.copies.iter().find(|(original, _)| *original == span) {
+/// The copy of an array, the same for all operands that lie there.
+fn copy_of(binder: &mut Binder<'_>, sub: SubTask, storage: StorageId, len: usize) -> Span {
+    if let Some((_, copy)) = binder.copies.iter().find(|(original, _)| *original == storage) {
         return *copy;
     }
     let copy = binder.workspace(sub, len);
-    binder.copies.push((span, copy));
+    binder.copies.push((storage, copy));
     copy
 }
 

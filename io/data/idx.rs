@@ -2,7 +2,7 @@
 //! big-endian 32-bit numbers, the values. Files may be gzipped.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, Cursor, ErrorKind, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
@@ -21,7 +21,7 @@ const STEP: u64 = 1 << 20;
 /// # Errors
 /// [`IoError::Missing`] if it cannot be opened, [`IoError::Data`] if it is not such a file, too short or too long.
 pub fn read_images(path: &Path) -> Result<Array3<u8>, IoError> {
-    let ([images, height, width], values) = read(path, "an IDX file of images (idx3-ubyte)")?;
+    let ([images, height, width], values) = read(path, IMAGES)?;
     Array3::from_shape_vec((images, height, width), values)
         .map_err(|error| IoError::data(path, format!("does not fit its extents: {error}")))
 }
@@ -35,32 +35,51 @@ pub fn read_labels(path: &Path) -> Result<Array1<u8>, IoError> {
     Ok(Array1::from_vec(values))
 }
 
-/// Extents and values of a file with `AXES` axes.
-fn read<const AXES: usize>(path: &Path, expected: &str) -> Result<([usize; AXES], Vec<u8>), IoError> {
+/// The extents of an IDX file of images, N x H x W, from its header alone.
+///
+/// # Errors
+/// As [`read_images`], but for what stands behind the header.
+pub fn read_image_extents(path: &Path) -> Result<[usize; 3], IoError> {
+    let mut source = open(path, IMAGES)?;
+    read_header(&mut source, path, IMAGES)
+}
+
+const IMAGES: &str = "an IDX file of images (idx3-ubyte)";
+
+/// What a file holds, unpacked if it is gzipped.
+fn open(path: &Path, expected: &str) -> Result<Box<dyn Read>, IoError> {
     let unreadable = |error| IoError::unreadable(path, expected, &error);
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
     let mut start = [0; 2];
     let got = read_some(&mut file, &mut start).map_err(unreadable)?;
-    let start = &start[..got];
-    let gzipped = start == [0x1f, 0x8b];
-    let source = start.chain(file);
-    if gzipped {
-        read_from(MultiGzDecoder::new(source), path, expected)
-    } else {
-        read_from(source, path, expected)
+    let gzipped = start[..got] == [0x1f, 0x8b];
+    let source = Cursor::new(start).take(got as u64).chain(file);
+    Ok(if gzipped { Box::new(MultiGzDecoder::new(source)) } else { Box::new(source) })
+}
+
+/// How a failure to read is told.
+fn broken(error: &std::io::Error, path: &Path, expected: &str) -> IoError {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => IoError::data(path, format!("is cut off; expected {expected}"))
+            .hint("download it again: it is shorter than it should be"),
+        _ => IoError::unreadable(path, expected, error),
     }
 }
 
-fn read_from<const AXES: usize>(
-    mut source: impl Read,
+/// Extents and values of a file with `AXES` axes.
+fn read<const AXES: usize>(path: &Path, expected: &str) -> Result<([usize; AXES], Vec<u8>), IoError> {
+    let mut source = open(path, expected)?;
+    let extents = read_header(&mut source, path, expected)?;
+    let values = read_values(&mut source, &extents, path, expected)?;
+    Ok((extents, values))
+}
+
+fn read_header<const AXES: usize>(
+    source: &mut impl Read,
     path: &Path,
     expected: &str,
-) -> Result<([usize; AXES], Vec<u8>), IoError> {
-    let broken = |error: std::io::Error| match error.kind() {
-        ErrorKind::UnexpectedEof => IoError::data(path, format!("is cut off; expected {expected}"))
-            .hint("download it again: it is shorter than it should be"),
-        _ => IoError::unreadable(path, expected, &error),
-    };
+) -> Result<[usize; AXES], IoError> {
+    let broken = |error| broken(&error, path, expected);
     let mut magic = [0; 4];
     source.read_exact(&mut magic).map_err(broken)?;
     if magic[..3] != [0, 0, 8] || usize::from(magic[3]) != AXES {
@@ -78,6 +97,17 @@ fn read_from<const AXES: usize>(
         source.read_exact(&mut bytes).map_err(broken)?;
         *extent = u32::from_be_bytes(bytes) as usize;
     }
+    Ok(extents)
+}
+
+/// As many values as the extents say, and nothing behind them.
+fn read_values(
+    source: &mut impl Read,
+    extents: &[usize],
+    path: &Path,
+    expected: &str,
+) -> Result<Vec<u8>, IoError> {
+    let broken = |error| broken(&error, path, expected);
     let count = extents.iter().try_fold(1u64, |n, &e| n.checked_mul(e as u64)).filter(|n| *n <= MAX_VALUES);
     let count = count.ok_or_else(|| {
         IoError::data(
@@ -98,13 +128,13 @@ fn read_from<const AXES: usize>(
         }
     }
     // Also reads the checksum at the end of a gzip file.
-    if read_some(&mut source, &mut [0]).map_err(broken)? > 0 {
+    if read_some(source, &mut [0]).map_err(broken)? > 0 {
         return Err(IoError::data(
             path,
             format!("has more than the {count} values that its header promises"),
         ));
     }
-    Ok((extents, values))
+    Ok(values)
 }
 
 /// Fills as much of `into` as there is.

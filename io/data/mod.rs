@@ -4,7 +4,7 @@ mod idx;
 mod prefetch;
 mod search;
 
-pub use idx::{read_images, read_labels};
+pub use idx::{read_image_extents, read_images, read_labels};
 pub use prefetch::{Batch, Order, Prefetcher};
 pub use search::SearchPath;
 
@@ -113,28 +113,55 @@ pub fn open(
     phase: Phase,
     search: &SearchPath,
 ) -> Result<Dataset, IoError> {
-    let folder = search.find(source, data)?;
-    let name = folder.file_name().map_or_else(|| source.to_owned(), |n| n.to_string_lossy().into_owned());
-    let stem = match phase {
-        Phase::Train => "train",
-        Phase::Test => "t10k",
-    };
-    if !folder.is_dir() {
-        return Err(not_a_folder(&folder));
+    let Files { name, images, labels } = Files::find(source, data, phase, search)?;
+    let (pixels, classes) = (read_images(&images)?, read_labels(&labels)?);
+    let (_, height, width) = pixels.dim();
+    let (pixels, _) = pixels.into_raw_vec_and_offset();
+    let (classes, _) = classes.into_raw_vec_and_offset();
+    let classes = classes.into_iter().map(u16::from).collect();
+    Dataset::new(&name, &labels, pixels, classes, [1, height, width])
+}
+
+/// The shape of the samples that [`open`] would give: channels, height and width. Only a header is read.
+///
+/// # Errors
+/// As [`open`], but for what stands behind the header.
+pub fn sample_shape(
+    source: &str,
+    data: Option<&Path>,
+    phase: Phase,
+    search: &SearchPath,
+) -> Result<[usize; 3], IoError> {
+    let [_, height, width] = read_image_extents(&Files::find(source, data, phase, search)?.images)?;
+    Ok([1, height, width])
+}
+
+/// The files of a data set.
+struct Files {
+    name: String,
+    images: PathBuf,
+    labels: PathBuf,
+}
+
+impl Files {
+    fn find(source: &str, data: Option<&Path>, phase: Phase, search: &SearchPath) -> Result<Self, IoError> {
+        let folder = search.find(source, data)?;
+        let name = folder.file_name().map_or_else(|| source.to_owned(), |n| n.to_string_lossy().into_owned());
+        let stem = match phase {
+            Phase::Train => "train",
+            Phase::Test => "t10k",
+        };
+        if !folder.is_dir() {
+            return Err(not_a_folder(&folder));
+        }
+        let Some(images) = idx_file(&folder, &format!("{stem}-images-idx3-ubyte")) else {
+            return Err(no_idx(&folder, stem));
+        };
+        let label_file = format!("{stem}-labels-idx1-ubyte");
+        let labels = idx_file(&folder, &label_file)
+            .ok_or_else(|| IoError::missing(&folder.join(&label_file), "not found (with or without .gz)"))?;
+        Ok(Self { name, images, labels })
     }
-    let Some(images_path) = idx_file(&folder, &format!("{stem}-images-idx3-ubyte")) else {
-        return Err(no_idx(&folder, stem));
-    };
-    let label_file = format!("{stem}-labels-idx1-ubyte");
-    let labels_path = idx_file(&folder, &label_file)
-        .ok_or_else(|| IoError::missing(&folder.join(&label_file), "not found (with or without .gz)"))?;
-    let images = read_images(&images_path)?;
-    let labels = read_labels(&labels_path)?;
-    let (_, height, width) = images.dim();
-    let (images, _) = images.into_raw_vec_and_offset();
-    let (labels, _) = labels.into_raw_vec_and_offset();
-    let labels = labels.into_iter().map(u16::from).collect();
-    Dataset::new(&name, &labels_path, images, labels, [1, height, width])
 }
 
 /// The file `name` in `folder`, plain or gzipped.

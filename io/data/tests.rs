@@ -361,3 +361,24 @@ fn dropping_ends_the_thread_wherever_it_is() {
         );
     }
 }
+
+#[test]
+fn the_shape_of_samples_is_in_a_header() {
+    let (_parent, folder, search) = small_set();
+    let shape = || sample_shape("set", None, Phase::Train, &search);
+    assert_eq!(shape().unwrap(), [1, 2, 3]);
+    // What stands behind the header is not looked at, packed or not.
+    let file = folder.join("train-images-idx3-ubyte");
+    let cut = idx(&[5, 2, 3])[..20].to_vec();
+    for content in [cut.clone(), gzipped(&cut)] {
+        fs::write(&file, content).unwrap();
+        assert_eq!(shape().unwrap(), [1, 2, 3]);
+        assert!(open("set", None, Phase::Train, &search).is_err());
+    }
+    for (content, part) in [(&idx(&[5])[..], "expected 00 00 08 03"), (&cut[..10], "is cut off")] {
+        fs::write(&file, content).unwrap();
+        let message = shape().unwrap_err().to_string();
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(sample_shape("nowhere", None, Phase::Train, &search).unwrap_err().exit_code(), 66);
+}

@@ -19,7 +19,7 @@ use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 use crate::bundled;
 use crate::cli::TimeArgs;
 use crate::failure::{Code, Failure};
-use crate::job::{crews, load_net};
+use crate::job::{Rewriting, crews, load_net};
 use crate::made_up;
 use crate::pass::Pass;
 
@@ -33,7 +33,8 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let (spec, batch) = with_batch(spec, args.batch.or(compared))?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
-    let nets = if args.machine.no_fusion { nets } else { nets.into_iter().map(Net::fused).collect() };
+    let rewriting = Rewriting::new(&args.machine, machine.numerics);
+    let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let engine = EngineOptions {
@@ -62,6 +63,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         measured: &measured,
         ceilings,
         peak_memory,
+        blobs: worker.blob_bytes(0),
     };
     if args.json {
         say!("{}", report.to_json());

@@ -2,12 +2,13 @@
 
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
-use quadrille_cpu::Choice;
 use quadrille_cpu::kernel::ceilings::Ceilings;
+use quadrille_cpu::{BlobBytes, Choice};
 use serde_json::{Value, json};
 
 use super::measure::{Measured, Row};
 use crate::job::Crews;
+use crate::worker::blob_memory;
 
 /// Everything that a report tells.
 pub struct Report<'a> {
@@ -29,6 +30,8 @@ pub struct Report<'a> {
     pub ceilings: Ceilings,
     /// In MiB, if it is known.
     pub peak_memory: Option<f64>,
+    /// Of values and gradients.
+    pub blobs: BlobBytes,
 }
 
 /// A layer's name in the table, with those of the layers it is fused with, or how many they are.
@@ -176,8 +179,10 @@ impl Report<'_> {
         );
         let least = if self.threads > self.quadrants { "at least " } else { "" };
         say!("            {least}{:.1} % of it outside of kernels", 100.0 * measured.outside);
-        if let Some(mib) = self.peak_memory {
-            say!("memory      {mib:.0} MiB at most");
+        let blobs = blob_memory(std::iter::once(self.blobs));
+        match self.peak_memory {
+            Some(mib) => say!("memory      {mib:.0} MiB at most; {blobs}"),
+            None => say!("memory      {blobs}"),
         }
         say!(
             "notes       layers overlap, so their times may add up to more; a time includes waiting for a thread;"
@@ -208,6 +213,8 @@ impl Report<'_> {
             "peak_gflops": self.ceilings.gflops,
             "bandwidth_gbs": self.ceilings.gbs,
             "peak_memory_mib": self.peak_memory,
+            "blob_bytes": self.blobs.taken,
+            "blob_bytes_apart": self.blobs.apart,
             "outside_kernels_percent": 100.0 * self.measured.outside,
             "layers": layers,
         })

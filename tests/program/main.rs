@@ -6,6 +6,7 @@ mod determinism;
 mod interruption;
 mod layer_times;
 mod layers;
+mod lifetime;
 mod made_up;
 mod models;
 mod normalization;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use quadrille_core::layer::Layer;
-use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{BlobMemory, Net, NetSpec, NetState, Phase};
 use quadrille_io::prototxt::{read_net, read_solver};
 
 /// Networks, the shape of their samples as they are stored, and their parameters: learned values, heads included,
 /// BatchNorm's statistics not.
-const NETWORKS: [(&str, [usize; 3], usize); 15] = [
+pub const NETWORKS: [(&str, [usize; 3], usize); 15] = [
     ("lenet", [1, 28, 28], 431_080),
     ("siamese", [2, 28, 28], 431_102),
     ("cifar10_quick", [3, 32, 32], 145_578),
@@ -36,11 +36,11 @@ fn network_file(name: &str) -> PathBuf {
     root().join("models").join(name).join("train_val.prototxt")
 }
 
-fn network(name: &str) -> NetSpec {
+pub fn network(name: &str) -> NetSpec {
     read_net(&network_file(name)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn build(mut spec: NetSpec, phase: Phase, sample: [usize; 3]) -> Net {
+pub fn build(mut spec: NetSpec, phase: Phase, sample: [usize; 3]) -> Net {
     for layer in &mut spec.layers {
         if let Layer::Data(data) = &mut layer.layer {
             (data.sample, data.batch) = (Some(sample), 1);
@@ -65,6 +65,23 @@ fn networks_have_the_published_number_of_parameters() {
         let spec = network(name);
         for phase in [Phase::Train, Phase::Test] {
             assert_eq!(learned(&build(spec.clone(), phase, sample)), parameters, "{name} in phase {phase}");
+        }
+    }
+}
+
+/// Memory of values and gradients by what is in use at one time, which no placement can go below: 1.12 at the worst.
+const MOST_WASTE: f64 = 1.15;
+
+#[test]
+fn networks_share_memory_with_little_waste() {
+    for (name, sample, _) in NETWORKS {
+        for phase in [Phase::Train, Phase::Test] {
+            let net = build(network(name), phase, sample).fused();
+            let lengths = net.storages.clone();
+            let BlobMemory { apart, taken, least } = net.sharing_memory(&lengths).blob_memory();
+            let waste = taken as f64 / least as f64;
+            assert!(waste <= MOST_WASTE, "{name} in phase {phase}: {taken} of {least} elements");
+            assert!(taken < apart, "{name} in phase {phase} shares nothing");
         }
     }
 }

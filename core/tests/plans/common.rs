@@ -73,6 +73,19 @@ pub fn lenet(batch: usize) -> NetSpec {
     )
 }
 
+/// `length` convolutions one after the other, no two of them with as many channels, and a loss.
+pub fn chain(batch: usize, length: usize) -> NetSpec {
+    let names: Vec<String> = (0..length).map(|i| format!("conv{i}")).collect();
+    let mut layers = vec![data(batch, 1, 6)];
+    for (i, name) in names.iter().enumerate() {
+        let bottom = if i == 0 { "data" } else { &names[i - 1] };
+        layers.push(LayerSpec::new(name, convolution(3 + i * 7 % 5, 1), &[bottom], &[name]));
+    }
+    layers.push(LayerSpec::new("ip", inner_product(5), &[&names[length - 1]], &["ip"]));
+    layers.push(LayerSpec::new("loss", loss(), &["ip", "label"], &["loss"]));
+    network("chain", layers)
+}
+
 /// A blob that two layers read, two losses, and a frozen parameter between trained ones.
 pub fn branching_net(batch: usize) -> NetSpec {
     let mut frozen = LayerSpec::new("conv2", convolution(4, 3), &["conv1"], &["conv2"]);
@@ -204,4 +217,10 @@ pub fn nets(spec: &NetSpec, phase: Phase, devices: usize) -> Vec<Net> {
             Net::build(&spec, &NetState::new(phase), share).expect("a net")
         })
         .collect()
+}
+
+/// The net with memory shared between plain arrays.
+pub fn sharing(net: Net) -> Net {
+    let lengths = net.storages.clone();
+    net.sharing_memory(&lengths)
 }

@@ -2,6 +2,7 @@
 
 mod common;
 mod fusion;
+mod lifetime;
 mod sharing;
 
 use common::{branching_net, lenet, nets, normalizing_net, residual_net, siamese_net};
@@ -23,12 +24,15 @@ fn plan(nets: &[Net], stage: Stage) -> Plan {
 
 fn every_case() -> Vec<(Vec<Net>, Plan)> {
     let mut cases = Vec::new();
-    let apart = [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)].map(|spec| (spec, false));
-    let fused = [normalizing_net(8), residual_net(8)].map(|spec| (spec, true));
-    for (spec, fuse) in apart.into_iter().chain(fused) {
+    let as_it_is: fn(Net) -> Net = |net| net;
+    let apart = [lenet(8), branching_net(8), siamese_net(8), normalizing_net(8)].map(|spec| (spec, as_it_is));
+    let fused = [normalizing_net(8), residual_net(8)].map(|spec| (spec, Net::fused as fn(Net) -> Net));
+    let sharing = [lenet(8), branching_net(8), siamese_net(8)].map(|spec| (spec, common::sharing as _));
+    let both: fn(Net) -> Net = |net| common::sharing(net.fused());
+    for (spec, rewrite) in apart.into_iter().chain(fused).chain(sharing).chain([(residual_net(8), both)]) {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
-            let nets: Vec<Net> = if fuse { nets.into_iter().map(Net::fused).collect() } else { nets };
+            let nets: Vec<Net> = nets.into_iter().map(rewrite).collect();
             for stage in STAGES {
                 for elastic in [false, true] {
                     for chunk_layers in [1, 2, 100] {
@@ -79,8 +83,11 @@ fn running_sums_are_summed_and_updated_like_gradients() {
 #[test]
 fn test_phase_plans_are_accepted() {
     for spec in [lenet(8), normalizing_net(8)] {
-        let nets = nets(&spec, Phase::Test, 2);
-        assert_eq!(check(&plan(&nets, Stage::Forward), &nets), Ok(()));
+        let apart = nets(&spec, Phase::Test, 2);
+        let sharing: Vec<Net> = apart.iter().cloned().map(common::sharing).collect();
+        for nets in [apart, sharing] {
+            assert_eq!(check(&plan(&nets, Stage::Forward), &nets), Ok(()));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod dropout;
 mod exact;
 mod fusion;
 mod gemm;
+mod lifetime;
 mod refusals;
 mod running_sums;
 mod sharing;

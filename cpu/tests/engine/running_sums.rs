@@ -21,7 +21,7 @@ const STEPS: u64 = 5;
 const FRACTION: f32 = 0.75;
 
 /// The data are normalised on the way to the loss and aside, and what the convolution makes in place.
-fn net(batch: usize) -> NetSpec {
+pub fn normalized(batch: usize) -> NetSpec {
     let norm = || {
         let batch_norm = BatchNorm { use_global_stats: None, moving_average_fraction: FRACTION, eps: 1e-5 };
         Layer::BatchNorm(batch_norm)
@@ -56,7 +56,7 @@ fn sums(net: &Net) -> impl Iterator<Item = (String, std::ops::Range<usize>)> {
 
 /// Weights and histories of every quadrant after some steps. Histories and centre start at random.
 fn train(quadrants: usize, threads: usize, fusion: bool, options: &EngineOptions) -> Vec<[Vec<f32>; 2]> {
-    let nets = nets(net, BATCH, quadrants);
+    let nets = nets(normalized, BATCH, quadrants);
     let nets: Vec<Net> = if fusion { nets.into_iter().map(Net::fused).collect() } else { nets };
     let elastic = options.elastic;
     let built = Plan::build(&nets, PlanOptions { stage: Stage::Iteration, elastic, chunk_layers: 2 });
@@ -128,7 +128,7 @@ fn expected(quadrants: usize) -> [Vec<f64>; 3] {
 
 #[test]
 fn running_sums_are_those_of_the_batches_on_every_quadrant() {
-    let net = nets(net, BATCH, 1).remove(0);
+    let net = nets(normalized, BATCH, 1).remove(0);
     for isa in tiers("running sums") {
         for quadrants in [1, 2, 3] {
             for (elastic, fusion) in [(false, false), (false, true), (true, false), (true, true)] {

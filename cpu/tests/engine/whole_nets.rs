@@ -110,7 +110,7 @@ pub fn whole_blocks(batch: usize) -> NetSpec {
 }
 
 /// Branches that begin within blocks.
-fn part_blocks(batch: usize) -> NetSpec {
+pub fn part_blocks(batch: usize) -> NetSpec {
     branching(batch, [20, 7, 12])
 }
 

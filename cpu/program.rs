@@ -1,0 +1,89 @@
+//! One net on one device: kernels bound to their arrays, first without memory and then with it.
+
+use std::sync::Arc;
+
+use quadrille_core::device::Packed;
+use quadrille_core::net::{LayerId, Net};
+use quadrille_core::task::Tile;
+
+use crate::device::{COPY_GRAIN, EngineError, EngineOptions};
+use crate::layer::{Bound, Choice, LayerKernel, Update, bind};
+use crate::memory::{LaneMemory, Memory, MemoryMap, OutOfMemory, PackedMemory, Span};
+
+/// One layer on one device.
+pub(crate) struct BoundLayer {
+    /// How it is computed.
+    pub kernel: Box<dyn LayerKernel>,
+    /// How its parameters change.
+    pub update: Update,
+    /// What is loaded: from where, and to where.
+    pub loads: Vec<(Span, Span)>,
+    /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
+    pub shared: Vec<(Span, Span)>,
+}
+
+/// A net whose arrays have places, but no memory yet: devices share some of it between nets.
+pub(crate) struct MappedNet {
+    layers: Vec<BoundLayer>,
+    tile: Tile,
+    /// Where everything lies.
+    pub map: MemoryMap,
+    /// What was chosen for each layer.
+    pub choices: Vec<Choice>,
+    /// Elements of scratch that a thread needs.
+    pub scratch: usize,
+}
+
+impl MappedNet {
+    /// Binds every layer of `net`, which computes the images of `tile`.
+    pub fn new(net: &Net, tile: Tile, options: &EngineOptions) -> Result<Self, EngineError> {
+        let Bound { kernels, choices, mut map } =
+            bind(net, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
+        let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
+        let layers = kernels
+            .into_iter()
+            .enumerate()
+            .map(|(index, kernel)| {
+                let id = LayerId(index);
+                let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
+                let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
+                let update = Update::new(net, id, options.rule, options.elastic, options.isa);
+                BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &mut map) }
+            })
+            .collect();
+        Ok(Self { layers, tile, map, choices, scratch })
+    }
+
+    /// The net in memory.
+    pub fn placed(
+        self,
+        packed: &Arc<PackedMemory>,
+        lanes: &Arc<LaneMemory>,
+    ) -> Result<BoundNet, OutOfMemory> {
+        let memory = Memory::new(packed.clone(), lanes.clone(), self.map)?;
+        Ok(BoundNet { layers: self.layers, memory, tile: self.tile })
+    }
+}
+
+/// One net on one device.
+pub(crate) struct BoundNet {
+    /// Its layers.
+    pub layers: Vec<BoundLayer>,
+    /// Its memory.
+    pub memory: Memory,
+    /// The images of every task of the net.
+    pub tile: Tile,
+}
+
+/// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.
+fn shared_pieces(net: &Net, id: LayerId, map: &mut MemoryMap) -> Vec<(Span, Span)> {
+    let mut pieces = Vec::new();
+    for (own, param) in net.layer(id).grads_to_add() {
+        let (own, gradient) = (map.aux(own, net.aux[own.0]), MemoryMap::param(net, Packed::Gradients, param));
+        for start in (0..own.len()).step_by(COPY_GRAIN) {
+            let part = start..(start + COPY_GRAIN).min(own.len());
+            pieces.push((own.part(part.clone()), gradient.part(part)));
+        }
+    }
+    pieces
+}
