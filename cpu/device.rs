@@ -328,6 +328,9 @@ impl CpuWorker {
     }
 
     /// What the values and gradients of one of the programs take on all devices.
+    ///
+    /// # Panics
+    /// If there is no such program.
     pub fn blob_bytes(&self, program: usize) -> BlobBytes {
         let nets = self.engine.bound.programs[program].nets.iter();
         nets.map(|net| net.memory.blobs()).fold(BlobBytes::default(), |sum, net| BlobBytes {

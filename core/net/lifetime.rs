@@ -51,6 +51,9 @@ impl Net {
     ///
     /// What the net puts out keeps memory of its own, so that it can be read after a step; any other storage may hold
     /// something else by then. Comes after [`Net::fused`].
+    ///
+    /// # Panics
+    /// If there is not a length for each storage.
     pub fn sharing_memory(mut self, lengths: &[usize]) -> Self {
         let lives = self.lives();
         let lengths: Vec<usize> = lengths.iter().map(|len| len.next_multiple_of(ALIGNMENT)).collect();

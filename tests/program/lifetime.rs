@@ -9,7 +9,7 @@ use quadrille_core::solver::SgdRule;
 use quadrille_cpu::isa::{Isa, Numerics, Precision};
 use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, Program, storage_lengths};
 
-use crate::common::{Stage, hash_of};
+use crate::common;
 use crate::models::{NETWORKS, build, network};
 
 /// Weights after two steps on one image. `poison` is what lies in memory before each of them.
@@ -68,12 +68,12 @@ fn networks_train_to_the_same_bits_in_shared_memory() {
 #[test]
 fn memory_is_shared_unless_that_is_not_wished() {
     const SAVED: &str = "; without sharing ";
-    let stage = Stage::new();
+    let stage = common::Stage::new();
     for flags in ["--workers 2", "--workers 1 --quadrants 2"] {
         let [shared, apart] = ["", "--no-memory-sharing"].map(|sharing| {
             let run = format!("{flags}{sharing}").replace(' ', "");
             let command = format!("train --solver solver.prototxt --run {run} {flags} {sharing}");
-            (stage.succeed(&command).stdout, hash_of(&stage.summary(&run)))
+            (stage.succeed(&command).stdout, common::hash_of(&stage.summary(&run)))
         });
         let line = |text: &str| -> String {
             text.lines().find(|line| line.starts_with("memory ")).expect("a line about memory").to_owned()

@@ -18,8 +18,10 @@ use crate::whole_nets::{flattened, part_blocks, whole_blocks};
 const BATCH: usize = 7;
 const STEPS: u64 = 3;
 
+type Spec = fn(usize) -> NetSpec;
+
 /// Every kind of layer and wiring, apart and fused.
-const NETS: [(&str, fn(usize) -> NetSpec); 7] = [
+const NETS: [(&str, Spec); 7] = [
     ("lenet", small_lenet),
     ("residual", small_residual),
     ("flattened", flattened),
@@ -102,7 +104,7 @@ fn momentum(isa: Isa) -> EngineOptions {
 }
 
 /// A net of `spec`, fused or not, for each quadrant.
-fn made(spec: fn(usize) -> NetSpec, fused: bool) -> impl Fn(usize) -> Vec<Net> {
+fn made(spec: Spec, fused: bool) -> impl Fn(usize) -> Vec<Net> {
     move |quadrants| {
         let nets = nets(spec, BATCH, quadrants).into_iter();
         nets.map(|net| if fused { net.fused() } else { net }).collect()
