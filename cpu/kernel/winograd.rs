@@ -139,7 +139,7 @@ impl<N: Narrow> Put<N::Registers> for Tiles<N> {
         // SAFETY: by contract.
         unsafe {
             let to = row.add(tile / 2 * N::Registers::LANES);
-            if tile % 2 == 0 { N::first(value, to) } else { N::second(value, to) }
+            if tile.is_multiple_of(2) { N::first(value, to) } else { N::second(value, to) }
         }
     }
 }
