@@ -256,12 +256,16 @@ mod tests {
             expected[1][b] += top_grad[t] * weights[w];
             expected[2][w] += top_grad[t] * bottom[b];
         }
-        let numerics = Numerics::from(Isa::detect());
-        for kernel in case.implementations(numerics, &crew()).unwrap() {
+        let highest = [Isa::detect().into(), Numerics::bf16(Isa::detect())];
+        let ways = highest.into_iter().filter(|numerics| numerics.check().is_ok()).flat_map(|numerics| {
+            let kernels = case.implementations(numerics, &crew()).unwrap();
+            kernels.into_iter().map(move |kernel| (numerics, kernel))
+        });
+        for (numerics, kernel) in ways {
             let setting = Setting { numerics, kernel: &kernel, crew: &crew(), repeat: Some(1) };
             let Some(outcome) = case.run(&setting).unwrap() else { continue };
             for ((found, expected), sub) in outcome.results.iter().zip(&expected).zip(SUBS) {
-                assert_eq!(found, expected, "{sub} by {kernel}");
+                assert_eq!(found, expected, "{sub} by {kernel} on {numerics}");
             }
             assert!(outcome.ms.iter().all(|ms| *ms > 0.0), "{:?}", outcome.ms);
         }

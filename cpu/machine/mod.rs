@@ -26,7 +26,7 @@ pub struct Machine {
     pub packed_bytes: usize,
     /// Bytes of input that stay in the second-level cache while the tiles of output channels pass by.
     pub strip_bytes: usize,
-    /// Pixels of a block in a weight's gradient: their gradients stay in the first-level cache.
+    /// Pixels of a block in a weight's gradient (pairs of them in bf16): their gradients stay in the first-level cache.
     pub gradient_pixels: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,

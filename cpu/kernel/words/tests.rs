@@ -65,7 +65,7 @@ fn instructions_round_as_the_plain_function_does() {
         with_words(Neighbours { from: &a, to: &mut words });
         let found = halves(&mut words);
         assert!(a.iter().zip(&*found).all(|(from, bits)| same(*bits, *from)), "neighbours of {count}");
-        assert!(count % 2 == 0 || found[count] == 0);
+        assert!(count.is_multiple_of(2) || found[count] == 0);
         let mut words = vec![f32::NAN; count];
         with_words(Pairs { a: &a, b: &b, to: &mut words });
         let found = halves(&mut words);

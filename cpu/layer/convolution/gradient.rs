@@ -63,30 +63,13 @@ impl WeightGradient {
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let passes = Passes::forward(layer, setup.input, setup.output);
-        let (sources, targets) = (setup.source.channels / layer.group, setup.target.channels / layer.group);
-        let packing = Packing {
-            groups: layer.group,
-            sources,
-            targets,
-            source_block: pixel,
-            // Sums.
-            words: Words::Numbers,
-            kernel: (0..layer.kernel.iter().product()).collect(),
-            vector: setup.target.layout.block,
-            tile_vectors: TILE_VECTORS,
-            targets_are_outputs: true,
-            cached: machine.packed_bytes / size_of::<f32>(),
-            passes: Packing::taps(&passes),
-        };
-        let planes = sources.div_ceil(pixel);
+        let packing = packing(setup, &passes);
+        let planes = packing.sources.div_ceil(pixel);
         let content = if narrow { Content::Pixels(layer.stride[1]) } else { Content::Copy };
         let in_place = passes.is_pointwise();
-        let in_words = |passes: Passes| if narrow { passes.in_pairs() } else { passes };
         // A row is never cut, so a copy of all pixels in one row must be small.
-        let row = in_place.then(|| in_words(passes.clone().in_one_row()));
         let bytes = |row: &Passes| row.strip(content, planes, pixel, 1).len() * size_of::<f32>();
-        let row = row.filter(|row| !narrow || bytes(row) <= machine.strip_bytes);
-        let passes = row.unwrap_or_else(|| in_words(passes));
+        let passes = in_steps(passes, narrow, |row| !narrow || bytes(row) <= machine.strip_bytes);
         let [height, width] = passes.places;
         let columns = even_parts(&(0..width), machine.gradient_pixels).collect::<Vec<_>>();
         let strip_of = |rows: usize| passes.strip(content, planes, pixel, rows);
@@ -100,13 +83,7 @@ impl WeightGradient {
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
         let (offsets, rows_of) = offsets(&passes, strip.as_ref(), &packing, plane_len);
-        let visible = rows_of
-            .chunks(kernels[0].weights.len())
-            .map(|rows| {
-                let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
-                start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
-            })
-            .collect();
+        let visible = visible(&rows_of, kernels[0].weights.len());
         let together = if height == 1 && columns.len() == 1 { machine.gradient_pixels / width } else { 1 };
         let together =
             together.min(machine.strip_bytes / bytes(tallest).max(1)).clamp(1, setup.source.images);
@@ -323,6 +300,41 @@ impl WeightGradient {
         }
         self.packing.unpack(sums, tile, gradient);
     }
+}
+
+/// How the sums are packed.
+fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
+    let groups = setup.layer.group;
+    Packing {
+        groups,
+        sources: setup.source.channels / groups,
+        targets: setup.target.channels / groups,
+        source_block: setup.source.layout.block,
+        // Sums are f32 whatever is multiplied.
+        words: Words::Numbers,
+        kernel: (0..setup.layer.kernel.iter().product()).collect(),
+        vector: setup.target.layout.block,
+        tile_vectors: TILE_VECTORS,
+        targets_are_outputs: true,
+        cached: Machine::of(setup.numerics.isa).packed_bytes / size_of::<f32>(),
+        passes: Packing::taps(passes),
+    }
+}
+
+/// The passes in the steps of the sums: pixels, or pairs of them; all in one row if they are pointwise and `fits`.
+fn in_steps(passes: Passes, narrow: bool, fits: impl Fn(&Passes) -> bool) -> Passes {
+    let steps = |passes: Passes| if narrow { passes.in_pairs() } else { passes };
+    let row = passes.is_pointwise().then(|| steps(passes.clone().in_one_row())).filter(fits);
+    row.unwrap_or_else(|| steps(passes))
+}
+
+/// Rows that see a tile of `most` sources.
+fn visible(rows: &[Range<usize>], most: usize) -> Vec<Range<usize>> {
+    let of_tile = |rows: &[Range<usize>]| {
+        let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
+        start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
+    };
+    rows.chunks(most).map(of_tile).collect()
 }
 
 /// A block of pixels for one tile.
