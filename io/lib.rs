@@ -9,6 +9,7 @@ pub mod data;
 mod error;
 mod hash;
 mod metrics;
+pub mod npz;
 pub mod prototxt;
 mod run_folder;
 mod schema;
