@@ -14,6 +14,7 @@ pub mod prototxt;
 mod run_folder;
 mod schema;
 mod snapshot;
+mod solverstate;
 mod whole;
 
 pub use caffemodel::{LayerWeights, NetWeights};
@@ -22,3 +23,4 @@ pub use hash::weights_hash;
 pub use metrics::MetricsWriter;
 pub use run_folder::RunFolder;
 pub use snapshot::Snapshot;
+pub use solverstate::SolverState;
