@@ -9,4 +9,5 @@ mod layers;
 mod made_up;
 mod models;
 mod normalization;
+mod tiers;
 mod training;
