@@ -10,7 +10,8 @@ use crate::by_reference::Computed;
 use crate::fixture::{Case, singles};
 use crate::network::Prepared;
 
-/// What is said nowhere else than in "Known limits" of ARCHITECTURE.md: fixture, beginning of a key, what is the matter.
+/// Where a fixture asks for what is left out on purpose (see "Known limits" in ARCHITECTURE.md): its name, the beginning
+/// of keys, and what is left out.
 pub const KNOWN_LIMITS: [(&str, &str, &str); 2] = [
     ("bn_test_local", "diff/", "in phase TEST there is no backward"),
     ("bn_test_local", "param_after/", "testing never changes running sums"),

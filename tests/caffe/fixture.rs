@@ -52,8 +52,17 @@ fn listed(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry["name"].as_str().expect("every entry has a name").to_owned()).collect()
 }
 
-/// The fixtures of a group (`layers`, `nets`, `solvers`) in the order of their names. Says aloud which are not here.
+/// The fixtures of a group (`layers`, `nets`, `solvers`) that are here, in the order of their names.
 pub fn cases(group: &str) -> Vec<Case> {
+    all(group).into_values().flatten().collect()
+}
+
+/// The fixtures of a group that are listed and not here.
+pub fn absent(group: &str) -> Vec<String> {
+    all(group).into_iter().filter(|(_, case)| case.is_none()).map(|(name, _)| name).collect()
+}
+
+fn all(group: &str) -> BTreeMap<String, Option<Case>> {
     let mut cases: BTreeMap<String, Option<Case>> = BTreeMap::new();
     for root in folders() {
         let (folder, tolerance) = (root.join(group), json(&root.join("tolerance.json")));
@@ -66,12 +75,7 @@ pub fn cases(group: &str) -> Vec<Case> {
             }
         }
     }
-    for (name, _) in cases.iter().filter(|(_, case)| case.is_none()) {
-        println!(
-            "skipped: {group}/{name}: too large to come with the sources, and there is no shared/oracle"
-        );
-    }
-    cases.into_values().flatten().collect()
+    cases
 }
 
 fn rounding(tolerance: &Value) -> BTreeMap<String, Rounding> {

@@ -12,7 +12,7 @@ use crate::bounds::{Bound, NEAR_TIES, NET};
 use crate::by_engine::{self, every_implementation, options, tiers};
 use crate::by_reference;
 use crate::compared::{Report, doubles};
-use crate::fixture::{Case, cases, singles, under};
+use crate::fixture::{Case, absent, cases, singles, under};
 use crate::network::{Prepared, prepare, prepare_in};
 
 /// Networks that come with the sources.
@@ -131,6 +131,20 @@ fn the_weights_file_of_caffe_holds_the_parameters() {
     });
     println!("weights files: {cases}");
     assert!(cases >= COMMITTED);
+}
+
+#[test]
+fn only_lenet_is_too_large_to_come_with_the_sources() {
+    for group in ["layers", "nets", "solvers"] {
+        let too_large: &[&str] = if group == "nets" { &["lenet"] } else { &[] };
+        for name in absent(group) {
+            assert!(
+                too_large.contains(&name.as_str()),
+                "{group}/{name} is listed, but its file is not there"
+            );
+            println!("skipped: {group}/{name}: there is no shared/oracle");
+        }
+    }
 }
 
 #[test]
