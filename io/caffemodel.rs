@@ -134,7 +134,7 @@ fn layer(bytes: &[u8], numbers: &LayerFields) -> Result<LayerWeights, String> {
     Ok(layer)
 }
 
-fn text(bytes: &[u8]) -> Result<String, String> {
+pub(crate) fn text(bytes: &[u8]) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| "a name is not UTF-8".to_owned())
 }
 
@@ -144,7 +144,7 @@ fn old_kind(mut field: &[u8]) -> String {
 }
 
 /// Calls `visit` with number and bytes of every field; of a varint, these are its encoding.
-fn each_field(
+pub(crate) fn each_field(
     mut bytes: &[u8],
     mut visit: impl FnMut(u32, &[u8]) -> Result<(), String>,
 ) -> Result<(), String> {
@@ -173,7 +173,7 @@ fn each_field(
 }
 
 /// Extents and values of a blob, old or new.
-fn values(blob: BlobProto) -> Result<(Vec<usize>, Vec<f32>), String> {
+pub(crate) fn values(blob: BlobProto) -> Result<(Vec<usize>, Vec<f32>), String> {
     let extents: Vec<i64> = match &blob.shape {
         Some(shape) => shape.dim.clone(),
         None => [blob.num(), blob.channels(), blob.height(), blob.width()].map(i64::from).to_vec(),

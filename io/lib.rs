@@ -9,10 +9,12 @@ pub mod data;
 mod error;
 mod hash;
 mod metrics;
+pub mod npz;
 pub mod prototxt;
 mod run_folder;
 mod schema;
 mod snapshot;
+mod solverstate;
 mod whole;
 
 pub use caffemodel::{LayerWeights, NetWeights};
@@ -21,3 +23,4 @@ pub use hash::weights_hash;
 pub use metrics::MetricsWriter;
 pub use run_folder::RunFolder;
 pub use snapshot::Snapshot;
+pub use solverstate::SolverState;

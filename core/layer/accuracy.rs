@@ -1,4 +1,4 @@
-//! Share of predictions whose true class is among the `top_k` best.
+//! Share of predictions whose true class is among the `top_k` best, over all and by class.
 
 use super::softmax::ClassView;
 use super::softmax_loss::check_labels;
@@ -6,7 +6,8 @@ use super::{Accesses, Arity, Inferred, Meaning, Operand, SubTask};
 use crate::shape::Shape;
 use crate::site::Fault;
 
-/// Accuracy. A class with the same score as the true one counts as better, so ties hurt.
+/// Accuracy. Bottoms: scores and labels; tops: the share (one value) and, if there is a second, the share of each class,
+/// 0 for one that no label names. A class with the same score as the true one counts as better, so ties hurt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accuracy {
     /// How many best classes are looked at.
@@ -19,7 +20,7 @@ pub struct Accuracy {
 
 impl Meaning for Accuracy {
     fn arity(&self) -> Arity {
-        Arity { bottoms: 2..=2, tops: 1..=1 }
+        Arity { bottoms: 2..=2, tops: 1..=2 }
     }
 
     fn infer(&self, bottoms: &[Shape]) -> Result<Inferred, Fault> {
@@ -31,12 +32,15 @@ impl Meaning for Accuracy {
                 format!("{}; expected 1 to {}, the number of classes", self.top_k, view.classes),
             ));
         }
-        Ok(Inferred { tops: vec![Shape::default()], ..Inferred::default() })
+        let by_class = Shape::new([view.classes]);
+        Ok(Inferred { tops: vec![Shape::default(), by_class], ..Inferred::default() })
     }
 
     fn accesses(&self, sub: SubTask) -> Option<Accesses> {
-        (sub == SubTask::Forward)
-            .then(|| Accesses::new([Operand::Bottom(0), Operand::Bottom(1)], [Operand::Top(0)]))
+        (sub == SubTask::Forward).then(|| {
+            let (bottoms, tops) = ([0, 1].map(Operand::Bottom), [0, 1].map(Operand::Top));
+            Accesses::new(bottoms, tops)
+        })
     }
 
     fn flops(&self, sub: SubTask, bottoms: &[Shape], _: &[Shape]) -> u64 {

@@ -1,15 +1,33 @@
 //! Share of predictions for which fewer than `top_k` other classes have a score as high as the true one; 0 if every
-//! label is ignored, NaN if a label names no class (Caffe aborts or does not look).
+//! label is ignored, NaN if a label names no class (Caffe aborts or does not look). A second top has the share of each
+//! class: of the predictions whose label names it, and 0 if there is none.
 
 use super::softmax::{predictions, view_of};
 use super::softmax_loss::{Truth, truth};
 use super::{Arrays, Context, Real};
 use crate::layer::{Accuracy, ClassView, Operand, SubTask};
 
+/// No class.
+const IGNORED: f32 = -1.0;
+
 pub(super) fn compute<T: Real>(layer: &Accuracy, ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
     if sub == SubTask::Forward {
         let view = view_of(&ctx.bottoms[0], layer.axis);
-        let share = accuracy(layer, &view, arrays.get(Operand::Bottom(0)), arrays.get(Operand::Bottom(1)));
+        let (scores, labels) = (arrays.get(Operand::Bottom(0)), arrays.get(Operand::Bottom(1)));
+        let share = accuracy(layer, &view, scores, labels);
+        let by_class = (0..view.classes).map(|class| {
+            // What remains when every other label is ignored.
+            let own = labels.iter().map(|label| match truth(*label, layer.ignore_label, view.classes) {
+                Truth::Class(named) if named == class => *label,
+                _ => T::from_f32(IGNORED),
+            });
+            let layer = Accuracy { ignore_label: Some(IGNORED as i32), ..layer.clone() };
+            accuracy(&layer, &view, scores, &own.collect::<Vec<T>>())
+        });
+        if ctx.tops.len() > 1 {
+            let by_class = by_class.collect();
+            arrays.insert(Operand::Top(1), by_class);
+        }
         arrays.insert(Operand::Top(0), vec![share]);
     }
 }

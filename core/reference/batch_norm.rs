@@ -32,7 +32,7 @@ pub(super) fn compute<T: Real>(layer: &BatchNorm, ctx: &Context, sub: SubTask, a
         }
         SubTask::GradWeight if !layer.uses_kept_statistics() => {
             let share = T::from_f32(ctx.share);
-            let correction = T::from_f32(BatchNorm::bias_correction(channels.values()));
+            let correction: T = bias_correction(channels.values());
             let mean = arrays.get(Operand::Aux(0)).iter().map(|m| share * *m).collect();
             let variance = arrays.get(Operand::Aux(1)).iter().map(|v| share * (correction * *v)).collect();
             arrays.insert(Operand::ParamGrad(0), mean);
@@ -41,6 +41,11 @@ pub(super) fn compute<T: Real>(layer: &BatchNorm, ctx: &Context, sub: SubTask, a
         }
         _ => {}
     }
+}
+
+/// [`BatchNorm::bias_correction`] in the precision `T`.
+fn bias_correction<T: Real>(count: usize) -> T {
+    if count > 1 { T::from_usize(count) / T::from_usize(count - 1) } else { T::ONE }
 }
 
 /// X normalised by the statistics that forward left in `arrays`.

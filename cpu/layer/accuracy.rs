@@ -12,6 +12,7 @@ struct Rows {
     scores: Span,
     labels: Span,
     accuracy: Span,
+    by_class: Option<Span>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
@@ -22,27 +23,19 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         scores: binder.span(Operand::Bottom(0))?,
         labels: binder.span(Operand::Bottom(1))?,
         accuracy: binder.span(Operand::Top(0))?,
+        by_class: (binder.layer().tops.len() > 1).then(|| binder.span(Operand::Top(1))).flatten(),
     }))
 }
 
-impl LayerKernel for Rows {
-    fn stages(&self, _: SubTask) -> Stages {
-        Stages::one(1)
-    }
-
-    fn forward(&self, grain: &mut Grain<'_>) {
-        // SAFETY: the task's only grain.
-        let (scores, labels, accuracy) = unsafe {
-            (
-                grain.memory.read(self.scores),
-                grain.memory.read(self.labels),
-                grain.memory.write(self.accuracy),
-            )
-        };
+impl Rows {
+    /// Right predictions and predictions that count, of those whose label `wanted` asks for.
+    fn count(&self, scores: &[f32], labels: &[f32], wanted: impl Fn(Truth) -> bool) -> (f32, usize) {
         let ClassView { classes, inner, .. } = self.view;
         let (mut right, mut counted) = (0.0f32, 0usize);
         for (at, label) in labels.iter().enumerate() {
-            match Truth::of(*label, self.layer.ignore_label, classes) {
+            let truth = Truth::of(*label, self.layer.ignore_label, classes);
+            match truth {
+                _ if !wanted(truth) => continue,
                 Truth::Ignored => continue,
                 Truth::Nonsense => right += f32::NAN,
                 Truth::Class(truth) => {
@@ -56,6 +49,35 @@ impl LayerKernel for Rows {
             }
             counted += 1;
         }
-        accuracy[0] = if counted == 0 { 0.0 } else { right / counted as f32 };
+        (right, counted)
+    }
+}
+
+fn share((right, counted): (f32, usize)) -> f32 {
+    if counted == 0 { 0.0 } else { right / counted as f32 }
+}
+
+impl LayerKernel for Rows {
+    fn stages(&self, _: SubTask) -> Stages {
+        Stages::one(1)
+    }
+
+    fn forward(&self, grain: &mut Grain<'_>) {
+        // SAFETY: the task's only grain; bottoms and tops are different arrays.
+        let (scores, labels, accuracy) = unsafe {
+            (
+                grain.memory.read(self.scores),
+                grain.memory.read(self.labels),
+                grain.memory.write(self.accuracy),
+            )
+        };
+        accuracy[0] = share(self.count(scores, labels, |_| true));
+        if let Some(by_class) = self.by_class {
+            // SAFETY: as above.
+            let by_class = unsafe { grain.memory.write(by_class) };
+            for (class, own) in by_class.iter_mut().enumerate() {
+                *own = share(self.count(scores, labels, |truth| truth == Truth::Class(class)));
+            }
+        }
     }
 }

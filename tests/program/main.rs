@@ -10,4 +10,5 @@ mod lifetime;
 mod made_up;
 mod models;
 mod normalization;
+mod tiers;
 mod training;

@@ -191,6 +191,20 @@ fn accuracy_counts_only_labels_that_are_not_ignored() {
 }
 
 #[test]
+fn accuracy_by_class_looks_at_the_labels_that_name_the_class() {
+    let layer = Layer::Accuracy(Accuracy { top_k: 1, axis: 1, ignore_label: Some(3) });
+    let case = Case::new(layer, &[&[5, 4], &[5]]);
+    let mut a = Arrays::new();
+    // Class 0 is right once in two times, class 1 always, class 2 is named by no label, and class 3 is ignored.
+    let scores =
+        [[9.0, 1.0, 1.0, 1.0], [1.0, 9.0, 1.0, 1.0], [1.0, 9.0, 1.0, 1.0], [1.0; 4], [1.0, 9.0, 1.0, 1.0]];
+    a.insert(Operand::Bottom(0), scores.concat());
+    a.insert(Operand::Bottom(1), vec![0.0, 0.0, 1.0, 3.0, 1.0]);
+    case.run(SubTask::Forward, &mut a);
+    assert_eq!((a.get(Operand::Top(0)), a.get(Operand::Top(1))), (&[0.75][..], &[0.5, 1.0, 0.0, 0.0][..]));
+}
+
+#[test]
 fn accuracy_looks_along_its_axis() {
     let layer = Layer::Accuracy(Accuracy { top_k: 1, axis: 1, ignore_label: None });
     // One image, two classes, three places: the classes lie three apart.

@@ -193,6 +193,9 @@ fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &["top", "p"]));
             heads.clear();
         }
+        Layer::Accuracy(_) => {
+            layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &["top", "by class"]));
+        }
         Layer::ContrastiveLoss(_) => {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads));
             heads.clear();

@@ -278,12 +278,13 @@ fn accuracies() {
                     arrays.insert(Operand::Bottom(1), labels(3, count, classes));
                     let found = crate::exact::bench::run(&case, &options(isa), threads, &arrays);
                     case.reference(&mut arrays);
-                    let top = Operand::Top(0);
-                    assert_eq!(
-                        arrays.get(top),
-                        found.get(top),
-                        "forward of {case}, {isa}, {threads} threads"
-                    );
+                    for top in [0, 1].map(Operand::Top) {
+                        assert_eq!(
+                            arrays.get(top),
+                            found.get(top),
+                            "forward of {case}, {isa}, {threads} threads"
+                        );
+                    }
                 }
             }
         }

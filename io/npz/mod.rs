@@ -1,0 +1,151 @@
+//! NumPy's arrays: `.npy` holds one, `.npz` several by name (a zip of `.npy` files).
+//!
+//! Single and double precision and 32-bit integers, little-endian, in C order: what frameworks exchange weights and
+//! activations in. The rest is refused with what to call in NumPy.
+
+mod npy;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::{self, Cursor};
+use std::path::Path;
+
+use quadrille_core::shape::MAX_AXES;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use crate::error::IoError;
+use crate::whole;
+
+/// Deflate makes at most 1,032 bytes of one: an archive that promises more lies.
+const MAX_EXPANSION: u64 = 1032;
+/// Arrays in an archive; bounds what a small file can ask for.
+const MAX_ARRAYS: usize = 100_000;
+const SUFFIX: &str = ".npy";
+
+/// Values in C order, the last axis being the fastest.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// Single precision, `<f4`.
+    F32(Vec<f32>),
+    /// Double precision, `<f8`.
+    F64(Vec<f64>),
+    /// Integers, `<i4`.
+    I32(Vec<i32>),
+}
+
+impl Values {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F64(values) => values.len(),
+            Self::I32(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// An array.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Extents; none for a single value.
+    pub shape: Vec<usize>,
+    /// As many values as the extents say.
+    pub values: Values,
+}
+
+/// Arrays by name.
+pub type Archive = BTreeMap<String, Array>;
+
+/// Reads one array (`.npy`).
+///
+/// # Errors
+/// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] if it is damaged or holds something else.
+pub fn read_npy(path: &Path) -> Result<Array, IoError> {
+    let bytes = whole::read(path, "an array of NumPy (.npy)")?;
+    npy::decode(&mut bytes.as_slice(), bytes.len() as u64).map_err(|message| IoError::data(path, message))
+}
+
+/// Reads all arrays of an archive (`.npz`), compressed or not.
+///
+/// # Errors
+/// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] naming the array that is damaged or of another
+/// kind.
+pub fn read_npz(path: &Path) -> Result<Archive, IoError> {
+    let bytes = whole::read(path, "arrays of NumPy (.npz)")?;
+    decode(&bytes).map_err(|message| IoError::data(path, message))
+}
+
+fn decode(bytes: &[u8]) -> Result<Archive, String> {
+    let mut archive =
+        ZipArchive::new(Cursor::new(bytes)).map_err(|error| format!("is no whole archive: {error}"))?;
+    if archive.len() > MAX_ARRAYS {
+        return Err(format!("{} arrays; at most {MAX_ARRAYS} are read", archive.len()));
+    }
+    let mut arrays = Archive::new();
+    let mut left = (bytes.len() as u64).saturating_mul(MAX_EXPANSION);
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(|error| format!("array {index}: {error}"))?;
+        let name = entry.name().map_err(|error| format!("array {index}: {error}"))?.into_owned();
+        let within = |message| format!("array {name:?}: {message}");
+        let length = entry.size();
+        left = left
+            .checked_sub(length)
+            .ok_or_else(|| within(format!("{length} bytes, more than the file can hold")))?;
+        let array = npy::decode(&mut entry, length).map_err(within)?;
+        let key = name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned();
+        if arrays.insert(key, array).is_some() {
+            return Err(format!("there are two arrays {name:?}"));
+        }
+    }
+    Ok(arrays)
+}
+
+/// Writes one array (`.npy`), whole or not at all.
+///
+/// # Errors
+/// [`IoError::CannotCreate`], [`IoError::WriteFailed`], or [`IoError::Data`] if the extents do not fit the values.
+pub fn write_npy(path: &Path, array: &Array) -> Result<(), IoError> {
+    check(array).map_err(|message| IoError::data(path, message))?;
+    whole::write(path, "an array", |file| npy::encode(array, file))
+}
+
+/// Writes arrays into a compressed archive (`.npz`), whole or not at all. The same arrays give the same bytes.
+///
+/// # Errors
+/// As [`write_npy`].
+pub fn write_npz(path: &Path, arrays: &Archive) -> Result<(), IoError> {
+    for (name, array) in arrays {
+        check(array).map_err(|message| IoError::data(path, format!("array {name:?}: {message}")))?;
+    }
+    whole::write(path, "arrays", |file| {
+        let mut archive = ZipWriter::new(file);
+        for (name, array) in arrays {
+            let large = npy::encoded_len(array) as u64 >= zip::ZIP64_BYTES_THR;
+            let options = SimpleFileOptions::default()
+                .compression_method(CompressionMethod::Deflated)
+                .large_file(large);
+            archive.start_file(format!("{name}{SUFFIX}"), options).map_err(io::Error::other)?;
+            npy::encode(array, &mut archive)?;
+        }
+        archive.finish().map_err(io::Error::other)?;
+        Ok(())
+    })
+}
+
+fn check(array: &Array) -> Result<(), String> {
+    let (shape, count) = (&array.shape, array.values.len());
+    if shape.len() > MAX_AXES {
+        return Err(format!("{} axes; at most {MAX_AXES} are possible", shape.len()));
+    }
+    if shape.iter().try_fold(1usize, |n, extent| n.checked_mul(*extent)) == Some(count) {
+        return Ok(());
+    }
+    Err(format!("{count} values for extents {shape:?}"))
+}

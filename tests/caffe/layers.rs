@@ -1,0 +1,185 @@
+//! Layers one by one, and small compositions.
+
+use std::collections::BTreeMap;
+
+use quadrille_core::reference::Real;
+use quadrille_core::solver::SgdRule;
+use quadrille_io::npz::Archive;
+
+use crate::bounds::{Bound, LAYER};
+use crate::by_engine::{self, every_implementation, options, tiers};
+use crate::by_reference;
+use crate::compared::{KNOWN_LIMITS, Report, doubles, is_known_limit, is_result};
+use crate::fixture::{Case, cases};
+use crate::network::{Prepared, prepare};
+
+/// Fixtures that come with the sources and cannot be run: what they need, and their names. Whoever builds it takes the
+/// names out.
+const NOT_BUILT: &[(&str, &[&str])] = &[
+    ("AbsVal", &["absval"]),
+    ("ArgMax", &["argmax_axis1", "argmax_out_max", "argmax_top3"]),
+    ("BNLL", &["bnll"]),
+    ("Bias", &["bias", "bias_scalar"]),
+    ("Crop", &["crop_channels", "crop_hw"]),
+    (
+        "Deconvolution",
+        &["deconv_1x1", "deconv_bilinear2", "deconv_dilation", "deconv_nobias", "deconv_stride_pad"],
+    ),
+    ("ELU", &["elu", "elu_inplace"]),
+    ("Embed", &["embed_nobias"]),
+    ("EuclideanLoss", &["euclidean_weight", "two_losses"]),
+    ("Exp", &["exp_base2"]),
+    ("HingeLoss", &["hinge_l1"]),
+    ("InfogainLoss", &["infogain", "infogain_spatial_ignore"]),
+    ("Log", &["log"]),
+    ("MVN", &["mvn_across", "mvn_eps"]),
+    ("MultinomialLogisticLoss", &["multinomial"]),
+    ("PReLU", &["prelu_2d", "prelu_shared"]),
+    (
+        "Power",
+        &[
+            "bn_scale_relu_inplace",
+            "power_cube",
+            "power_inverse",
+            "power_sqrt",
+            "power_zero",
+            "relu_inplace",
+            "relu_slope_inplace",
+            "scale_inplace",
+            "split_implicit",
+        ],
+    ),
+    (
+        "Reduction",
+        &[
+            "loss_weight_on_reduction",
+            "reduction_asum",
+            "reduction_axis2",
+            "reduction_mean_axis1",
+            "reduction_sum_axis1",
+            "reduction_sumsq_axis1",
+        ],
+    ),
+    ("Reshape", &["reshape_axis1_1", "reshape_full", "reshape_tail"]),
+    ("Sigmoid", &["sigmoid_inplace"]),
+    (
+        "SigmoidCrossEntropyLoss",
+        &["sigmoidce_ignore_batch_size", "sigmoidce_ignore_none", "sigmoidce_large", "sigmoidce_weight"],
+    ),
+    ("Swish", &["swish"]),
+    ("TanH", &["tanh_inplace"]),
+    ("Tile", &["tile_axis0", "tile_axis2"]),
+    ("convolution_param.kernel_size", &["conv_nd3"]),
+];
+
+/// Of the 131 fixtures, how many can be run.
+const RUNNABLE: usize = 74;
+
+/// What a fixture needs that is not built yet: a type of layer, or a field.
+fn missing(case: &Case, arrays: &Archive) -> Option<String> {
+    let error = prepare(case, arrays).err()?;
+    let kind = error.message.strip_prefix("layers of type \"").and_then(|rest| rest.split_once('"'));
+    let is_open = error.message.contains("not supported yet");
+    assert!(is_open, "{}: not refused as unfinished: {error}", case.name);
+    Some(kind.map_or_else(|| error.field.clone(), |(kind, _)| kind.to_owned()))
+}
+
+/// Calls `run` with every fixture that can be run.
+fn each(mut run: impl FnMut(&Case, &Archive, &Prepared)) {
+    for case in cases("layers") {
+        let arrays = case.arrays();
+        if let Ok(prepared) = prepare(&case, &arrays) {
+            run(&case, &arrays, &prepared);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_built_is_listed() {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for case in cases("layers") {
+        let arrays = case.arrays();
+        match missing(&case, &arrays) {
+            Some(what) if case.committed => found.entry(what).or_default().push(case.name),
+            Some(what) => println!("not built yet: {what}, for {}", case.name),
+            None => {}
+        }
+    }
+    let owned = |names: &&[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let expected = NOT_BUILT.iter().map(|(what, names)| ((*what).to_owned(), owned(names))).collect();
+    assert_eq!(found, expected);
+    for (what, names) in &found {
+        println!("not built yet: {what}, for {}", names.join(", "));
+    }
+}
+
+fn reference<T: Real>(bound: Bound, how: &str) {
+    let mut report = Report::default();
+    each(|case, arrays, prepared| {
+        report.cases += 1;
+        let computed = by_reference::compute::<T>(prepared);
+        report.compare(case, arrays, (prepared, &prepared.net), &computed, bound, how);
+    });
+    report.finish(how, RUNNABLE);
+}
+
+#[test]
+fn the_reference_in_double_precision_is_caffe_in_double_precision() {
+    reference::<f64>(Bound::Double, "reference, f64");
+}
+
+#[test]
+fn the_reference_in_single_precision_agrees() {
+    reference::<f32>(LAYER, "reference, f32");
+}
+
+#[test]
+fn every_implementation_of_the_engine_agrees() {
+    let mut report = Report::default();
+    let tiers = tiers("fixtures of layers");
+    each(|case, arrays, prepared| {
+        report.cases += 1;
+        for isa in &tiers {
+            for kernels in every_implementation(&prepared.net, *isa) {
+                let how = format!("{isa} {kernels:?}");
+                let options = options(*isa, kernels, SgdRule::default());
+                let computed = by_engine::compute(prepared, &prepared.net, &options);
+                report.compare(case, arrays, (prepared, &prepared.net), &computed, LAYER, &how);
+            }
+        }
+    });
+    report.finish("every implementation", RUNNABLE);
+}
+
+#[test]
+fn the_engine_agrees_as_it_chooses_with_layers_fused_and_apart() {
+    let mut report = Report::default();
+    let tiers = tiers("fixtures of layers");
+    each(|case, arrays, prepared| {
+        report.cases += 1;
+        for isa in &tiers {
+            let options = options(*isa, Vec::new(), SgdRule::default());
+            for (net, how) in [(prepared.net.clone(), "apart"), (prepared.net.clone().fused(), "fused")] {
+                let computed = by_engine::compute(prepared, &net, &options);
+                report.compare(case, arrays, (prepared, &net), &computed, LAYER, &format!("{isa}, {how}"));
+            }
+        }
+    });
+    report.finish("as the engine chooses", RUNNABLE);
+}
+
+#[test]
+fn known_limits_are_still_there() {
+    for (name, start, what) in KNOWN_LIMITS {
+        let case = cases("layers").into_iter().find(|case| case.name == name).expect("a fixture");
+        let arrays = case.arrays();
+        let computed = by_reference::compute::<f64>(&prepare(&case, &arrays).expect("a network"));
+        let held = arrays.iter().filter(|(key, _)| is_result(key) && is_known_limit(&case, key));
+        for (key, array) in held.filter(|(key, _)| key.starts_with(start)) {
+            let agrees = computed
+                .get(key)
+                .is_some_and(|found| Bound::Double.check(&case, key, &doubles(array), found).is_ok());
+            assert!(!agrees, "{name}: {key} agrees with Caffe by now: it is no limit that {what}");
+        }
+    }
+}
