@@ -196,6 +196,6 @@ mod tests {
             assert_eq!(best_fit(&mut taken, len), start, "{len}");
         }
         assert_eq!(best_fit(&mut [], 5), 0);
-        assert_eq!(best_fit(&mut [8..9, 9..9], 5), 0);
+        assert_eq!(best_fit(&mut [8..9, 9..12], 5), 0);
     }
 }

@@ -71,7 +71,7 @@ fn memory_is_shared_unless_that_is_not_wished() {
     let stage = common::Stage::new();
     for flags in ["--workers 2", "--workers 1 --quadrants 2"] {
         let [shared, apart] = ["", "--no-memory-sharing"].map(|sharing| {
-            let run = format!("{flags}{sharing}").replace(' ', "");
+            let run = format!("run {flags}{sharing}").replace([' ', '-'], "");
             let command = format!("train --solver solver.prototxt --run {run} {flags} {sharing}");
             (stage.succeed(&command).stdout, common::hash_of(&stage.summary(&run)))
         });
