@@ -97,3 +97,29 @@ impl fmt::Display for Numerics {
         write!(f, "{}, {}", self.isa, self.precision)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back() {
+        for precision in Precision::ALL {
+            assert_eq!(precision.to_string().parse(), Ok(precision));
+        }
+        assert!("fp16".parse::<Precision>().is_err_and(|reason| reason.contains("f32 or bf16")));
+    }
+
+    #[test]
+    fn bf16_is_refused_where_a_tier_has_none() {
+        for isa in Isa::available() {
+            assert_eq!(Numerics::from(isa).check(), Ok(()), "{isa}");
+            let checked = Numerics::bf16(isa).check();
+            assert_eq!(checked.is_ok(), isa.has_bf16(), "{isa}: {checked:?}");
+            assert!(checked.err().is_none_or(|reason| reason.contains("bf16")), "{isa}");
+        }
+        for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+            assert_eq!(Numerics::bf16(isa).check(), Err(format!("this CPU has no {isa}")));
+        }
+    }
+}

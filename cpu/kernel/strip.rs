@@ -245,7 +245,19 @@ unsafe fn plane_of_pixels<N: Narrow>(
             unsafe { Neighbours { from: &from[..2 * whole], to: &mut to[start..] }.run::<N>() }
             start..start + whole
         }
-        _ => 0..0,
+        _ => {
+            let vectors = whole / words::LANES * words::LANES;
+            for i in (0..vectors).step_by(words::LANES) {
+                let [mut a, mut b] = [words::ZEROS; 2];
+                for (j, (a, b)) in a.iter_mut().zip(&mut b).enumerate() {
+                    let column = (i + j) * apart;
+                    (*a, *b) = (from[column], from[column + second]);
+                }
+                // SAFETY: as above; both are vectors, and so is what is left of the words that are whole.
+                unsafe { N::pairs(a.as_ptr(), b.as_ptr(), to[start + i..start + vectors].as_mut_ptr()) }
+            }
+            start..start + vectors
+        }
     };
     for i in (0..done.start).chain(done.end..to.len()) {
         to[i] = word(i);
