@@ -46,6 +46,7 @@ impl ConvolutionShape {
             dilation: self.dilation,
             group: self.group,
             bias: false,
+            relu: false,
             weight_filler: Filler::Constant(0.0),
             bias_filler: Filler::Constant(0.0),
         }

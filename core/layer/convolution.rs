@@ -21,6 +21,8 @@ pub struct Convolution {
     pub group: usize,
     /// Whether there is a bias.
     pub bias: bool,
+    /// Whether forward ends with a ReLU; its backward is a layer of its own ([`super::Relu::applied`]). No file says so.
+    pub relu: bool,
     /// How the weight starts.
     pub weight_filler: Filler,
     /// How the bias starts.
@@ -150,6 +152,7 @@ mod tests {
             dilation: [1; 2],
             group: 1,
             bias: true,
+            relu: false,
             weight_filler: Filler::default(),
             bias_filler: Filler::default(),
         }

@@ -357,6 +357,7 @@ impl Layer {
         match self {
             Self::Split(_) | Self::Flatten(_) => true,
             Self::Dropout(l) => !l.active,
+            Self::Relu(l) => l.applied,
             _ => false,
         }
     }

@@ -9,6 +9,8 @@ use crate::site::Fault;
 pub struct Relu {
     /// Slope for negative inputs.
     pub negative_slope: f32,
+    /// Whether the layer below has done the forward already ([`super::Convolution::relu`]). No file says so.
+    pub applied: bool,
 }
 
 impl Relu {
@@ -33,6 +35,7 @@ impl Meaning for Relu {
 
     fn accesses(&self, sub: SubTask) -> Option<Accesses> {
         match sub {
+            SubTask::Forward if self.applied => None,
             SubTask::Forward => Some(Accesses::new([Operand::Bottom(0)], [Operand::Top(0)])),
             SubTask::GradActivation => {
                 Some(Accesses::new([Operand::TopGrad(0), self.sign()], [Operand::BottomGrad(0)]))
@@ -43,6 +46,7 @@ impl Meaning for Relu {
 
     fn flops(&self, sub: SubTask, bottoms: &[Shape], _: &[Shape]) -> u64 {
         match sub {
+            SubTask::Forward if self.applied => 0,
             SubTask::Forward | SubTask::GradActivation => bottoms[0].count() as u64,
             _ => 0,
         }

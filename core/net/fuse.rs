@@ -3,6 +3,8 @@
 //!
 //! - BatchNorm, Scale by a factor for each channel, and perhaps a ReLU become one [`Normalize`].
 //! - A sum ([`crate::layer::Eltwise`]) and a ReLU become a sum with a ReLU.
+//! - A convolution does the forward of a ReLU that works in place behind it. The ReLU stays, for backward: three
+//!   sub-tasks of the convolution read its gradient.
 //!
 //! Parameters keep their names, their places in the packed buffer and their rules. The first layer of a chain stays, in
 //! its place and with its name, and takes over the top of the last: readers of the top come later than both. Memory
@@ -34,7 +36,26 @@ impl Net {
             let into = &mut self.layers[first.0];
             (into.layer, into.tops, into.loss_weights) = (layer, tops, loss_weights);
         }
-        self.without(&absorbed)
+        let mut net = self.without(&absorbed);
+        net.rectify_convolutions();
+        net
+    }
+
+    fn rectify_convolutions(&mut self) {
+        for id in (0..self.layers.len()).map(LayerId) {
+            let Layer::Convolution(_) = &self.layer(id).layer else { continue };
+            let Some(relu) = self.relu_behind(id) else { continue };
+            let lies = |id: LayerId| self.blob(self.layer(id).tops[0]).data;
+            if lies(id) != lies(relu) {
+                continue;
+            }
+            if let Layer::Convolution(convolution) = &mut self.layers[id.0].layer {
+                convolution.relu = true;
+            }
+            if let Layer::Relu(relu) = &mut self.layers[relu.0].layer {
+                relu.applied = true;
+            }
+        }
     }
 
     /// The layer that a BatchNorm and those behind it make, and which they are.

@@ -1,7 +1,7 @@
 //! Convolution: `Y[n,o,y,x] = b[o] + Σ W[o,i,p,q] · X[n, g·C/G + i, y·s + p·d − pad, x·s + q·d − pad]`, where `g`
 //! is the group of output channel `o`.
 
-use super::{Arrays, Context, Real, at, image_dims};
+use super::{Arrays, Context, Real, at, image_dims, relu};
 use crate::layer::{Convolution, Operand, SubTask};
 
 pub(super) fn compute<T: Real>(layer: &Convolution, ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
@@ -10,6 +10,7 @@ pub(super) fn compute<T: Real>(layer: &Convolution, ctx: &Context, sub: SubTask,
         SubTask::Forward => {
             let bias = layer.bias.then(|| arrays.get(Operand::Param(1)));
             let y = conv.forward(arrays.get(Operand::Bottom(0)), arrays.get(Operand::Param(0)), bias);
+            let y = if layer.relu { relu::rectified(&y, T::ZERO) } else { y };
             arrays.insert(Operand::Top(0), y);
         }
         SubTask::GradActivation => {

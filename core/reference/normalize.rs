@@ -3,7 +3,7 @@
 use super::{Arrays, Context, Real, batch_norm, relu, scale};
 use crate::layer::{Normalize, Operand, Relu, SubTask};
 
-const RELU: Relu = Relu { negative_slope: 0.0 };
+const RELU: Relu = Relu { negative_slope: 0.0, applied: false };
 
 pub(super) fn compute<T: Real>(layer: &Normalize, ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
     if sub == SubTask::Forward {

@@ -8,8 +8,7 @@ pub(super) fn compute<T: Real>(layer: &Relu, sub: SubTask, arrays: &mut Arrays<T
     let slope = T::from_f32(layer.negative_slope);
     match sub {
         SubTask::Forward => {
-            let x = arrays.get(Operand::Bottom(0));
-            let y = x.iter().map(|x| x.larger(T::ZERO) + slope * x.smaller(T::ZERO)).collect();
+            let y = rectified(arrays.get(Operand::Bottom(0)), slope);
             arrays.insert(Operand::Top(0), y);
         }
         SubTask::GradActivation => {
@@ -21,4 +20,9 @@ pub(super) fn compute<T: Real>(layer: &Relu, sub: SubTask, arrays: &mut Arrays<T
         }
         _ => {}
     }
+}
+
+/// `y` of each `x`.
+pub(super) fn rectified<T: Real>(x: &[T], slope: T) -> Vec<T> {
+    x.iter().map(|x| x.larger(T::ZERO) + slope * x.smaller(T::ZERO)).collect()
 }

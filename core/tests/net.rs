@@ -21,6 +21,7 @@ fn convolution(kernel: usize) -> Layer {
         dilation: [1; 2],
         group: 1,
         bias: true,
+        relu: false,
         weight_filler: Filler::default(),
         bias_filler: Filler::default(),
     })
@@ -57,7 +58,7 @@ fn cropped(crop: usize) -> Layer {
 }
 
 fn relu(negative_slope: f32) -> Layer {
-    Layer::Relu(Relu { negative_slope })
+    Layer::Relu(Relu { negative_slope, applied: false })
 }
 
 fn softmax() -> Layer {

@@ -21,6 +21,7 @@ fn convolution() -> Layer {
         group: 1,
         // Its gradient would be 0 below a BatchNorm.
         bias: false,
+        relu: false,
         weight_filler: Filler::default(),
         bias_filler: Filler::default(),
     })
@@ -49,7 +50,7 @@ fn spec(tops: [&str; 3]) -> NetSpec {
         bias_filler: Filler::default(),
     });
     let loss = SoftmaxWithLoss { axis: 1, ignore_label: None, normalization: Default::default() };
-    let relu = Layer::Relu(Relu { negative_slope: 0.25 });
+    let relu = Layer::Relu(Relu { negative_slope: 0.25, applied: false });
     let [bn, sc, re] = tops;
     let layers = vec![
         input("data", &[IMAGES, 2, SIDE, SIDE]),

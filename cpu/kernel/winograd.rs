@@ -389,6 +389,8 @@ pub(crate) struct Outputs<'a> {
     pub tiles: &'a [[usize; 2]],
     /// Added to every pixel; a vector.
     pub bias: Option<&'a [f32]>,
+    /// Whether a ReLU goes over the pixels.
+    pub relu: bool,
     /// Where the plane begins: pixels of a block of channels, row by row.
     pub plane: *mut f32,
     /// Rows and columns of the plane.
@@ -398,7 +400,7 @@ pub(crate) struct Outputs<'a> {
 impl Explicit for Outputs<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { products, point, tiles, bias, plane, extents: [height, width] } = self;
+        let Self { products, point, tiles, bias, relu, plane, extents: [height, width] } = self;
         assert!(products.len() >= (POINTS - 1) * point + tiles.len() * S::LANES, "too few products");
         assert!(bias.is_none_or(|b| b.len() >= S::LANES), "the bias is too short");
         for (t, [row, column]) in tiles.iter().copied().enumerate() {
@@ -418,7 +420,9 @@ impl Explicit for Outputs<'_> {
                     let pixels = output::<S>(products);
                     for (r, value) in pixels.into_iter().enumerate().take(height - row) {
                         let pixel = (row + r) * width + column + c;
-                        S::store(plane.add(pixel * S::LANES), S::add(value, bias));
+                        let value = S::add(value, bias);
+                        let value = if relu { S::rectified(value) } else { value };
+                        S::store(plane.add(pixel * S::LANES), value);
                     }
                 }
             }

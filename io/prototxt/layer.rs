@@ -355,7 +355,7 @@ fn inner_product(parameter: &LayerParameter) -> Result<Layer, Fault> {
 
 fn relu(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let slope = parameter.relu_param.as_ref().map_or(0.0, |p| p.negative_slope());
-    Ok(Layer::Relu(Relu { negative_slope: finite(slope, "relu_param.negative_slope")? }))
+    Ok(Layer::Relu(Relu { negative_slope: finite(slope, "relu_param.negative_slope")?, applied: false }))
 }
 
 fn batch_norm(parameter: &LayerParameter) -> Result<Layer, Fault> {

@@ -115,6 +115,7 @@ pub(super) fn convolution(parameter: &LayerParameter) -> Result<Layer, Fault> {
         dilation,
         group: param.group() as usize,
         bias: param.bias_term(),
+        relu: false,
         weight_filler,
         bias_filler: flat_filler(bias_filler.as_ref(), "convolution_param.bias_filler")?,
     }))

@@ -16,6 +16,7 @@ fn convolution(outputs: usize, kernel: usize) -> Layer {
         dilation: [1; 2],
         group: 1,
         bias: true,
+        relu: false,
         weight_filler: Filler::Xavier(VarianceNorm::FanIn),
         bias_filler: Filler::default(),
     })

@@ -1,7 +1,7 @@
 //! Nets with fused layers: what is rewritten and what is not, that the rest stays as it was, and that both train alike.
 
 use quadrille_core::check::check;
-use quadrille_core::layer::{EltwiseOperation, Layer, SubTask};
+use quadrille_core::layer::{EltwiseOperation, Layer, Relu, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
@@ -79,13 +79,39 @@ fn what_is_read_twice_or_adds_aside_stays_apart() {
     assert_eq!(unfused(&stopped), "bn1");
 }
 
+/// LeNet with a ReLU behind its first convolution that works in place, or does not.
+fn rectified(in_place: bool, negative_slope: f32) -> NetSpec {
+    let mut spec = lenet(BATCH);
+    let top = if in_place { "conv1" } else { "rectified" };
+    let relu = Layer::Relu(Relu { negative_slope, applied: false });
+    let behind = 1 + spec.layers.iter().position(|l| l.name == "conv1").expect("a convolution");
+    spec.layers.insert(behind, LayerSpec::new("behind", relu, &["conv1"], &[top]));
+    layer(&mut spec, "pool1").bottoms = vec![top.into()];
+    spec
+}
+
+#[test]
+fn convolutions_do_the_forward_of_relus_in_place() {
+    for phase in [Phase::Train, Phase::Test] {
+        for (in_place, slope) in [(true, 0.0), (false, 0.0), (true, 0.1)] {
+            let apart = build(&rectified(in_place, slope), phase);
+            let fused = apart.clone().fused();
+            let fuses = in_place && slope == 0.0;
+            assert_eq!(fused != apart, fuses, "{phase}, in place {in_place}, slope {slope}");
+            let Layer::Convolution(conv) = &fused.layer(id(&fused, "conv1")).layer else { panic!("conv1") };
+            assert_eq!(conv.relu, fuses);
+            let has = |sub| fused.accesses(id(&fused, "behind"), sub).is_some();
+            assert_eq!(has(SubTask::Forward), !fuses);
+            assert_eq!(has(SubTask::GradActivation), phase == Phase::Train);
+        }
+    }
+}
+
 #[test]
 fn nets_without_chains_stay_as_they_are() {
     for phase in [Phase::Train, Phase::Test] {
-        for spec in [lenet(BATCH), branching_net(BATCH)] {
-            let net = build(&spec, phase);
-            assert_eq!(net.clone().fused(), net);
-        }
+        let net = build(&lenet(BATCH), phase);
+        assert_eq!(net.clone().fused(), net);
     }
 }
 
@@ -145,7 +171,9 @@ fn plans_of_fused_nets_are_valid() {
     layer(&mut half, "scale1").params = vec![frozen.clone(), ParamSpec::default()];
     let mut below = residual_net(BATCH);
     layer(&mut below, "conv1").params = vec![frozen.clone(), frozen.clone()];
-    for spec in [residual_net(BATCH), normalizing_net(BATCH), half, below] {
+    for spec in
+        [residual_net(BATCH), normalizing_net(BATCH), half, below, rectified(true, 0.0), branching_net(BATCH)]
+    {
         for devices in [1, 2, 3] {
             for phase in [Phase::Train, Phase::Test] {
                 let nets: Vec<Net> = nets(&spec, phase, devices).into_iter().map(Net::fused).collect();
@@ -208,7 +236,7 @@ fn fused_and_apart_train_alike() {
     let mut below = residual_net(BATCH);
     let frozen = ParamSpec::with(0.0, 0.0);
     layer(&mut below, "conv1").params = vec![frozen.clone(), frozen];
-    for spec in [residual_net(BATCH), normalizing_net(BATCH), below] {
+    for spec in [residual_net(BATCH), normalizing_net(BATCH), below, rectified(true, 0.0)] {
         let net = build(&spec, Phase::Train);
         let ((apart, losses), (fused, fused_losses)) = (train(net.clone()), train(net.fused()));
         assert!(

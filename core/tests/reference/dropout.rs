@@ -68,7 +68,7 @@ fn layers(images: usize, in_place: bool) -> Vec<LayerSpec> {
     vec![
         LayerSpec::new("input", Layer::Input(input), &[], &["data", "label"]),
         LayerSpec::new("ip1", Layer::InnerProduct(inner_product(12)), &["data"], &["ip1"]),
-        LayerSpec::new("relu", Layer::Relu(Relu { negative_slope: 0.5 }), &["ip1"], &[relu]),
+        LayerSpec::new("relu", Layer::Relu(Relu { negative_slope: 0.5, applied: false }), &["ip1"], &[relu]),
         LayerSpec::new("drop", dropout(0.4), &[relu], &[drop]),
         LayerSpec::new("ip2", Layer::InnerProduct(inner_product(3)), &[drop], &["ip2"]),
         LayerSpec::new("loss", Layer::SoftmaxWithLoss(loss), &["ip2", "label"], &["loss"]),

@@ -86,7 +86,7 @@ fn a_relu_by_hand() {
         (0.5, [-1.0, 0.0, 3.0], [0.5, 0.5, 1.0]),
         (-2.0, [4.0, 0.0, 3.0], [-2.0, -2.0, 1.0]),
     ] {
-        let case = Case::new(Layer::Relu(Relu { negative_slope }), &[&[3]]);
+        let case = Case::new(Layer::Relu(Relu { negative_slope, applied: false }), &[&[3]]);
         let mut a = arrays(&[(Operand::Bottom(0), &[-2.0, 0.0, 3.0]), (Operand::TopGrad(0), &[1.0; 3])]);
         case.run(SubTask::Forward, &mut a);
         case.run(SubTask::GradActivation, &mut a);

@@ -221,7 +221,7 @@ fn scores_that_are_not_numbers_are_never_right() {
 
 #[test]
 fn a_relu_does_not_hide_what_is_not_a_number() {
-    let case = Case::new(Layer::Relu(Relu { negative_slope: 0.0 }), &[&[2]]);
+    let case = Case::new(Layer::Relu(Relu { negative_slope: 0.0, applied: false }), &[&[2]]);
     let y = case.forward(&[&[f64::NAN, f64::INFINITY]], &[]);
     assert!(y[0].is_nan() && y[1] == f64::INFINITY);
 }

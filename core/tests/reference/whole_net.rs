@@ -33,7 +33,7 @@ fn layers() -> Vec<LayerSpec> {
         normalization: Normalization::Valid,
     });
     let accuracy = Layer::Accuracy(Accuracy { top_k: 1, axis: 1, ignore_label: None });
-    let relu = |negative_slope| Layer::Relu(Relu { negative_slope });
+    let relu = |negative_slope| Layer::Relu(Relu { negative_slope, applied: false });
     let conv = |num_output, kernel| Layer::Convolution(convolution(num_output, kernel));
     let ip = |num_output| Layer::InnerProduct(inner_product(num_output));
     let early = LayerSpec {

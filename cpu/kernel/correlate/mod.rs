@@ -62,6 +62,8 @@ pub(crate) struct Tile<'a> {
     pub y_vector: usize,
     /// What the sums start from.
     pub start: Start,
+    /// Whether a ReLU goes over the sums.
+    pub relu: bool,
 }
 
 /// One register tile of a weight's gradient.

@@ -62,6 +62,11 @@ pub(super) unsafe fn tile<
                 w = w.add(VECTORS * S::LANES);
             }
         }
+        if t.relu {
+            for sum in sums.as_flattened_mut() {
+                *sum = S::rectified(*sum);
+            }
+        }
         for (r, row) in sums.iter().enumerate() {
             for (v, sum) in row.iter().enumerate() {
                 S::store(at(r, v), *sum);

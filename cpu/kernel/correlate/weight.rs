@@ -36,10 +36,16 @@ pub(super) unsafe fn tile<
         for (source, offset) in sources.iter_mut().zip(t.offsets) {
             *source = t.x.add(*offset as usize);
         }
-        for row in 0..t.pixels[0] {
-            let mut dy = t.dy.add(row * t.dy_row);
-            let mut place = row * t.x_row;
-            for _ in 0..t.pixels[1] {
+        // A single column is walked down in the inner loop.
+        let (rows, columns) = match t.pixels {
+            [rows, 1] if PIXEL == 1 => ([1, 0, 0], [rows, t.x_row, t.dy_row]),
+            [rows, columns] => ([rows, t.x_row, t.dy_row], [columns, PIXEL, S::LANES]),
+        };
+        let [x_step, dy_step] = if PIXEL == 1 { [columns[1], columns[2]] } else { [PIXEL, S::LANES] };
+        for row in 0..rows[0] {
+            let mut place = row * rows[1];
+            let mut dy = t.dy.add(row * rows[2]);
+            for _ in 0..columns[0] {
                 let mut gradients = [S::zero(); VECTORS];
                 for (v, gradient) in gradients.iter_mut().enumerate() {
                     *gradient = S::load(dy.add(v * t.dy_vector));
@@ -53,8 +59,8 @@ pub(super) unsafe fn tile<
                         *sum = P::add(value, gradient, *sum);
                     }
                 }
-                place += PIXEL;
-                dy = dy.add(S::LANES);
+                place += x_step;
+                dy = dy.wrapping_add(dy_step);
             }
         }
         for (k, source) in sums.iter().enumerate() {

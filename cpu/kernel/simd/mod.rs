@@ -33,6 +33,15 @@ pub(crate) trait Simd {
     ) -> (Self::Vector, Self::Vector);
     /// `value` where `a == b`, elsewhere 0.
     unsafe fn where_equal(a: Self::Vector, b: Self::Vector, value: Self::Vector) -> Self::Vector;
+    /// `x` above 0, elsewhere `0 · x`: what is not a number stays so.
+    #[inline(always)]
+    unsafe fn rectified(x: Self::Vector) -> Self::Vector {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let (_, passes) = Self::greater(x, Self::zero(), Self::splat(1.0), Self::zero());
+            Self::fused(x, passes, Self::zero())
+        }
+    }
     /// Small whole numbers from `LANES` bytes.
     unsafe fn load_bytes(from: *const u8) -> Self::Vector;
     /// Whole numbers below 256 to `LANES` bytes.

@@ -63,6 +63,8 @@ pub(super) struct Direction {
     cut: Cut,
     /// Most images of a grain.
     images: usize,
+    /// Whether a ReLU follows: forward, which has one pass.
+    relu: bool,
 }
 
 /// Most vectors of a register tile.
@@ -134,6 +136,7 @@ impl Direction {
             kernels,
             cut,
             images,
+            relu: forward && setup.layer.relu,
         })
     }
 
@@ -240,12 +243,13 @@ impl Direction {
                     (0, None) if !self.passes.overlap => Start::Zero,
                     _ => Start::There,
                 };
+                let relu = self.relu && chunk + 1 == sources.chunks;
                 for (i, image) in work.images.clone().enumerate() {
                     let len = self.target.image_len();
                     let y = grain.memory.pointer(arrays.target.part(image * len..(image + 1) * len));
                     for row in rows.clone() {
                         let runs = sources.of_row(row, chunk);
-                        if runs.is_empty() && chunk > 0 {
+                        if runs.is_empty() && chunk > 0 && !relu {
                             continue;
                         }
                         let x = self.origin(grain, arrays.source, work, i, row);
@@ -265,6 +269,7 @@ impl Direction {
                                     y_pixel: pass.step[1] * vector,
                                     y_vector: plane,
                                     start,
+                                    relu,
                                 };
                                 kernels.tiles[count - 1](&tile);
                             }

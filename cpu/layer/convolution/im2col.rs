@@ -6,8 +6,10 @@
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
 use crate::isa::Isa;
+use crate::kernel::elements::{Change, rectified};
 use crate::kernel::gemm::{Extents, Into, Matrix, Product, gemm, scratch};
 use crate::kernel::im2col::Geometry;
+use crate::kernel::vectorised::on;
 use crate::layer::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
@@ -25,6 +27,7 @@ struct Im2colGemm {
     top: Span,
     weight: Span,
     bias: Option<Span>,
+    relu: bool,
     bottom_grad: Option<Span>,
     top_grad: Option<Span>,
     weight_grad: Option<Span>,
@@ -62,6 +65,7 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
         top: binder.span(Operand::Top(0))?,
         weight,
         bias: binder.span(Operand::Param(1)),
+        relu: conv.relu,
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
         weight_grad: binder.span(Operand::ParamGrad(0)),
@@ -172,6 +176,9 @@ impl LayerKernel for Im2colGemm {
             }
             for (plane, b) in y.chunks_mut(pixels).zip(bias.unwrap_or(&[])) {
                 plane.iter_mut().for_each(|v| *v += b);
+            }
+            if self.relu {
+                on(self.isa, Change { y, f: |y: f32| rectified(y, 0.0) });
             }
         }
     }

@@ -1,5 +1,6 @@
-//! InnerProduct on register tiles. Its weights are by far its largest array, so no task copies them: each element of
-//! the weight is read once (forward, ∇A) or written once (∇W), and what is packed are the activations.
+//! InnerProduct on register tiles. Its weights are by far its largest array, so each element of the weight is read once
+//! (forward, ∇A), a block at a time, or written once (∇W); what is packed as a whole are the activations. Blocks are
+//! copied before they are used, since rows of such arrays often begin in the same set of a cache.
 //!
 //! With N images, K inputs and O outputs, all three are sums `C[s][v] = Σ_d A[s][d] · B[d][v]` over tiles of a few
 //! sources s by one or two vectors v ([`WeightTile`]):
@@ -8,8 +9,7 @@
 //! - ∇A `dX = dY · W`: sources are images, vectors run along the rows of W;
 //! - ∇W `dW = dYᵀ · X`: sources are outputs, vectors run along the rows of X.
 //!
-//! In bf16 two steps of depth share a word. Weights are rounded where they are read, a block at a time, since they are
-//! read once.
+//! In bf16 two steps of depth share a word.
 
 use std::ops::Range;
 
@@ -61,8 +61,8 @@ struct Tiles {
     bias_grad: Option<Span>,
     /// X transposed: image vector by image vector, input by input (pair by pair), one vector each.
     transposed: Span,
-    /// X row by row (pair of rows by pair), each filled up to whole tiles.
-    rows: Span,
+    /// X tile of inputs by tile, image by image (pair by pair), the last tile filled up.
+    tiles: Span,
     /// In bf16, the top's gradients in pairs of images.
     gradients: Span,
     grains: usize,
@@ -106,7 +106,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         transposed: binder.workspace(SubTask::Forward, images.next_multiple_of(lanes) * words(inputs)),
-        rows: binder.workspace(SubTask::GradWeight, words(images) * row),
+        tiles: binder.workspace(SubTask::GradWeight, words(images) * row),
         gradients: binder.workspace(SubTask::GradWeight, pairs),
         grains: machine.grains(flops, machine.task_grains),
     }))
@@ -221,31 +221,22 @@ impl Tiles {
             )
         };
         let width = self.image_vectors() * self.lanes;
-        let (sums, words) = grain.scratch.split_at_mut(outputs.len() * width);
-        // Rounded rows are few, so that they stay in the first-level cache, and do not all begin in the same sets of it.
-        let (together, gap) = match self.precision {
-            Precision::F32 => (outputs.len(), 0),
-            Precision::Bf16 => (MAX_SOURCES, self.lanes),
-        };
+        let (sums, packed) = grain.scratch.split_at_mut(outputs.len() * width);
+        let plane = self.words(self.inputs) * self.lanes;
         for depth in blocks(self.inputs, self.machine.inner_depth * self.precision.in_word()) {
-            for rows in blocks(outputs.len(), together.max(1)) {
-                let steps = self.words(depth.len());
-                let from = &weight[rows.start * self.inputs..rows.end * self.inputs];
-                let (a, a_source) = match self.precision {
-                    Precision::F32 => (&from[depth.start..], self.inputs),
-                    Precision::Bf16 => {
-                        for (from, to) in from.chunks_exact(self.inputs).zip(words.chunks_mut(steps + gap)) {
-                            with_words(Neighbours { from: &from[depth.clone()], to });
-                        }
-                        (&*words, steps + gap)
-                    }
-                };
+            let steps = self.words(depth.len());
+            // So that rows do not all begin in the same sets of a cache.
+            let a_source = steps + self.lanes;
+            for rows in blocks(outputs.len(), MAX_SOURCES) {
+                let from = weight[rows.start * self.inputs..rows.end * self.inputs].chunks_exact(self.inputs);
+                for (from, to) in from.zip(packed.chunks_mut(a_source)) {
+                    self.pack(&from[depth.clone()], &mut to[..steps]);
+                }
                 for first in (0..self.image_vectors()).step_by(TILE_VECTORS) {
-                    let plane = self.words(self.inputs) * self.lanes;
                     let sum = Sum {
                         sources: rows.len(),
                         depth: steps,
-                        a,
+                        a: packed,
                         a_source,
                         a_depth: 1,
                         b: &transposed[first * plane + self.words(depth.start) * self.lanes..],
@@ -270,113 +261,109 @@ impl Tiles {
         }
     }
 
-    /// Makes words of pairs of images, rows of X filled up with zeros and gradients of the top: the grain's pairs.
-    fn pair_rows(&self, grain: &mut Grain<'_>, top_grad: Span) {
-        let row = self.row_len();
-        let (first, second) = grain.scratch[..2 * row].split_at_mut(row);
-        for pair in share(self.words(self.images), grain.index, grain.grains) {
-            // SAFETY: grains have pairs of their own; bottom and gradient are only read in this task.
-            let (x, dy, rows, gradients) = unsafe {
-                let words = pair * self.outputs..(pair + 1) * self.outputs;
-                (
-                    grain.memory.read(self.bottom),
-                    grain.memory.read(top_grad),
-                    grain.memory.write(self.rows.part(pair * row..(pair + 1) * row)),
-                    grain.memory.write(self.gradients.part(words)),
-                )
-            };
-            let whole = 2 * pair + 1 < self.images;
-            let of_pair = |image: usize| &x[image * self.input.image_len()..][..self.input.image_len()];
-            self.input.flatten(of_pair(2 * pair), &mut first[..self.inputs]);
-            if whole {
-                self.input.flatten(of_pair(2 * pair + 1), &mut second[..self.inputs]);
+    /// Copies numbers that follow each other in depth: as they are, or two in a word.
+    fn pack(&self, from: &[f32], to: &mut [f32]) {
+        match self.precision {
+            Precision::F32 => to.copy_from_slice(from),
+            Precision::Bf16 => with_words(Neighbours { from, to }),
+        }
+    }
+
+    /// Copies a row, or makes words of two rows that follow each other in depth, and fills up with zeros. The second of
+    /// two may be empty, which stands for zeros.
+    fn pack_rows(&self, first: &[f32], second: &[f32], to: &mut [f32]) {
+        let (to, rest) = to.split_at_mut(first.len());
+        match self.precision {
+            Precision::F32 => to.copy_from_slice(first),
+            Precision::Bf16 => with_words(Pairs { a: first, b: second, to }),
+        }
+        rest.fill(0.0);
+    }
+
+    /// Packs X tile of inputs by tile, image by image (pair by pair), and in bf16 the top's gradients: the grain's images.
+    fn pack_images(&self, grain: &mut Grain<'_>, top_grad: Span) {
+        let (width, depth, in_word) =
+            (self.lanes * TILE_VECTORS, self.words(self.images), self.precision.in_word());
+        let (first, second) = grain.scratch[..2 * self.inputs].split_at_mut(self.inputs);
+        // SAFETY: bottom and gradient are only read in this task.
+        let (x, dy) = unsafe { (grain.memory.read(self.bottom), grain.memory.read(top_grad)) };
+        let of_image = |image: usize| &x[image * self.input.image_len()..][..self.input.image_len()];
+        for step in share(depth, grain.index, grain.grains) {
+            let image = step * in_word;
+            let whole = image + in_word <= self.images;
+            self.input.flatten(of_image(image), first);
+            if in_word > 1 && whole {
+                self.input.flatten(of_image(image + 1), second);
             }
-            let b = if whole { &second[..self.inputs] } else { &[] };
-            with_words(Pairs { a: &first[..self.inputs], b, to: rows });
-            rows[self.inputs..].fill(0.0);
-            let mut dy = dy.chunks_exact(self.outputs).skip(2 * pair);
-            let (a, b) = (dy.next().unwrap_or(&[]), dy.next().unwrap_or(&[]));
-            with_words(Pairs { a, b, to: gradients });
+            for (tile, first) in first.chunks(width).enumerate() {
+                let second = if in_word > 1 && whole { &second[tile * width..][..first.len()] } else { &[] };
+                let start = (tile * depth + step) * width;
+                // SAFETY: grains have images of their own.
+                let to = unsafe { grain.memory.write(self.tiles.part(start..start + width)) };
+                self.pack_rows(first, second, to);
+            }
+            if in_word > 1 {
+                let part = self.gradients.part(step * self.outputs..(step + 1) * self.outputs);
+                let mut dy = dy.chunks_exact(self.outputs).skip(image);
+                // SAFETY: as above.
+                let to = unsafe { grain.memory.write(part) };
+                self.pack_rows(dy.next().unwrap_or(&[]), dy.next().unwrap_or(&[]), to);
+            }
         }
-    }
-
-    /// Copies X row by row, filled up with zeros: the grain's images.
-    fn copy_rows(&self, grain: &Grain<'_>) {
-        let row = self.row_len();
-        for image in grain.share(self.images) {
-            let start = image * self.input.image_len();
-            // SAFETY: grains have images of their own.
-            let (x, to) = unsafe {
-                (
-                    grain.memory.read(self.bottom.part(start..start + self.input.image_len())),
-                    grain.memory.write(self.rows.part(image * row..(image + 1) * row)),
-                )
-            };
-            self.input.flatten(x, &mut to[..self.inputs]);
-            to[self.inputs..].fill(0.0);
-        }
-    }
-
-    fn row_len(&self) -> usize {
-        self.inputs.next_multiple_of(self.lanes * TILE_VECTORS)
     }
 
     /// The rows of ∇W of some outputs.
     fn weight_rows(&self, grain: &mut Grain<'_>, weight_grad: Span, top_grad: Span) {
         let outputs = grain.share(self.outputs);
-        let (row, width) = (self.row_len(), self.lanes * TILE_VECTORS);
-        // SAFETY: X was copied in the stage before; the gradient is only read; grains have rows of their own.
+        let (width, depth) = (self.lanes * TILE_VECTORS, self.words(self.images));
+        // SAFETY: X was packed in the stage before; the gradient is only read; grains have rows of their own.
         let (x, dy, dw) = unsafe {
             (
-                grain.memory.read(self.rows),
+                grain.memory.read(self.tiles),
                 grain.memory.read(if self.precision == Precision::Bf16 { self.gradients } else { top_grad }),
                 grain.memory.write(weight_grad.part(outputs.start * self.inputs..outputs.end * self.inputs)),
             )
         };
-        let whole = self.inputs / width * width;
-        for columns in blocks(whole, self.machine.inner_columns) {
-            for block in blocks(outputs.len(), self.kernels[0].weights.len()) {
-                for column in columns.clone().step_by(width) {
-                    let sum = self.outer_product(dy, x, outputs.start + block.start, block.len(), column);
-                    // SAFETY: the rows are the grain's own and hold a whole tile from this column on.
-                    unsafe { self.sum(&sum, dw[block.start * self.inputs + column..].as_mut_ptr()) }
-                }
+        let (a, sums) = grain.scratch.split_at_mut(outputs.len().next_multiple_of(MAX_SOURCES) * depth);
+        for (step, dy) in dy.chunks_exact(self.outputs).enumerate() {
+            for (block, from) in dy[outputs.clone()].chunks(MAX_SOURCES).enumerate() {
+                a[(block * depth + step) * MAX_SOURCES..][..from.len()].copy_from_slice(from);
             }
         }
-        if whole < self.inputs {
-            let sums = &mut grain.scratch[..outputs.len() * width];
-            let sum =
-                Sum { c_source: width, ..self.outer_product(dy, x, outputs.start, outputs.len(), whole) };
-            // SAFETY: the sums are the thread's own, a whole tile for each output.
-            unsafe { self.sum(&sum, sums.as_mut_ptr()) }
-            for (to, from) in dw.chunks_exact_mut(self.inputs).zip(sums.chunks_exact(width)) {
-                to[whole..].copy_from_slice(&from[..self.inputs - whole]);
-            }
-        }
-        debug_assert_eq!(x.len(), self.words(self.images) * row);
-    }
-
-    /// The sums over images for `count` outputs and one tile of columns.
-    fn outer_product<'a>(
-        &self,
-        dy: &'a [f32],
-        x: &'a [f32],
-        output: usize,
-        count: usize,
-        column: usize,
-    ) -> Sum<'a> {
-        Sum {
-            sources: count,
-            depth: self.words(self.images),
-            a: &dy[output..],
+        let of_tile = |tile: usize, block: &Range<usize>| Sum {
+            sources: block.len(),
+            depth,
+            a: &a[block.start * depth..],
             a_source: 1,
-            a_depth: self.outputs,
-            b: &x[column..],
-            b_depth: self.row_len(),
+            a_depth: MAX_SOURCES,
+            b: &x[tile * depth * width..],
+            b_depth: width,
             b_vector: self.lanes,
             vectors: TILE_VECTORS,
             c_source: self.inputs,
             add: false,
+        };
+        let whole = self.inputs / width;
+        for tiles in blocks(whole, (self.machine.inner_columns / width).max(1)) {
+            for block in blocks(outputs.len(), MAX_SOURCES) {
+                for tile in tiles.clone() {
+                    let dw = dw[block.start * self.inputs + tile * width..].as_mut_ptr();
+                    // SAFETY: the rows are the grain's own and hold a whole tile from this column on.
+                    unsafe { self.sum(&of_tile(tile, &block), dw) }
+                }
+            }
+        }
+        if whole * width < self.inputs {
+            for block in blocks(outputs.len(), MAX_SOURCES) {
+                let sum = Sum { c_source: width, ..of_tile(whole, &block) };
+                // SAFETY: the sums are the thread's own, a whole tile for each output of the block.
+                unsafe { self.sum(&sum, sums[..block.len() * width].as_mut_ptr()) }
+                let rows = dw.chunks_exact_mut(self.inputs).skip(block.start);
+                for (to, from) in rows.zip(sums[..block.len() * width].chunks_exact(width)) {
+                    let to = &mut to[whole * width..];
+                    to.copy_from_slice(&from[..to.len()]);
+                }
+            }
         }
     }
 
@@ -387,79 +374,47 @@ impl Tiles {
         // SAFETY: only read in this task.
         let (weight, dy) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
         let step = (self.machine.inner_columns / width).max(1);
-        let (sums, rest) = grain.scratch.split_at_mut(self.images * step * width);
-        let (tail, words) = rest.split_at_mut(self.machine.inner_rows * width);
+        let (sums, packed) = grain.scratch.split_at_mut(self.images * step * width);
         for first in tiles.clone().step_by(step) {
             let block = first..(first + step).min(tiles.end);
             for outputs in blocks(self.outputs, self.machine.inner_rows) {
-                if self.precision == Precision::Bf16 {
-                    self.add_words(weight, dy, &outputs, &block, sums, words);
-                    continue;
-                }
-                for (i, tile) in block.clone().enumerate() {
-                    let column = tile * width;
-                    let mut sum = Sum {
-                        sources: self.images,
-                        depth: outputs.len(),
-                        a: &dy[outputs.start..],
-                        a_source: self.outputs,
-                        a_depth: 1,
-                        b: &weight[outputs.start * self.inputs + column..],
-                        b_depth: self.inputs,
-                        b_vector: self.lanes,
-                        vectors: TILE_VECTORS,
-                        c_source: width,
-                        add: outputs.start > 0,
-                    };
-                    if column + width > self.inputs {
-                        let inside = self.inputs - column;
-                        for (to, o) in tail.chunks_exact_mut(width).zip(outputs.clone()) {
-                            to[..inside].copy_from_slice(&weight[o * self.inputs + column..][..inside]);
-                            to[inside..].fill(0.0);
-                        }
-                        (sum.b, sum.b_depth) = (&*tail, width);
-                    }
-                    // SAFETY: the sums are the thread's own, a whole tile for each image.
-                    unsafe { self.sum(&sum, sums[i * self.images * width..].as_mut_ptr()) }
-                }
+                self.add_products(weight, dy, &outputs, &block, sums, packed);
             }
             self.scatter(grain.memory, bottom_grad, block, sums);
         }
     }
 
-    /// Adds the products of some outputs to the sums of a block of tiles, in bf16: the weights of the block are made into
-    /// words of two outputs, and the gradients, too.
-    fn add_words(
+    /// Adds the products of some outputs to the sums of a block of tiles. The weights of each tile and the gradients are
+    /// packed first: in place, rows would lie so far apart that many begin in the same set of a cache.
+    fn add_products(
         &self,
         weight: &[f32],
         dy: &[f32],
         outputs: &Range<usize>,
         block: &Range<usize>,
         sums: &mut [f32],
-        words: &mut [f32],
+        packed: &mut [f32],
     ) {
         let width = self.lanes * TILE_VECTORS;
-        let (depth, columns) = (self.words(outputs.len()), block.len() * width);
-        let (b, a) = words.split_at_mut(depth * columns);
-        let inside = block.start * width..(block.end * width).min(self.inputs);
-        let rows = |o: usize| &weight[o * self.inputs..][inside.clone()];
-        for (first, to) in outputs.clone().step_by(2).zip(b.chunks_exact_mut(columns)) {
-            let second = if first + 1 < outputs.end { rows(first + 1) } else { &[] };
-            with_words(Pairs { a: rows(first), b: second, to });
-            to[inside.len()..].fill(0.0);
-        }
+        let (depth, in_word) = (self.words(outputs.len()), self.precision.in_word());
+        let (a, b) = packed.split_at_mut(self.images * depth);
         for (dy, to) in dy.chunks_exact(self.outputs).zip(a.chunks_exact_mut(depth)) {
-            with_words(Neighbours { from: &dy[outputs.clone()], to });
+            self.pack(&dy[outputs.clone()], to);
         }
-        for i in 0..block.len() {
+        for (i, tile) in block.clone().enumerate() {
+            let columns = tile * width..((tile + 1) * width).min(self.inputs);
+            let row = |o: usize| &weight[o * self.inputs..][columns.clone()];
+            for (o, to) in outputs.clone().step_by(in_word).zip(b.chunks_exact_mut(width)) {
+                self.pack_rows(row(o), if o + 1 < outputs.end { row(o + 1) } else { &[] }, to);
+            }
             let sum = Sum {
                 sources: self.images,
                 depth,
                 a,
                 a_source: depth,
                 a_depth: 1,
-                b: &b[i * width..],
-                b_depth: columns,
+                b,
+                b_depth: width,
                 b_vector: self.lanes,
                 vectors: TILE_VECTORS,
                 c_source: width,
@@ -513,17 +468,14 @@ impl LayerKernel for Tiles {
     }
 
     fn scratch(&self) -> usize {
-        let width = self.lanes * TILE_VECTORS;
+        let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
         let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
-        let narrow = self.precision == Precision::Bf16;
-        let rounded = if narrow { MAX_SOURCES * (self.machine.inner_depth + self.lanes) } else { 0 };
-        let forward = outputs * self.image_vectors() * self.lanes + rounded;
-        let columns = self.machine.inner_columns.max(width);
-        let steps = if narrow { self.words(self.machine.inner_rows) } else { 0 };
-        let activation =
-            self.images * columns + self.machine.inner_rows * width + steps * (columns + self.images);
-        let pairs = if narrow { 2 * self.row_len() } else { 0 };
-        forward.max(activation).max(outputs * width).max(pairs)
+        let forward = outputs * self.image_vectors() * self.lanes;
+        let forward = forward + MAX_SOURCES * (self.machine.inner_depth + self.lanes);
+        let sums = self.images * self.machine.inner_columns.max(width);
+        let activation = sums + self.images * rows + rows * width;
+        let weight = outputs.next_multiple_of(MAX_SOURCES) * self.words(self.images) + MAX_SOURCES * width;
+        forward.max(activation).max(weight).max(2 * self.inputs)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
@@ -542,8 +494,7 @@ impl LayerKernel for Tiles {
     fn grad_weight(&self, grain: &mut Grain<'_>) {
         let (Some(weight_grad), Some(top_grad)) = (self.weight_grad, self.top_grad) else { return };
         match grain.stage {
-            0 if self.precision == Precision::Bf16 => self.pair_rows(grain, top_grad),
-            0 => self.copy_rows(grain),
+            0 => self.pack_images(grain, top_grad),
             _ => self.weight_rows(grain, weight_grad, top_grad),
         }
     }

@@ -114,6 +114,7 @@ pub fn convolution(num_output: usize, kernel: [usize; 2]) -> Convolution {
         dilation: [1; 2],
         group: 1,
         bias: true,
+        relu: false,
         weight_filler: Filler::Xavier(VarianceNorm::FanIn),
         bias_filler: Filler::default(),
     }

@@ -15,6 +15,7 @@ use std::arch::asm;
 
 use super::{Start, Tile};
 use crate::isa::Isa;
+use crate::kernel::elements::rectified;
 
 /// Rows of a register, and words of one of its rows.
 pub(super) const ROWS: usize = 16;
@@ -184,6 +185,22 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
             tiles.store::<1>(t.y.add(t.y_vector), bytes(t.y_pixel));
         }
         tiles.release();
+        if t.relu {
+            rectify(t, pixels, two);
+        }
+    }
+}
+
+/// Lets a ReLU go over the outputs of a tile. The instructions have none, and the outputs are in the first-level cache.
+///
+/// # Safety
+/// As for [`outputs`].
+#[inline(always)]
+unsafe fn rectify(t: &Tile<'_>, pixels: usize, two: bool) {
+    for (vector, pixel) in (0..if two { 2 } else { 1 }).flat_map(|v| (0..pixels).map(move |p| (v, p))) {
+        // SAFETY: outputs of the tile, by contract.
+        let y = unsafe { &mut *t.y.add(vector * t.y_vector + pixel * t.y_pixel).cast::<[f32; WORDS]>() };
+        y.iter_mut().for_each(|y| *y = rectified(*y, 0.0));
     }
 }
 
@@ -191,6 +208,7 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
 ///
 /// # Safety
 /// The tier is available; the rest as for [`outputs`].
+#[target_feature(enable = "avx512f")]
 pub(super) unsafe fn amxbf16<const PIXELS: usize, const VECTORS: usize>(t: &Tile<'_>) {
     // SAFETY: by contract.
     unsafe { outputs(&mut Amx, t, PIXELS, VECTORS == 2, WORDS) }

@@ -110,7 +110,8 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
         let (w, w_values) = integers(depth * width, 2);
         // Pixels lie further apart than in the source, vectors after all pixels; nothing between may change.
         let (y_pixel, y_vector) = (WORDS + 3, ROWS * (WORDS + 3));
-        for start in [Start::Zero, Start::Bias(bias.as_ptr()), Start::There] {
+        let starts = [Start::Zero, Start::Bias(bias.as_ptr()), Start::There];
+        for (start, relu) in starts.into_iter().flat_map(|s| [(s, false), (s, true)]) {
             let before = integers(y_vector, 4).1;
             let mut y = before.clone();
             let tile = Tile {
@@ -121,6 +122,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                 y_pixel,
                 y_vector,
                 start,
+                relu,
             };
             kernel(&tile, pixels, two);
             let mut expected = before.clone();
@@ -137,9 +139,12 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                         sum += source * w_values[2 * ((run.first as usize + k) * width + o) + half];
                     }
                 }
-                expected[place] = sum;
+                expected[place] = if relu { sum.max(0.0) } else { sum };
             }
-            assert_eq!(y, expected, "{pixels} pixels, two vectors {two}, {short} words, {start:?}");
+            assert_eq!(
+                y, expected,
+                "{pixels} pixels, two vectors {two}, {short} words, {start:?}, ReLU {relu}"
+            );
         }
     }
 }

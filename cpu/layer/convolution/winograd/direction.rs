@@ -25,6 +25,8 @@ use crate::memory::Span;
 /// One direction.
 pub(in crate::layer::convolution) struct Winograd {
     isa: Isa,
+    /// Whether a ReLU follows: forward.
+    relu: bool,
     packing: Packing,
     /// The packing before weights are transformed.
     taps: Packing,
@@ -74,6 +76,7 @@ impl Winograd {
         let target_parts = missing.min(packing.tiles().div_ceil(2));
         Some(Self {
             isa: setup.numerics.isa,
+            relu: forward && layer.relu,
             tiling,
             target: setup.target,
             block,
@@ -231,6 +234,7 @@ impl Winograd {
                         y_pixel: lanes,
                         y_vector: self.block * lanes,
                         start: if i == 0 { Start::Zero } else { Start::There },
+                        relu: false,
                     };
                     self.kernels[vectors - 1].tiles[count - 1](&tile);
                 }
@@ -257,6 +261,7 @@ impl Winograd {
                     products: &products[(vector * self.block + first) * lanes..],
                     point,
                     tiles,
+                    relu: self.relu,
                     // SAFETY: copied in the stage before, with a full tile for each tile.
                     bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),

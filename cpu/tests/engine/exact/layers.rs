@@ -13,8 +13,13 @@ use crate::exact::case::Case;
 const BATCHES: [usize; 4] = [1, 2, 5, 64];
 
 fn conv_cases(layer: &Convolution, [c, h, w]: [usize; 3]) -> Vec<Case> {
-    let case = |n: usize| Case::new(Layer::Convolution(layer.clone()), &[&[n, c, h, w]]);
-    BATCHES.into_iter().map(case).collect()
+    let case = |layer: &Convolution, n: usize| Case::new(Layer::Convolution(layer.clone()), &[&[n, c, h, w]]);
+    let rectified = case(&with_relu(layer), 5);
+    BATCHES.into_iter().map(|n| case(layer, n)).chain([rectified]).collect()
+}
+
+fn with_relu(layer: &Convolution) -> Convolution {
+    Convolution { relu: true, ..layer.clone() }
 }
 
 #[test]
@@ -56,7 +61,8 @@ fn convolutions_of_images() {
         (Convolution { group: 3, ..convolution(48, [2, 2]) }, [3, 6, 6]),
     ];
     let cases = BATCHES.into_iter().flat_map(|n| layers.iter().map(move |(l, shape)| of(n, l, *shape)));
-    exact("convolutions of images", &cases.collect::<Vec<_>>());
+    let rectified = layers.iter().map(|(layer, shape)| of(2, &with_relu(layer), *shape));
+    exact("convolutions of images", &cases.chain(rectified).collect::<Vec<_>>());
 }
 
 /// Shapes of the networks: whole blocks, odd channel counts, groups that begin at blocks, strides with gradients.
@@ -85,9 +91,9 @@ fn convolutions_of_blocks() {
         let skips = layer.kernel < layer.stride;
         if skips { case.zeros("most pixels are seen by no tap") } else { case }
     };
-    let cases: Vec<Case> =
-        [1, 3].into_iter().flat_map(|n| layers.iter().map(move |(l, s)| case(n, l, *s))).collect();
-    exact("convolutions of blocks", &cases);
+    let cases = [1, 3].into_iter().flat_map(|n| layers.iter().map(move |(l, s)| case(n, l, *s)));
+    let rectified = layers.iter().map(|(layer, shape)| case(2, &with_relu(layer), *shape));
+    exact("convolutions of blocks", &cases.chain(rectified).collect::<Vec<_>>());
 }
 
 #[test]
@@ -215,7 +221,7 @@ fn relus_in_place_and_not() {
     let mut cases = Vec::new();
     // A slope of a power of two keeps integers exact; a negative slope cannot work in place.
     for slope in [0.0, 0.25, -0.5] {
-        let layer = || Layer::Relu(Relu { negative_slope: slope });
+        let layer = || Layer::Relu(Relu { negative_slope: slope, applied: false });
         for dims in [&[1, 1][..], &[2, 3, 5], &[5, 17], &[64, 20, 13, 3]] {
             cases.push(Case::new(layer(), &[dims]).zeros(why));
             if slope >= 0.0 {

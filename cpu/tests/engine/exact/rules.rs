@@ -37,7 +37,7 @@ fn special(count: usize) -> Vec<f32> {
 #[test]
 fn relu_keeps_nan() {
     for negative_slope in [0.0, 0.25, -0.5] {
-        let case = Case::new(Layer::Relu(Relu { negative_slope }), &[&[3, 41]]);
+        let case = Case::new(Layer::Relu(Relu { negative_slope, applied: false }), &[&[3, 41]]);
         let mut arrays = case.integers();
         arrays.insert(Operand::Bottom(0), special(123));
         same(&case, &arrays);
