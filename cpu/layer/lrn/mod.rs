@@ -129,6 +129,13 @@ impl Norm {
 /// Takes s to s^(−β).
 trait Power: Copy {
     fn of(self, s: f32) -> f32;
+
+    /// s^(−β) and s^(−β−1).
+    #[inline(always)]
+    fn both(self, s: f32) -> [f32; 2] {
+        let power = self.of(s);
+        [power, power / s]
+    }
 }
 
 /// β = 3/4, everybody's: roots and a division, which vectors have; a power they have not.
@@ -140,6 +147,15 @@ impl Power for ThreeQuarters {
     fn of(self, s: f32) -> f32 {
         let root = s.sqrt();
         1.0 / (root * root.sqrt())
+    }
+
+    /// One division for both.
+    #[inline(always)]
+    fn both(self, s: f32) -> [f32; 2] {
+        let inverse = 1.0 / s;
+        let root = inverse.sqrt();
+        let power = root * root.sqrt();
+        [power, power * inverse]
     }
 }
 
@@ -208,8 +224,8 @@ impl<T: Part, P: Power> Vectorised for Backward<'_, T, P> {
         let back = squares;
         let (mine, others) = (gradients.iter_mut(), back.iter_mut());
         for (((gradient, back), value), scale) in mine.zip(others).zip(&*values).zip(&*scales) {
-            let power = power.of(*scale);
-            *back = *gradient * value * power / scale;
+            let [power, next] = power.both(*scale);
+            *back = *gradient * value * next;
             *gradient *= power;
         }
         part.clear_beyond(back);
