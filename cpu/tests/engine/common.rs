@@ -1,5 +1,8 @@
 //! What several test files need: tiers, workers, layers, networks and integers.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use quadrille_core::layer::{
     Accuracy, BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Input, Layer,
     PoolMethod, Pooling, Relu, Scale, SoftmaxWithLoss, VarianceNorm,
@@ -28,10 +31,13 @@ pub fn numerics(test: &str) -> Vec<Numerics> {
     f32.chain(tiers_of_bf16(test).into_iter().map(Numerics::bf16)).collect()
 }
 
+/// Says once for each test and tier what is skipped, since a skipped line counts.
 fn those_here(test: &str, wanted: fn(Isa) -> bool) -> Vec<Isa> {
+    static SAID: Mutex<BTreeSet<(String, Isa)>> = Mutex::new(BTreeSet::new());
     let (here, not_here): (Vec<Isa>, Vec<Isa>) =
         Isa::ALL.into_iter().filter(|isa| wanted(*isa)).partition(|isa| isa.is_available());
-    for isa in not_here {
+    let mut said = SAID.lock().expect("no test panics while it says so");
+    for isa in not_here.into_iter().filter(|isa| said.insert((test.to_owned(), *isa))) {
         println!("skipped: {test} on {isa}: this CPU does not have it");
     }
     here
@@ -45,7 +51,9 @@ pub fn ways(test: &str, net: &Net, id: LayerId) -> Vec<(Numerics, &'static str)>
         let names = implementations(net, id, isa);
         ways.extend(names.into_iter().map(|name| (Numerics::from(isa), name)));
     }
-    for isa in tiers_of_bf16(test) {
+    // No other layer multiplies in bf16 on any tier.
+    let multiplies = matches!(net.layer(id).layer, Layer::Convolution(_) | Layer::InnerProduct(_));
+    for isa in multiplies.then(|| tiers_of_bf16(test)).into_iter().flatten() {
         let known = implementations(net, id, isa);
         let names = implementations(net, id, Numerics::bf16(isa)).into_iter();
         ways.extend(names.filter(|n| !known.contains(n)).map(|name| (Numerics::bf16(isa), name)));
