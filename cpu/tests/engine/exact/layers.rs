@@ -14,9 +14,12 @@ const BATCHES: [usize; 4] = [1, 2, 5, 64];
 
 fn conv_cases(layer: &Convolution, [c, h, w]: [usize; 3]) -> Vec<Case> {
     let case = |layer: &Convolution, n: usize| Case::new(Layer::Convolution(layer.clone()), &[&[n, c, h, w]]);
-    let rectified = case(&with_relu(layer), 5);
+    let rectified = case(&with_relu(layer), 5).zeros(HALF);
     BATCHES.into_iter().map(|n| case(layer, n)).chain([rectified]).collect()
 }
+
+/// Why many outputs of [`with_relu`] are 0.
+const HALF: &str = "a ReLU lets only sums above 0 pass";
 
 fn with_relu(layer: &Convolution) -> Convolution {
     Convolution { relu: true, ..layer.clone() }
@@ -61,7 +64,7 @@ fn convolutions_of_images() {
         (Convolution { group: 3, ..convolution(48, [2, 2]) }, [3, 6, 6]),
     ];
     let cases = BATCHES.into_iter().flat_map(|n| layers.iter().map(move |(l, shape)| of(n, l, *shape)));
-    let rectified = layers.iter().map(|(layer, shape)| of(2, &with_relu(layer), *shape));
+    let rectified = layers.iter().map(|(layer, shape)| of(2, &with_relu(layer), *shape).zeros(HALF));
     exact("convolutions of images", &cases.chain(rectified).collect::<Vec<_>>());
 }
 
@@ -92,7 +95,7 @@ fn convolutions_of_blocks() {
         if skips { case.zeros("most pixels are seen by no tap") } else { case }
     };
     let cases = [1, 3].into_iter().flat_map(|n| layers.iter().map(move |(l, s)| case(n, l, *s)));
-    let rectified = layers.iter().map(|(layer, shape)| case(2, &with_relu(layer), *shape));
+    let rectified = layers.iter().map(|(layer, shape)| case(2, &with_relu(layer), *shape).zeros(HALF));
     exact("convolutions of blocks", &cases.chain(rectified).collect::<Vec<_>>());
 }
 
