@@ -15,6 +15,8 @@ pub mod machine;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
+mod pages;
+#[cfg(not(loom))]
 mod program;
 
 mod crew;

@@ -26,6 +26,7 @@ use quadrille_core::task::LaneId;
 
 use crate::crew::LANES;
 use crate::layout::{Arrangement, Layout};
+use crate::pages::advise_large;
 
 /// Arrays start at cache lines.
 const ALIGN: usize = 64;
@@ -95,6 +96,8 @@ impl Arena {
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc_zeroed(layout) };
         let allocation = NonNull::new(memory).ok_or(OutOfMemory { bytes: layout.size() })?;
+        // SAFETY: just allocated with this size.
+        unsafe { advise_large(allocation, layout.size()) };
         // SAFETY: the layout has room for the way to the next cache line.
         let start = unsafe { allocation.add(allocation.align_offset(ALIGN)) }.cast::<f32>();
         Ok(Self { allocation, start, len })

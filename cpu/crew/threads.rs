@@ -1,11 +1,14 @@
 //! The threads of a quadrant. They take grains from the quadrant's lanes, highest priority first, so that threads which
 //! the critical lane leaves idle work on what nobody waits for.
 
-use super::{Bell, Claim, LaneQueue, Ticket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+use super::{Bell, Claim, LaneQueue, Ticket};
+use crate::pages::advise_large;
 
 /// Lanes of a quadrant.
 pub(crate) const LANES: usize = 4;
@@ -237,6 +240,10 @@ impl Crews {
                 let mut buffer: Vec<f32> = Vec::new();
                 let refused = |_| std::io::Error::from(std::io::ErrorKind::OutOfMemory);
                 buffer.try_reserve_exact(scratch).map_err(refused)?;
+                if let Some(memory) = NonNull::new(buffer.as_mut_ptr()) {
+                    // SAFETY: so many elements were just reserved.
+                    unsafe { advise_large(memory.cast(), scratch * size_of::<f32>()) };
+                }
                 let body = move || {
                     if let Some(cpu) = cpu
                         && let quadrille_numa::Pinning::Refused(reason) =

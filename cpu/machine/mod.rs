@@ -5,6 +5,9 @@
 
 use crate::isa::{Isa, Vectors};
 
+/// Bytes of a large page, on x86-64 and on most of AArch64.
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
+
 /// The constants of one tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
