@@ -9,6 +9,7 @@ pub mod gemm;
 pub mod im2col;
 pub mod peak;
 pub(crate) mod simd;
+pub(crate) mod stored;
 pub(crate) mod strip;
 pub(crate) mod vectorised;
 pub(crate) mod winograd;

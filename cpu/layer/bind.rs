@@ -41,7 +41,7 @@ pub(crate) struct Binder<'a> {
     /// Its constants.
     pub machine: Machine,
     pub(super) decisions: &'a Decisions,
-    pub(super) form: Form,
+    pub(super) candidate: &'static Candidate,
     pub(super) map: &'a mut MemoryMap,
     /// Elements of workspace that each sub-task has taken.
     pub(super) taken: [usize; SubTask::ALL.len()],
@@ -103,9 +103,9 @@ impl<'a> Binder<'a> {
 
     /// How a blob's operand lies for this kernel.
     pub fn arrangement(&self, operand: Operand) -> Option<Arrangement> {
-        let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.form, operand)?;
+        let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.candidate, operand)?;
         // A reordered array lies as wanted; any other as it is, which is the same but for its name.
-        Some(if self.copy(operand).is_some() || !matches!(self.form, Form::Any | Form::Exit) {
+        Some(if self.copy(operand).is_some() || !matches!(self.candidate.form, Form::Any | Form::Exit) {
             wanted
         } else {
             lies
@@ -168,14 +168,14 @@ pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -
     let mut kernels = Vec::new();
     let mut choices = Vec::new();
     for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {
-        let candidate: &Candidate = candidate;
+        let candidate: &'static Candidate = candidate;
         let mut binder = Binder {
             net,
             id: LayerId(index),
             isa,
             machine: Machine::of(isa),
             decisions: &decisions,
-            form: candidate.form,
+            candidate,
             map: &mut map,
             taken: [0; SubTask::ALL.len()],
             copies: Vec::new(),

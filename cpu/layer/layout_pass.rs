@@ -9,8 +9,8 @@
 use quadrille_core::layer::Operand;
 use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
 
-use super::select::{Candidate, Form, candidates};
-use crate::isa::Numerics;
+use super::select::{Candidate, Form, Kept, candidates};
+use crate::isa::{Numerics, Precision};
 use crate::layout::{Arrangement, Layout};
 use crate::machine::Machine;
 
@@ -24,20 +24,33 @@ pub(super) struct Decisions {
     /// Whether blobs of several shapes lie in a storage.
     reshaped: Vec<bool>,
     block: usize,
+    precision: Precision,
 }
 
 impl Decisions {
-    /// How the blobs of `layer` lie for an implementation of `form`: bottoms, then tops. A blob without pixels, such
-    /// as a row of scores, lies plain in every form.
-    pub fn wanted(&self, net: &Net, layer: &NetLayer, form: Form) -> (Vec<Layout>, Vec<Layout>) {
+    /// How the blobs of `layer` lie for an implementation: bottoms, then tops. A blob without pixels, such as a row of
+    /// scores, lies plain for every implementation.
+    pub fn wanted(
+        &self,
+        net: &Net,
+        layer: &NetLayer,
+        candidate: &Candidate,
+    ) -> (Vec<Layout>, Vec<Layout>) {
         let first = layer.bottoms.first().map_or(Layout::PLAIN, |b| self.blobs[b.0]);
-        let blocked = Layout { block: self.block };
-        let (bottoms, tops) = match form {
+        let precision = match candidate.kept {
+            Kept::F32 => Precision::F32,
+            Kept::Bf16 => Precision::Bf16,
+            Kept::Either if first == Layout::PLAIN => self.precision,
+            Kept::Either => first.precision,
+        };
+        let blocked = Layout { block: self.block, precision };
+        let as_first = if first == Layout::PLAIN { first } else { blocked };
+        let (bottoms, tops) = match candidate.form {
             Form::Plain => (Layout::PLAIN, Layout::PLAIN),
             Form::Blocked => (blocked, blocked),
             Form::Entry => (Layout::PLAIN, blocked),
-            Form::Exit => (first, Layout::PLAIN),
-            Form::Any => (first, first),
+            Form::Exit => (as_first, Layout::PLAIN),
+            Form::Any => (as_first, as_first),
         };
         let each = |blobs: &[BlobId], layout| {
             let axes = |b: &BlobId| net.blob(*b).shape.axes();
@@ -46,16 +59,16 @@ impl Decisions {
         (each(&layer.bottoms, bottoms), each(&layer.tops, tops))
     }
 
-    /// How `operand` lies in memory, and how an implementation of `form` wants it; `None` if it is not a blob's.
+    /// How `operand` lies in memory, and how an implementation wants it; `None` if it is not a blob's.
     pub fn arrangements(
         &self,
         net: &Net,
         id: LayerId,
-        form: Form,
+        candidate: &Candidate,
         operand: Operand,
     ) -> Option<(Arrangement, Arrangement)> {
         let layer = net.layer(id);
-        let (bottoms, tops) = self.wanted(net, layer, form);
+        let (bottoms, tops) = self.wanted(net, layer, candidate);
         let (blob, wanted) = match operand {
             Operand::Bottom(i) | Operand::BottomGrad(i) => (*layer.bottoms.get(i)?, *bottoms.get(i)?),
             Operand::Top(i) | Operand::TopGrad(i) => (*layer.tops.get(i)?, *tops.get(i)?),
@@ -65,11 +78,11 @@ impl Decisions {
         Some((Arrangement::new(shape, self.blobs[blob.0]), Arrangement::new(shape, wanted)))
     }
 
-    /// Whether an implementation of `form` finds every bottom as it wants it, and writes its tops as they lie already
+    /// Whether an implementation finds every bottom as it wants it, and writes its tops as they lie already
     /// if it works in place.
-    fn is_native(&self, net: &Net, id: LayerId, form: Form) -> bool {
+    fn is_native(&self, net: &Net, id: LayerId, candidate: &Candidate) -> bool {
         let layer = net.layer(id);
-        let (bottoms, tops) = self.wanted(net, layer, form);
+        let (bottoms, tops) = self.wanted(net, layer, candidate);
         let like = |blob: BlobId, lies: Layout, wanted: Layout| {
             let shape = &net.blob(blob).shape;
             Arrangement::new(shape, lies).is_like(&Arrangement::new(shape, wanted))
@@ -109,7 +122,7 @@ impl Decisions {
         let mut fitting =
             list.iter().filter(|c| wanted.is_none_or(|w| w == c.name) && (c.fits)(net, id, numerics));
         let first = fitting.clone().next();
-        fitting.find(|c| c.eager || self.is_native(net, id, c.form)).or(first).ok_or_else(|| {
+        fitting.find(|c| c.eager || self.is_native(net, id, c)).or(first).ok_or_else(|| {
             let names: Vec<&str> = list.iter().map(|c| c.name).collect();
             format!(
                 "layer {:?} ({}) cannot be computed by {:?}; its implementations are {}",
@@ -166,12 +179,14 @@ pub(super) fn decide(
     let block = Machine::of(numerics.isa).channel_block;
     let blobs = vec![Layout::PLAIN; net.blobs.len()];
     let reshaped = reshaped(net);
-    let mut decisions = Decisions { chosen: Vec::new(), storages: Vec::new(), blobs, reshaped, block };
+    let precision = numerics.precision;
+    let (chosen, storages) = (Vec::new(), Vec::new());
+    let mut decisions = Decisions { chosen, storages, blobs, reshaped, block, precision };
     for (index, layer) in net.layers.iter().enumerate() {
         let asked = forced.iter().rev().find(|(n, _)| *n == layer.name || n == layer.layer.type_name());
         let wanted = asked.map(|(_, implementation)| implementation.as_str());
         let candidate = decisions.choose(net, LayerId(index), numerics, wanted)?;
-        let (_, tops) = decisions.wanted(net, layer, candidate.form);
+        let (_, tops) = decisions.wanted(net, layer, candidate);
         for (top, layout) in layer.tops.iter().zip(tops) {
             decisions.blobs[top.0] = decisions.layout_of_top(net, layer, *top, layout);
         }

@@ -10,7 +10,9 @@ use quadrille_core::net::StorageId;
 use super::bind::Binder;
 use super::select::Candidate;
 use super::{Grain, LayerKernel, Stages};
-use crate::layout::Arrangement;
+use crate::isa::Precision;
+use crate::kernel::words::{Neighbours, Widened, with_words};
+use crate::layout::{Arrangement, Layout};
 use crate::memory::Span;
 
 /// The sub-tasks that kernels compute.
@@ -41,7 +43,7 @@ fn mismatched(binder: &Binder<'_>, sub: SubTask, read: bool) -> Vec<(Operand, Ar
     let Some(accesses) = binder.net.accesses(binder.id, sub) else { return Vec::new() };
     let operands = if read { accesses.reads } else { accesses.writes };
     let both = |operand: Operand| {
-        let (lies, wanted) = binder.decisions.arrangements(binder.net, binder.id, binder.form, operand)?;
+        let (lies, wanted) = binder.decisions.arrangements(binder.net, binder.id, binder.candidate, operand)?;
         (!lies.is_like(&wanted)).then_some((operand, lies, wanted))
     };
     operands.into_iter().filter_map(both).collect()
@@ -89,6 +91,16 @@ fn copy_of(binder: &mut Binder<'_>, sub: SubTask, storage: StorageId, len: usize
     copy
 }
 
+/// Copies an image from one arrangement to another: one of both is plain, or they differ in precision alone.
+fn copy_image(from: Arrangement, source: &[f32], to: Arrangement, target: &mut [f32]) {
+    match (from.layout, to.layout) {
+        (Layout::PLAIN, _) => to.arrange(source, target),
+        (_, Layout::PLAIN) => from.flatten(source, target),
+        (Layout { precision: Precision::F32, .. }, _) => with_words(Neighbours { from: source, to: target }),
+        (Layout { precision: Precision::Bf16, .. }, _) => with_words(Widened { from: source, to: target }),
+    }
+}
+
 impl Reordered {
     fn stages(&self) -> Stages {
         let mut stages = self.kernel.stages(self.sub);
@@ -98,7 +110,7 @@ impl Reordered {
         if self.after.is_empty() { stages } else { stages.then(self.images) }
     }
 
-    /// Copies the grain's images of every twin; plain arrays are the way from one layout to the other.
+    /// Copies the grain's images of every twin.
     fn copy(&self, grain: &Grain<'_>, twins: &[Twin], inward: bool) {
         for twin in twins {
             let (from, to) = if inward { (&twin.lies, &twin.wanted) } else { (&twin.wanted, &twin.lies) };
@@ -109,11 +121,7 @@ impl Reordered {
                 // SAFETY: grains have images of their own; an array and its copy are different memory.
                 let (source, target) =
                     unsafe { (grain.memory.read(part(from)), grain.memory.write(part(to))) };
-                if from.1.layout.block == 1 {
-                    to.1.arrange(source, target)
-                } else {
-                    from.1.flatten(source, target)
-                }
+                copy_image(from.1, source, to.1, target);
             }
         }
     }

@@ -25,12 +25,25 @@ pub(crate) enum Form {
     Any,
 }
 
+/// How an implementation wants the numbers of blobs in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// In f32.
+    F32,
+    /// In bf16.
+    Bf16,
+    /// As bottom 0 has them, or in the net's precision if that is plain.
+    Either,
+}
+
 /// One way to compute a type of layer.
 pub(crate) struct Candidate {
     /// Its name, for `--kernel` and for the log.
     pub name: &'static str,
     /// The layouts that it reads and writes.
     pub form: Form,
+    /// How it wants the numbers of blobs in blocks.
+    pub kept: Kept,
     /// Whether it is worth reordering its bottoms for it when a later one could do without.
     pub eager: bool,
     /// Whether it can do a layer on a tier in a precision.
@@ -46,7 +59,7 @@ const fn every(_: &Net, _: LayerId, _: Numerics) -> bool {
 }
 
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
-    Candidate { name, form, eager: false, fits: every, build }
+    Candidate { name, form, kept: Kept::F32, eager: false, fits: every, build }
 }
 
 const REFERENCE: Candidate = candidate("reference", Form::Plain, reference::build);

@@ -40,6 +40,8 @@ pub(crate) trait Narrow {
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32);
     /// Each number of `a` shares a word with that of `b` in the same place.
     unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32);
+    /// The numbers of half a vector of words, whose neighbours shared a word.
+    unsafe fn widen(from: *const f32) -> Numbers<Self>;
     /// Neighbours of a vector share a word: half as many words.
     unsafe fn narrow(value: Numbers<Self>, to: *mut f32);
     /// Each number becomes the first of a word whose second is 0.
@@ -71,6 +73,17 @@ pub(crate) fn rounded(value: f32) -> u16 {
         return (bits >> 16) as u16 & 0x8000;
     }
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// The number whose bf16 has these bits.
+pub(crate) fn widened(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The halves of a word, in the order of the numbers.
+pub(crate) fn halves_of(word: f32) -> [u16; 2] {
+    let bits = word.to_bits();
+    [bits as u16, (bits >> 16) as u16]
 }
 
 /// The halves of words, in the order of the numbers.
@@ -107,6 +120,34 @@ impl Narrowing for Neighbours<'_> {
             let second = pair.get(1).map_or(0, |value| rounded(*value));
             let word = u32::from(rounded(pair[0])) | u32::from(second) << 16;
             to[LANES * whole + i] = f32::from_bits(word);
+        }
+    }
+}
+
+/// Neighbours that shared a word, as numbers.
+pub(crate) struct Widened<'a> {
+    /// The words.
+    pub from: &'a [f32],
+    /// Twice as many numbers.
+    pub to: &'a mut [f32],
+}
+
+impl Narrowing for Widened<'_> {
+    #[inline(always)]
+    unsafe fn run<N: Narrow>(self) {
+        let Self { from, to } = self;
+        assert!(to.len() == 2 * from.len(), "two numbers a word");
+        let (vectors, rest) = from.as_chunks::<{ LANES / 2 }>();
+        for (i, words) in vectors.iter().enumerate() {
+            // SAFETY: the CPU has the instructions by contract; half a vector of words becomes a vector of numbers, and
+            // there are twice as many.
+            unsafe {
+                let numbers = N::widen(words.as_ptr());
+                N::Registers::store(to.as_mut_ptr().add(LANES * i), numbers);
+            }
+        }
+        for (word, to) in rest.iter().zip(to[LANES * vectors.len()..].chunks_exact_mut(2)) {
+            to.copy_from_slice(&halves_of(*word).map(widened));
         }
     }
 }

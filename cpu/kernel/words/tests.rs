@@ -25,14 +25,10 @@ fn numbers(count: usize) -> Vec<f32> {
         .collect()
 }
 
-fn value(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
 #[test]
 fn rounding_is_to_nearest_and_ties_to_even() {
     for number in numbers(4000) {
-        let found = value(rounded(number));
+        let found = widened(rounded(number));
         if number.is_nan() {
             assert!(found.is_nan(), "{number:e}");
         } else if number.abs() < f32::MIN_POSITIVE {
@@ -41,12 +37,12 @@ fn rounding_is_to_nearest_and_ties_to_even() {
             // Neither neighbour is nearer; of two that are as near, the even one was taken.
             let error = (f64::from(found) - f64::from(number)).abs();
             let bits = rounded(number);
-            for other in [bits - 1, bits + 1].map(value).into_iter().filter(|v| v.is_finite()) {
+            for other in [bits - 1, bits + 1].map(widened).into_iter().filter(|v| v.is_finite()) {
                 let distance = (f64::from(other) - f64::from(number)).abs();
                 assert!(error < distance || (error == distance && bits & 1 == 0), "{number:e}");
             }
         } else {
-            assert!(number.abs() > value(0x7f7f), "{number:e}");
+            assert!(number.abs() > widened(0x7f7f), "{number:e}");
         }
     }
 }
@@ -58,7 +54,7 @@ fn instructions_round_as_the_plain_function_does() {
         println!("skipped: words by instructions: this CPU does not have avx512bf16");
         return;
     }
-    let same = |bits: u16, from: f32| bits == rounded(from) || (from.is_nan() && value(bits).is_nan());
+    let same = |bits: u16, from: f32| bits == rounded(from) || (from.is_nan() && widened(bits).is_nan());
     for count in [1, 2, 15, 16, 31, 32, 33, 64, 77, 2048] {
         let (a, b) = (numbers(count), numbers(3 * count).split_off(2 * count));
         let mut words = vec![f32::NAN; count.div_ceil(2)];
@@ -73,5 +69,9 @@ fn instructions_round_as_the_plain_function_does() {
         assert!(both.clone().all(|((a, b), w)| same(w[0], *a) && same(w[1], *b)), "pairs of {count}");
         with_words(Pairs { a: &a, b: &[], to: &mut words });
         assert!(a.iter().zip(halves(&mut words).chunks(2)).all(|(a, w)| same(w[0], *a) && w[1] == 0));
+        let mut back = vec![f32::NAN; 2 * count];
+        with_words(Widened { from: &a, to: &mut back });
+        let expected = a.iter().flat_map(|word| halves_of(*word)).map(widened);
+        assert!(expected.zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()), "{count} words as numbers");
     }
 }

@@ -39,6 +39,14 @@ impl Narrow for Avx512Bf16 {
         }
     }
     #[inline(always)]
+    unsafe fn widen(from: *const f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let halves = _mm256_loadu_si256(from.cast());
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+    }
+    #[inline(always)]
     unsafe fn narrow(value: __m512, to: *mut f32) {
         // SAFETY: as above; all registers of 256 bits are alike.
         unsafe { _mm256_storeu_ps(to, transmute::<__m256bh, __m256>(_mm512_cvtneps_pbh(value))) }
