@@ -66,6 +66,7 @@ const REFERENCE: Candidate = candidate("reference", Form::Plain, reference::buil
 const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_entry_bf16,
+        kept: Kept::Bf16,
         eager: true,
         ..candidate("entry-tiles-bf16", Form::Entry, convolution::tiles_bf16)
     },
@@ -82,6 +83,7 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_bf16,
+        kept: Kept::Bf16,
         eager: true,
         ..candidate("tiles-bf16", Form::Blocked, convolution::tiles_bf16)
     },

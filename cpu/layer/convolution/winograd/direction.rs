@@ -13,7 +13,7 @@ use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::{Packing, Words};
 use super::{ALIGNMENT, Tiling, is_possible, packing};
 use crate::isa::{Isa, Precision};
-use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::stored::with_stored;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{Outputs, POINTS, Store, TAPS, Weights};
@@ -235,6 +235,7 @@ impl Winograd {
                         y_pixel: lanes,
                         y_vector: self.block * lanes,
                         start: if i == 0 { Start::Zero } else { Start::There },
+                        end: End::There,
                         relu: false,
                     };
                     self.kernels[vectors - 1].tiles[count - 1](&tile);

@@ -75,7 +75,7 @@ pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(
 }
 
 /// The number in bf16 that is nearest to one far from the smallest, ties to even.
-fn rounded(value: f32) -> f32 {
+pub fn rounded(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }

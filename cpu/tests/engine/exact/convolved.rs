@@ -4,22 +4,25 @@
 //! transforms add up at most 4 inputs, 9/4 weights and 9 products of neighbouring elements (`kernel::winograd`), in 12
 //! more roundings: its bound is `81·(k + 12)·ε` times the largest sum of magnitudes.
 //!
-//! In bf16 both operands are rounded first, each by at most `u = 2⁻⁸` of it: a sum errs by `2u + u²` of its magnitudes
-//! more. Winograd's operands are rounded after their transforms, so there the magnitudes are those of the transforms, which
-//! [`transformed_magnitudes`] computes for each element.
+//! In bf16 operands are rounded first, each by at most `u = 2⁻⁸` of it. Blobs are kept in bf16: these have numbers that need
+//! no rounding, so that a sum errs by `u` of its magnitudes more for its weights, and the sums of ∇W do not. Winograd's
+//! operands are both rounded, by `2u + u²` together, after their transforms, so there the magnitudes are those of the
+//! transforms, which [`transformed_magnitudes`] computes for each element. A sum that is kept in bf16 is rounded once more,
+//! by at most `u` of itself, error included.
 
 use quadrille_core::layer::{Convolution, Layer, Operand};
 use quadrille_core::reference::Arrays;
 use quadrille_cpu::EngineOptions;
+use quadrille_cpu::isa::Precision;
 
 use crate::common::{convolution, fractions, options, ways};
-use crate::exact::bench::{run, written};
+use crate::exact::bench::{rounded, run, written};
 use crate::exact::case::Case;
 use crate::exact::transformed::transformed_magnitudes;
 
 const EPSILON: f64 = f32::EPSILON as f64;
-/// What the rounding of both operands to bf16 makes of a product: 2u + u².
-const ROUNDED: f64 = 2.0 / 256.0 + 1.0 / 65536.0;
+/// What rounding to bf16 makes of a number at most.
+const U: f64 = 1.0 / 256.0;
 
 /// Products that are summed up for one element of what a sub-task writes.
 fn depth(operand: Operand, layer: &Convolution, case: &Case) -> usize {
@@ -29,6 +32,61 @@ fn depth(operand: Operand, layer: &Convolution, case: &Case) -> usize {
         Operand::Top(_) => bottom.dim(1) / layer.group * taps,
         Operand::BottomGrad(_) => layer.num_output / layer.group * taps,
         _ => top.count() / layer.num_output,
+    }
+}
+
+/// A case with fractions in all that it reads, and what the oracle makes of them and of their magnitudes.
+struct Fractions {
+    case: Case,
+    layer: Convolution,
+    arrays: Arrays<f32>,
+    double: Arrays<f64>,
+    magnitudes: Arrays<f64>,
+}
+
+impl Fractions {
+    /// Blobs have numbers that `precision` can keep.
+    fn new(layer: &Convolution, bottom: [usize; 4], precision: Precision) -> Self {
+        let case = Case::new(Layer::Convolution(layer.clone()), &[&bottom]);
+        let mut arrays = case.integers();
+        let operands = [Operand::Bottom(0), Operand::Param(0), Operand::Param(1), Operand::TopGrad(0)];
+        let [mut double, mut magnitudes] = [Arrays::<f64>::new(), Arrays::new()];
+        for (seed, operand) in operands.into_iter().enumerate() {
+            let mut values = fractions(seed as u64, arrays.get(operand).len());
+            if precision == Precision::Bf16 && case.storage(operand).is_some() {
+                values.iter_mut().for_each(|value| *value = rounded(*value));
+            }
+            double.insert(operand, values.iter().map(|v| f64::from(*v)).collect());
+            magnitudes.insert(operand, values.iter().map(|v| f64::from(v.abs())).collect());
+            arrays.insert(operand, values);
+        }
+        case.reference(&mut double);
+        case.reference(&mut magnitudes);
+        Self { case, layer: layer.clone(), arrays, double, magnitudes }
+    }
+
+    /// How far each element of what a sub-task writes may be from the oracle's.
+    fn bounds(&self, implementation: &str, operand: Operand) -> Vec<f64> {
+        let depth = depth(operand, &self.layer, &self.case);
+        let sums = self.magnitudes.get(operand);
+        let largest = sums.iter().fold(0.0f64, |m, s| m.max(*s));
+        let (plainly, transforming) = ((depth + 2) as f64 * EPSILON, (depth + 12) as f64 * EPSILON);
+        let in_blob = self.case.storage(operand).is_some();
+        let transformed = match implementation {
+            "winograd-bf16" => transformed_magnitudes(&self.case, &self.layer, &self.arrays, operand),
+            _ => None,
+        };
+        let computed = |at: usize| match (implementation, &transformed) {
+            ("winograd", _) => 81.0 * transforming * largest,
+            (_, Some(transformed)) => (2.0 * U + U * U + transforming) * transformed[at] + EPSILON * sums[at],
+            (name, _) if name.ends_with("-bf16") && in_blob => (U + plainly) * sums[at],
+            _ => plainly * sums[at],
+        };
+        let kept = |at: usize| match implementation.ends_with("-bf16") && in_blob {
+            true => computed(at) + U * (self.double.get(operand)[at].abs() + computed(at)),
+            false => computed(at),
+        };
+        (0..sums.len()).map(kept).collect()
     }
 }
 
@@ -43,44 +101,21 @@ fn convolutions_of_fractions() {
         (same(96, 1), [64, 7, 7]),
     ];
     for (layer, [c, h, w]) in layers {
-        let case = Case::new(Layer::Convolution(layer.clone()), &[&[3, c, h, w]]);
-        let mut arrays = case.integers();
-        let operands = [Operand::Bottom(0), Operand::Param(0), Operand::Param(1), Operand::TopGrad(0)];
-        let [mut double, mut magnitudes] = [Arrays::<f64>::new(), Arrays::new()];
-        for (seed, operand) in operands.into_iter().enumerate() {
-            let values = fractions(seed as u64, arrays.get(operand).len());
-            double.insert(operand, values.iter().map(|v| f64::from(*v)).collect());
-            magnitudes.insert(operand, values.iter().map(|v| f64::from(v.abs())).collect());
-            arrays.insert(operand, values);
-        }
-        case.reference(&mut double);
-        case.reference(&mut magnitudes);
-        for (numerics, implementation) in ways("convolutions of fractions", &case.net, case.id) {
+        let [f32, bf16] = [Precision::F32, Precision::Bf16]
+            .map(|precision| Fractions::new(&layer, [3, c, h, w], precision));
+        for (numerics, implementation) in ways("convolutions of fractions", &f32.case.net, f32.case.id) {
+            let fractions = if numerics.precision == Precision::F32 { &f32 } else { &bf16 };
+            let case = &fractions.case;
             let kernels = vec![("it".to_owned(), implementation.to_owned())];
-            let found = run(&case, &EngineOptions { kernels, ..options(numerics) }, 2, &arrays);
-            for (sub, operand) in written(&case) {
-                let depth = depth(operand, &layer, &case);
-                let sums = magnitudes.get(operand);
-                let largest = sums.iter().fold(0.0f64, |m, s| m.max(*s));
-                let transformed = match implementation {
-                    "winograd-bf16" => transformed_magnitudes(&case, &layer, &arrays, operand),
-                    _ => None,
-                };
-                let bound = |at: usize| match (implementation, &transformed) {
-                    ("winograd", _) => 81.0 * (depth + 12) as f64 * EPSILON * largest,
-                    (_, Some(transformed)) => {
-                        (ROUNDED + (depth + 12) as f64 * EPSILON) * transformed[at] + EPSILON * sums[at]
-                    }
-                    (name, _) if name.ends_with("-bf16") && operand != Operand::ParamGrad(1) => {
-                        (ROUNDED + (depth + 2) as f64 * EPSILON) * sums[at]
-                    }
-                    _ => (depth + 2) as f64 * EPSILON * sums[at],
-                };
+            let found = run(case, &EngineOptions { kernels, ..options(numerics) }, 2, &fractions.arrays);
+            for (sub, operand) in written(case) {
+                let bounds = fractions.bounds(implementation, operand);
                 let what = format!("{sub} {operand:?} of {case}, {implementation} on {numerics}");
-                for (at, (e, f)) in double.get(operand).iter().zip(found.get(operand)).enumerate() {
+                let expected = fractions.double.get(operand).iter().zip(found.get(operand)).zip(bounds);
+                for (at, ((e, f), bound)) in expected.enumerate() {
                     // Written so that NaN fails.
-                    let close = (e - f64::from(*f)).abs() <= bound(at);
-                    assert!(close, "at {at}: {f} is not {e} ± {:e}: {what}", bound(at));
+                    let close = (e - f64::from(*f)).abs() <= bound;
+                    assert!(close, "at {at}: {f} is not {e} ± {bound:e}: {what}");
                 }
             }
         }
