@@ -77,6 +77,7 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_winograd_bf16,
+        kept: Kept::Bf16,
         eager: true,
         ..candidate("winograd-bf16", Form::Blocked, convolution::winograd_bf16)
     },
@@ -100,7 +101,11 @@ const CONVOLUTION: &[Candidate] = &[
     REFERENCE,
 ];
 const POOLING: &[Candidate] = &[
-    Candidate { fits: pooling::fits_blocked, ..candidate("blocks", Form::Blocked, pooling::blocked) },
+    Candidate {
+        fits: pooling::fits_blocked,
+        kept: Kept::Either,
+        ..candidate("blocks", Form::Blocked, pooling::blocked)
+    },
     candidate("windows", Form::Plain, pooling::windows),
     REFERENCE,
 ];

@@ -14,6 +14,7 @@ use super::super::weights::{Packing, Words};
 use super::{ALIGNMENT, Tiling, is_possible, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::stored::with_stored;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{Outputs, POINTS, Store, TAPS, Weights};
 use crate::kernel::words::{Pairs, with_words};
@@ -253,7 +254,7 @@ impl Winograd {
         products: &[f32],
     ) {
         let lanes = self.packing.vector;
-        let (plane_len, point) = (self.target.pixels * lanes, self.points()[1]);
+        let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
         self.tiling.each_image(block, |image, first, tiles| {
             for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
                 let channel = group * self.packing.targets + vector * lanes;
@@ -268,7 +269,7 @@ impl Winograd {
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),
                     extents: self.tiling.target_extents,
                 };
-                with_vectors(self.isa, outputs);
+                with_stored(self.isa, self.target.layout.precision, outputs);
             }
         });
     }
