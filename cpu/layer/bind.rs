@@ -105,11 +105,8 @@ impl<'a> Binder<'a> {
     pub fn arrangement(&self, operand: Operand) -> Option<Arrangement> {
         let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.candidate, operand)?;
         // A reordered array lies as wanted; any other as it is, which is the same but for its name.
-        Some(if self.copy(operand).is_some() || !matches!(self.candidate.form, Form::Any | Form::Exit) {
-            wanted
-        } else {
-            lies
-        })
+        let as_it_lies = matches!(self.candidate.form, Form::Any | Form::Exit) && lies.is_like(&wanted);
+        Some(if as_it_lies { lies } else { wanted })
     }
 
     /// State `i` of the layer with `len` elements, for a kernel whose layout needs more than the meaning.
