@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quadrille_core::check::check;
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
-use quadrille_core::net::Net;
+use quadrille_core::net::{Net, StorageId};
 use quadrille_core::plan::{LaneRole, Plan, tiles};
 use quadrille_core::solver::SgdRule;
 use quadrille_core::task::{Copy, LaneId, Task};
@@ -451,15 +451,24 @@ impl CpuDevice {
         &self.engine.bound.programs[self.program].nets[self.index].memory
     }
 
-    /// Fills with `value` all that need not live from one step to the next: values, gradients, layers' state, workspaces.
-    /// Nothing that a step computes depends on what was there; with NaN that shows. Only between steps.
+    /// Bytes that an element of a value or gradient takes on this device: 4, or 2 where it is kept in bf16.
+    ///
+    /// # Panics
+    /// If the net has no such storage.
+    pub fn element_bytes(&self, id: StorageId) -> usize {
+        self.memory().element_bytes(id)
+    }
+
+    /// Fills with `word` all that need not live from one step to the next: values, gradients, layers' state, workspaces.
+    /// Nothing that a step computes depends on what was there; with NaN that shows, in halves of words that hold bf16,
+    /// too, if both halves are NaN: [`NAN_HALVES`](crate::NAN_HALVES). Only between steps.
     ///
     /// # Errors
     /// If the device has failed.
-    pub fn fill_transient(&self, value: f32) -> Result<(), DeviceError> {
+    pub fn fill_transient(&self, word: f32) -> Result<(), DeviceError> {
         self.check_alive()?;
         // SAFETY: no step runs, so no task does.
-        unsafe { self.memory().fill_transient(value) };
+        unsafe { self.memory().fill_transient(word) };
         Ok(())
     }
 

@@ -26,7 +26,7 @@ pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOp
 #[cfg(not(loom))]
 pub use layer::{Choice, implementations, storage_lengths};
 #[cfg(not(loom))]
-pub use memory::BlobBytes;
+pub use memory::{BlobBytes, NAN_HALVES};
 
 /// The queue and the bell of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]

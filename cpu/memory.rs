@@ -28,6 +28,9 @@ use crate::crew::LANES;
 use crate::layout::{Arrangement, Layout};
 use crate::pages::advise_large;
 
+/// A word that is no number, neither as f32 nor in either half as bf16: what is left where nothing should be read.
+pub const NAN_HALVES: f32 = f32::from_bits(0x7fc0_7fc0);
+
 /// Arrays start at cache lines.
 const ALIGN: usize = 64;
 /// The same in elements.
@@ -305,17 +308,25 @@ impl Memory {
         self.map.blobs
     }
 
+    /// Bytes of an element of a storage.
+    ///
+    /// # Panics
+    /// If the net has no such storage.
+    pub fn element_bytes(&self, id: StorageId) -> usize {
+        size_of::<f32>() / self.map.storages[id.0].arrangement.layout.precision.in_word()
+    }
+
     /// Whether a region lies in memory that the tasks of a step use for other arrays, too.
     pub fn is_shared(&self, region: Region) -> bool {
         matches!(region, Region::Storage(id) if self.map.storages.get(id.0).is_some_and(|s| s.shares))
     }
 
-    /// Fills with `value` all that need not live from one step to the next: values, gradients, layers' state and the
+    /// Fills with `word` all that need not live from one step to the next: values, gradients, layers' state and the
     /// lanes' workspaces, but not what the host has staged.
     ///
     /// # Safety
     /// Nobody else reads or writes any of it meanwhile.
-    pub unsafe fn fill_transient(&self, value: f32) {
+    pub unsafe fn fill_transient(&self, word: f32) {
         let mut free = vec![];
         let mut start = 0;
         let mut stages: Vec<&Range<usize>> = self.map.stages.iter().map(|(_, range)| range).collect();
@@ -329,7 +340,7 @@ impl Memory {
         for (arena, range) in free.into_iter().map(|range| (ArenaKind::Net, range)).chain(lanes) {
             let span = Span { arena, offset: range.start, len: range.len() };
             // SAFETY: by contract.
-            unsafe { self.write(span) }.fill(value);
+            unsafe { self.write(span) }.fill(word);
         }
     }
 

@@ -43,7 +43,12 @@ impl CostModel {
 
     /// Bytes that one task reads and writes if every array that it declares is touched once, in f32.
     pub fn bytes(nets: &[Net], node: &Node) -> u64 {
-        let place = |p: &Place| 4 * elements(&nets[p.device.0], p.buffer) as u64;
+        Self::bytes_kept(nets, node, |_| size_of::<f32>())
+    }
+
+    /// The same if an element of each array takes as many bytes as `element` says.
+    pub fn bytes_kept(nets: &[Net], node: &Node, element: impl Fn(&Place) -> usize) -> u64 {
+        let place = |p: &Place| (element(p) * elements(&nets[p.device.0], p.buffer)) as u64;
         node.reads.iter().chain(&node.writes).map(place).sum()
     }
 

@@ -7,6 +7,7 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::LayerId;
 use quadrille_core::plan::{CostModel, Node, Plan};
 use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::task::{Buffer, Place};
 
 use crate::failure::Failure;
 use crate::pass::Pass;
@@ -93,11 +94,19 @@ fn rows(pass: &Pass, plan: &Plan) -> (Vec<Row>, Vec<usize>) {
             rows.len() - 1
         });
         rows[index].flops += CostModel::flops(&pass.nets, node);
-        rows[index].bytes += CostModel::bytes(&pass.nets, node);
+        rows[index].bytes += CostModel::bytes_kept(&pass.nets, node, |place| element_bytes(pass, place));
         index
     };
     let place = plan.nodes.iter().map(&mut place_of).collect();
     (rows, place)
+}
+
+/// Bytes of an element of an array: blobs may be kept in bf16.
+fn element_bytes(pass: &Pass, place: &Place) -> usize {
+    match place.buffer {
+        Buffer::Storage(id) => pass.devices[place.device.0].element_bytes(id),
+        _ => size_of::<f32>(),
+    }
 }
 
 fn device_spans<'a>(plan: &'a Plan, spans: &'a [Span], device: usize) -> impl Iterator<Item = Span> + 'a {

@@ -1,5 +1,6 @@
 //! `quadrille time`: every layer has a row, and the numbers are numbers. How large they are is a benchmark's affair.
 
+use quadrille_cpu::isa::Isa;
 use serde_json::Value;
 
 use crate::common::Stage;
@@ -76,6 +77,29 @@ fn sub_tasks_state_their_work() {
     let whole: u64 =
         report["layers"].as_array().expect("layers").iter().filter_map(|l| l["flops"].as_u64()).sum();
     assert_eq!(report["flops"].as_u64(), Some(whole));
+}
+
+/// What is kept in bf16 takes half the bytes.
+#[test]
+fn bytes_are_those_of_the_precision_in_which_blobs_are_kept() {
+    if !Isa::detect().has_bf16() {
+        println!("skipped: bytes in bf16: this CPU has no bf16");
+        return;
+    }
+    let stage = Stage::new();
+    let outcome = stage.succeed("time --model net.prototxt --iterations 1 --precision bf16 --json");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+    let conv =
+        report["layers"].as_array().and_then(|l| l.iter().find(|l| l["layer"] == "conv")).expect("conv");
+    assert_eq!((&conv["kernel"], &conv["layout"]), (&"entry-tiles-bf16".into(), &"nChw16c-bf16".into()));
+    let bytes = |sub: &str| {
+        let subs = conv["sub_tasks"].as_array().expect("sub-tasks");
+        subs.iter().find(|s| s["sub_task"] == sub).and_then(|s| s["bytes"].as_u64()).expect("bytes")
+    };
+    // As in f32, but for the tops and their gradients.
+    assert_eq!(bytes("forward"), 4 * (2880 + 156) + 2 * 7680);
+    assert_eq!(bytes("grad-weight"), 4 * (2880 + 150) + 2 * 7680);
+    assert_eq!(bytes("update"), 4 * 5 * 156);
 }
 
 #[test]

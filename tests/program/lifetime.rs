@@ -6,22 +6,22 @@ use quadrille_core::plan::{self, Plan, PlanOptions};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::SgdRule;
-use quadrille_cpu::isa::{Isa, Numerics, Precision};
-use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, Program, storage_lengths};
+use quadrille_cpu::isa::{Isa, Numerics};
+use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, NAN_HALVES, Program, storage_lengths};
 
 use crate::common;
 use crate::models::{NETWORKS, build, network};
 
 /// Weights after two steps on one image. `poison` is what lies in memory before each of them.
-fn train(net: Net, threads: usize, poison: Option<f32>) -> Vec<f32> {
+fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> Vec<f32> {
     let nets = [net];
     let options = PlanOptions { stage: plan::Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).expect("a plan");
     let crews = [CrewSpec { name: "quadrant".into(), cpus: vec![None; threads] }];
     let rule = SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() };
     let options = EngineOptions {
-        isa: Isa::detect(),
-        precision: Precision::F32,
+        isa: numerics.isa,
+        precision: numerics.precision,
         kernels: Vec::new(),
         rule,
         elastic: false,
@@ -53,14 +53,21 @@ fn train(net: Net, threads: usize, poison: Option<f32>) -> Vec<f32> {
 
 #[test]
 fn networks_train_to_the_same_bits_in_shared_memory() {
+    let isa = Isa::detect();
+    let bf16 = isa.has_bf16().then_some(Numerics::bf16(isa));
+    if bf16.is_none() {
+        println!("skipped: bf16 in shared memory: {isa} has none");
+    }
     for (name, sample, _) in NETWORKS {
-        let net = build(network(name), Phase::Train, sample).fused();
-        let lengths = storage_lengths(&net, Numerics::from(Isa::detect()), &[]).expect("kernels");
-        let apart = train(net.clone(), 2, None);
-        assert!(apart.iter().all(|weight| weight.is_finite()), "{name}");
-        let shared = train(net.sharing_memory(&lengths), 3, Some(f32::NAN));
-        let differ = apart.iter().zip(&shared).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-        assert_eq!(differ, 0, "weights of {name}");
+        for numerics in std::iter::once(Numerics::from(isa)).chain(bf16) {
+            let net = build(network(name), Phase::Train, sample).fused();
+            let lengths = storage_lengths(&net, numerics, &[]).expect("kernels");
+            let apart = train(net.clone(), numerics, 2, None);
+            assert!(apart.iter().all(|weight| weight.is_finite()), "{name} in {numerics}");
+            let shared = train(net.sharing_memory(&lengths), numerics, 3, Some(NAN_HALVES));
+            let differ = apart.iter().zip(&shared).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            assert_eq!(differ, 0, "weights of {name} in {numerics}");
+        }
     }
 }
 

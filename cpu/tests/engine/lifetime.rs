@@ -6,10 +6,10 @@ use quadrille_core::net::{Blob, LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::SgdRule;
-use quadrille_cpu::isa::Isa;
-use quadrille_cpu::{EngineError, EngineOptions, implementations, storage_lengths};
+use quadrille_cpu::isa::{Isa, Numerics};
+use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, implementations, storage_lengths};
 
-use crate::common::{fractions, nets, options, plan, small_lenet, small_residual, tiers, worker};
+use crate::common::{fractions, nets, numerics, options, plan, small_lenet, small_residual, worker};
 use crate::running_sums::normalized;
 use crate::sharing::siamese;
 use crate::whole_nets::{flattened, part_blocks, whole_blocks};
@@ -98,9 +98,9 @@ fn check_finite(bits: &[u32], what: &str) {
     assert!(zeros * 2 < bits.len(), "mistrusted: {zeros} of {} are 0 in {what}", bits.len());
 }
 
-fn momentum(isa: Isa) -> EngineOptions {
+fn momentum(numerics: Numerics) -> EngineOptions {
     let rule = SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() };
-    EngineOptions { rule, ..options(isa) }
+    EngineOptions { rule, ..options(numerics) }
 }
 
 /// A net of `spec`, fused or not, for each quadrant.
@@ -113,18 +113,18 @@ fn made(spec: Spec, fused: bool) -> impl Fn(usize) -> Vec<Net> {
 
 #[test]
 fn shared_memory_changes_no_bit() {
-    for isa in tiers("bits in shared memory") {
+    for numerics in numerics("bits in shared memory") {
         for (name, spec) in NETS {
             for (fused, quadrants) in [(false, 1), (true, 1), (true, 3)] {
-                let (make, options) = (made(spec, fused), momentum(isa));
+                let (make, options) = (made(spec, fused), momentum(numerics));
                 let expected = train(&make, &options, How { quadrants, ..PLAINLY });
                 check_finite(&expected, name);
                 for threads in [1, 2, 3] {
-                    for poison in [None, Some(f32::NAN)] {
+                    for poison in [None, Some(NAN_HALVES)] {
                         let how = How { quadrants, threads, shares: true, poison, steps: STEPS };
                         assert!(
                             train(&make, &options, how) == expected,
-                            "{name} on {isa}, fused {fused}: {how:?}"
+                            "{name} on {numerics}, fused {fused}: {how:?}"
                         );
                     }
                 }
@@ -138,7 +138,7 @@ fn shared_memory_changes_no_bit() {
 #[test]
 fn no_kernel_depends_on_what_memory_held() {
     let mut compared = 0;
-    for isa in tiers("kernels in used memory") {
+    for numerics in numerics("kernels in used memory") {
         for (name, spec) in NETS {
             for fused in [false, true] {
                 let make = made(spec, fused);
@@ -147,15 +147,15 @@ fn no_kernel_depends_on_what_memory_held() {
                     continue;
                 }
                 for id in (0..net.layers.len()).map(LayerId) {
-                    for implementation in implementations(&net, id, isa) {
+                    for implementation in implementations(&net, id, numerics) {
                         let kernels = vec![(net.layer(id).name.clone(), implementation.to_owned())];
-                        let options = EngineOptions { kernels, ..momentum(isa) };
+                        let options = EngineOptions { kernels, ..momentum(numerics) };
                         let plainly = How { steps: 1, ..PLAINLY };
                         let expected = train(&make, &options, plainly);
                         check_finite(&expected, name);
-                        let poisoned = How { poison: Some(f32::NAN), ..plainly };
+                        let poisoned = How { poison: Some(NAN_HALVES), ..plainly };
                         let same = train(&make, &options, poisoned) == expected;
-                        assert!(same, "{name} on {isa}: {:?}", options.kernels);
+                        assert!(same, "{name} on {numerics}: {:?}", options.kernels);
                         compared += 1;
                     }
                 }
@@ -167,10 +167,10 @@ fn no_kernel_depends_on_what_memory_held() {
 
 #[test]
 fn a_test_phase_puts_out_the_same_in_shared_memory() {
-    for isa in tiers("outputs in shared memory") {
+    for numerics in numerics("outputs in shared memory") {
         for (name, spec) in NETS {
             let outputs = |shares: bool| {
-                let options = options(isa);
+                let options = options(numerics);
                 let net = Net::build(&spec(BATCH), &NetState::new(Phase::Test), 1.0).expect("a net").fused();
                 let nets = [if shares { sharing(net, &options) } else { net }];
                 let plan = plan(&nets, Stage::Forward);
@@ -186,7 +186,7 @@ fn a_test_phase_puts_out_the_same_in_shared_memory() {
                     device.write(Region::Stage(top.data), &values).expect("a stage");
                 }
                 if shares {
-                    device.fill_transient(f32::NAN).expect("memory");
+                    device.fill_transient(NAN_HALVES).expect("memory");
                 }
                 run_step(&worker.devices(0), &plan, &Scalars::default(), &mut StepTimes::default())
                     .expect("a step");
@@ -203,7 +203,7 @@ fn a_test_phase_puts_out_the_same_in_shared_memory() {
                 !apart.is_empty() && apart.iter().all(|bits| f32::from_bits(*bits).is_finite()),
                 "{name}"
             );
-            assert!(outputs(true) == apart, "{name} on {isa}");
+            assert!(outputs(true) == apart, "{name} on {numerics}");
         }
     }
 }
