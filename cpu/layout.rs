@@ -95,9 +95,7 @@ impl Arrangement {
     /// Whether both are the same order of the same elements.
     pub fn is_like(&self, other: &Self) -> bool {
         let whole = |a: &Self| {
-            a.pixels == 1
-                && a.channels.is_multiple_of(a.layout.block)
-                && a.layout.precision == Precision::F32
+            a.pixels == 1 && a.channels.is_multiple_of(a.layout.block) && a.layout.precision == Precision::F32
         };
         self.layout == other.layout || (whole(self) && whole(other))
     }

@@ -30,12 +30,7 @@ pub(super) struct Decisions {
 impl Decisions {
     /// How the blobs of `layer` lie for an implementation: bottoms, then tops. A blob without pixels, such as a row of
     /// scores, lies plain for every implementation.
-    pub fn wanted(
-        &self,
-        net: &Net,
-        layer: &NetLayer,
-        candidate: &Candidate,
-    ) -> (Vec<Layout>, Vec<Layout>) {
+    pub fn wanted(&self, net: &Net, layer: &NetLayer, candidate: &Candidate) -> (Vec<Layout>, Vec<Layout>) {
         let first = layer.bottoms.first().map_or(Layout::PLAIN, |b| self.blobs[b.0]);
         let precision = match candidate.kept {
             Kept::F32 => Precision::F32,

@@ -43,7 +43,8 @@ fn mismatched(binder: &Binder<'_>, sub: SubTask, read: bool) -> Vec<(Operand, Ar
     let Some(accesses) = binder.net.accesses(binder.id, sub) else { return Vec::new() };
     let operands = if read { accesses.reads } else { accesses.writes };
     let both = |operand: Operand| {
-        let (lies, wanted) = binder.decisions.arrangements(binder.net, binder.id, binder.candidate, operand)?;
+        let (lies, wanted) =
+            binder.decisions.arrangements(binder.net, binder.id, binder.candidate, operand)?;
         (!lies.is_like(&wanted)).then_some((operand, lies, wanted))
     };
     operands.into_iter().filter_map(both).collect()
