@@ -13,7 +13,7 @@ use std::fmt;
 use quadrille_core::shape::Shape;
 
 use crate::isa::Precision;
-use crate::kernel::words::{halves_of, rounded, widened};
+use crate::kernel::words::{halves_of, widened, word};
 
 /// Channels of a block that lie side by side; blocks of 1 are plain N, C, H, W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,13 +109,10 @@ impl Arrangement {
         for (planes, pixels) in planes.zip(image.chunks_mut(self.plane_len())) {
             for (p, pixel) in pixels.chunks_exact_mut(self.layout.pixel()).enumerate() {
                 let value = |channel: usize| planes.get(channel * self.pixels + p).copied().unwrap_or(0.0);
-                for (i, word) in pixel.iter_mut().enumerate() {
-                    *word = match self.layout.precision {
+                for (i, to) in pixel.iter_mut().enumerate() {
+                    *to = match self.layout.precision {
                         Precision::F32 => value(i),
-                        Precision::Bf16 => {
-                            let [first, second] = [2 * i, 2 * i + 1].map(|c| u32::from(rounded(value(c))));
-                            f32::from_bits(first | second << 16)
-                        }
+                        Precision::Bf16 => word(value(2 * i), value(2 * i + 1)),
                     };
                 }
             }

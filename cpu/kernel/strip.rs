@@ -1,21 +1,24 @@
 //! A strip: some rows of an image, copied with their padding, so that no tap of a kernel leaves it and neighbouring
 //! output pixels see neighbouring input pixels whatever the stride. Rows and columns that no tap sees are left out.
 //!
-//! Where products are of bf16, the copy is the place where numbers are rounded: once for all taps and all tiles of
-//! targets that see them. Elements of the strip are words ([`super::words`]) then.
+//! Where products are of bf16, elements of the strip are words ([`super::words`]) that hold two of the numbers that are
+//! multiplied. Plain planes are rounded here, once for all taps and all tiles of targets that see them; blocks of channels
+//! come in bf16 and are but put together.
 
 use super::words::{self, Narrow, Narrowing, Neighbours, Pairs, with_words};
+
+/// Words of a block of channels in bf16.
+const HALF: usize = words::LANES / 2;
 
 /// What a pixel of a strip holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// The source's pixel.
     Copy,
-    /// Two blocks of channels, rounded: the pairs of the first block, then those of the second. A block that is missing
-    /// is 0.
+    /// Two blocks of channels in bf16, one after the other. A block that is missing is 0.
     Channels,
-    /// Two pixels, of one channel or of a block of channels, rounded: each channel of the source's pixel shares a word with
-    /// that of the pixel so many columns right of it.
+    /// Two pixels in bf16, of one channel that comes in f32 or of a block of channels that comes in bf16: each channel of
+    /// the source's pixel shares a word with that of the pixel so many columns right of it.
     Pixels(usize),
 }
 
@@ -25,7 +28,7 @@ pub(crate) enum Content {
 pub(crate) struct Strip {
     /// What a pixel holds.
     pub content: Content,
-    /// Elements of a pixel, of the strip and of the source: 1, or a block of channels.
+    /// Elements of a pixel of the strip: 1, or a block of channels, or as many words.
     pub pixel: usize,
     /// Channels, blocks of channels, or pairs of blocks.
     pub planes: usize,
@@ -74,12 +77,17 @@ impl Strip {
                 self.each_row(image, first, rows, strip, |[from, _], to| self.copy_row(from, to))
             }
             Content::Channels => {
-                with_words(Fill { strip: self, image, first, rows, to: strip, second: None })
+                self.each_row(image, first, rows, strip, |from, to| self.join_row(from, to));
             }
             Content::Pixels(second) => {
-                with_words(Fill { strip: self, image, first, rows, to: strip, second: Some(second) });
+                with_words(Fill { strip: self, image, first, rows, to: strip, second });
             }
         }
+    }
+
+    /// Elements of a pixel of the source.
+    fn source_pixel(&self) -> usize {
+        if self.content == Content::Copy || self.pixel == 1 { self.pixel } else { HALF }
     }
 
     /// Calls `copy` with each row of the strip and the row of the source, of one or two planes, that belongs there; rows
@@ -94,7 +102,8 @@ impl Strip {
         copy: impl Fn([&[f32]; 2], &mut [f32]),
     ) {
         let [height, width] = self.source;
-        let (row_len, plane_len) = (width * self.pixel, height * width * self.pixel);
+        let row_len = width * self.source_pixel();
+        let plane_len = height * row_len;
         let together = if self.content == Content::Channels { 2 } else { 1 };
         for (planes, to) in
             image.chunks(together * plane_len).zip(strip.chunks_exact_mut(self.plane_len())).take(self.planes)
@@ -152,30 +161,29 @@ impl Strip {
         }
     }
 
-    /// Fills a row with words of channels.
-    ///
-    /// # Safety
-    /// The CPU has the instructions of `N`.
-    #[inline(always)]
-    unsafe fn channels<N: Narrow>(&self, [even, odd]: [&[f32]; 2], row: &mut [f32]) {
+    /// Fills a row with two blocks of channels.
+    fn join_row(&self, [even, odd]: [&[f32]; 2], row: &mut [f32]) {
         let (pixel, apart) = (self.pixel, self.phases * self.step[1]);
         assert_eq!(pixel, words::LANES, "a pixel is a vector");
         assert!(odd.is_empty() || odd.len() == even.len(), "blocks of other lengths");
+        let (even, odd) = (even.as_chunks::<HALF>().0, odd.as_chunks::<HALF>().0);
         for (first, to) in self.phases(row) {
             let inside = self.inside(first, to.len() / pixel);
             let (padding, rest) = to.split_at_mut(inside.start * pixel);
             let (to, more) = rest.split_at_mut(inside.len() * pixel);
             padding.fill(0.0);
             more.fill(0.0);
-            let column = first + (inside.start * apart) as isize;
-            for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
-                let at = (column as usize + i * apart) * pixel;
-                let from = &even[at..at + pixel];
-                // SAFETY: the CPU has the instructions by contract; a pixel is a vector, in the source and in the strip.
-                unsafe {
-                    let second = if odd.is_empty() { words::ZEROS.as_ptr() } else { odd.as_ptr().add(at) };
-                    N::neighbours(from.as_ptr(), second, to.as_mut_ptr());
-                }
+            if inside.is_empty() {
+                continue;
+            }
+            let column = (first + (inside.start * apart) as isize) as usize;
+            let to = to.as_chunks_mut::<HALF>().0.as_chunks_mut::<2>().0;
+            let even = even[column..].iter().step_by(apart);
+            if odd.is_empty() {
+                to.iter_mut().zip(even).for_each(|(to, even)| *to = [*even, [0.0; HALF]]);
+            } else {
+                let both = even.zip(odd[column..].iter().step_by(apart));
+                to.iter_mut().zip(both).for_each(|(to, (even, odd))| *to = [*even, *odd]);
             }
         }
     }
@@ -194,15 +202,16 @@ impl Strip {
             });
         }
         assert_eq!(pixel, words::LANES, "a pixel is a vector");
-        let vector = |column: isize| {
-            let at = usize::try_from(column).ok().map(|c| c * pixel);
-            at.and_then(|at| source.get(at..at + pixel)).map_or(words::ZEROS.as_ptr(), <[f32]>::as_ptr)
+        let block = |column: isize| {
+            let at = usize::try_from(column).ok().map(|c| c * HALF);
+            at.and_then(|at| source.get(at..at + HALF)).map_or(words::ZEROS.as_ptr(), <[f32]>::as_ptr)
         };
         for (first, to) in self.phases(row) {
             for (i, to) in to.chunks_exact_mut(pixel).enumerate() {
                 let column = first + (i * apart) as isize;
-                // SAFETY: the CPU has the instructions by contract; both pixels are vectors of the source or zeros.
-                unsafe { N::pairs(vector(column), vector(column + second as isize), to.as_mut_ptr()) }
+                let (a, b) = (block(column), block(column + second as isize));
+                // SAFETY: the CPU has the instructions by contract; both are blocks of the source or zeros.
+                unsafe { N::pairs_of_words(a, b, to.as_mut_ptr()) }
             }
         }
     }
@@ -221,12 +230,10 @@ unsafe fn plane_of_pixels<N: Narrow>(
     second: usize,
     to: &mut [f32],
 ) {
-    let half = |column: isize| {
-        usize::try_from(column).ok().and_then(|c| source.get(c)).map_or(0, |v| u32::from(words::rounded(*v)))
-    };
+    let number = |column: isize| usize::try_from(column).ok().and_then(|c| source.get(c)).map_or(0.0, |v| *v);
     let word = |i: usize| {
         let column = first + (i * apart) as isize;
-        f32::from_bits(half(column) | half(column + second as isize) << 16)
+        words::word(number(column), number(column + second as isize))
     };
     // Where both pixels of a word lie inside and words follow each other as vectors do, whole vectors are rounded.
     let start = first.min(0).unsigned_abs().div_ceil(apart).min(to.len());
@@ -264,15 +271,15 @@ unsafe fn plane_of_pixels<N: Narrow>(
     }
 }
 
-/// Fills a strip with words.
+/// Fills a strip with words of two pixels.
 struct Fill<'a> {
     strip: &'a Strip,
     image: &'a [f32],
     first: isize,
     rows: usize,
     to: &'a mut [f32],
-    /// Columns between the two pixels of a word, if it holds two.
-    second: Option<usize>,
+    /// Columns between the two pixels of a word.
+    second: usize,
 }
 
 impl Narrowing for Fill<'_> {
@@ -281,10 +288,7 @@ impl Narrowing for Fill<'_> {
         let Self { strip, image, first, rows, to, second } = self;
         // SAFETY: the CPU has the instructions by contract.
         strip.each_row(image, first, rows, to, |from, to| unsafe {
-            match second {
-                Some(second) => strip.pixels::<N>(from[0], second, to),
-                None => strip.channels::<N>(from, to),
-            }
+            strip.pixels::<N>(from[0], second, to);
         });
     }
 }
@@ -354,6 +358,10 @@ mod tests {
 
     fn words_of(pixel: usize, [height, width]: [usize; 2]) {
         let image = planes(3 * height * width * pixel);
+        let kept = match pixel {
+            1 => image.clone(),
+            _ => image.chunks_exact(2).map(|pair| words::word(pair[0], pair[1])).collect(),
+        };
         let value = |plane: usize, row: isize, column: isize, channel: usize| {
             if !(0..5).contains(&row) || !(0..width as isize).contains(&column) || plane == 3 {
                 return 0.0;
@@ -378,7 +386,7 @@ mod tests {
             let strip =
                 Strip { content, pixel, planes, rows: 6, step, phases, phase_len, first_column, source };
             let mut copy = vec![f32::NAN; strip.len()];
-            strip.fill(&image, -1, 6, &mut copy);
+            strip.fill(&kept, -1, 6, &mut copy);
             let found = words::halves(&mut copy);
             let places = (0..planes * 6 * columns).map(|i| (i / columns / 6, i / columns % 6, i % columns));
             for (plane, r, c) in places {

@@ -11,13 +11,14 @@
 //!
 //! The gradient of g is that of the same bilinear form: `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`.
 //!
-//! (Lavin and Gray, 2015). What is multiplied may be rounded to bf16 ([`Store`]); the transforms are f32 in both
-//! directions, and the products are summed up in f32. All constants are powers of two, so small integers stay exact, and an output's error is at
+//! (Lavin and Gray, 2015). What is multiplied may be rounded to bf16 ([`Store`]), as may be the planes; the transforms are
+//! f32 in both directions, and the products are summed up in f32. All constants are powers of two, so small integers stay exact, and an output's error is at
 //! most 81 times that of a sum of products of the same length: 2 · 2 per input, 1.5 · 1.5 per weight, 3 · 3 per output.
 
 use std::marker::PhantomData;
 
 use super::simd::Simd;
+use super::stored::{AsBf16, AsF32, OnStored, Stored};
 use super::vectorised::{Explicit, with_vectors};
 use super::words::{Narrow, Narrowing, with_words};
 use crate::isa::Isa;
@@ -82,7 +83,7 @@ unsafe fn output<S: Simd>(m: [S::Vector; 4]) -> [S::Vector; 2] {
     unsafe { [S::add(m[0], S::add(m[1], m[2])), S::subtract(S::subtract(m[1], m[2]), m[3])] }
 }
 
-/// How transformed values are stored: tile by tile in a row.
+/// How transformed values are stored, tile by tile in a row: in bf16 if the planes that they come from are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     /// A vector of f32 for each tile.
@@ -147,18 +148,18 @@ impl<N: Narrow> Put<N::Registers> for Tiles<N> {
 /// What is transformed and stored in one of several ways.
 trait Transform {
     /// # Safety
-    /// The CPU has the instructions of `S` and of `P`.
-    unsafe fn transform<S: Simd, P: Put<S>>(self);
+    /// The CPU has the instructions of `S`, of `E` and of `P`.
+    unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self);
 }
 
-/// Transforms on a tier and stores in bf16 or not.
-fn stored(isa: Isa, store: Store, work: impl Transform) {
+/// Transforms planes on a tier and stores what comes out, both in bf16 or both in f32.
+fn transform(isa: Isa, store: Store, work: impl Transform) {
     struct Plain<T>(T);
     impl<T: Transform> Explicit for Plain<T> {
         #[inline(always)]
         unsafe fn run<S: Simd>(self) {
             // SAFETY: by contract.
-            unsafe { self.0.transform::<S, Numbers>() }
+            unsafe { self.0.transform::<S, AsF32, Numbers>() }
         }
     }
     struct InChannels<T>(T);
@@ -166,7 +167,7 @@ fn stored(isa: Isa, store: Store, work: impl Transform) {
         #[inline(always)]
         unsafe fn run<N: Narrow>(self) {
             // SAFETY: by contract.
-            unsafe { self.0.transform::<N::Registers, Channels<N>>() }
+            unsafe { self.0.transform::<N::Registers, AsBf16<N>, Channels<N>>() }
         }
     }
     struct InTiles<T>(T);
@@ -174,7 +175,7 @@ fn stored(isa: Isa, store: Store, work: impl Transform) {
         #[inline(always)]
         unsafe fn run<N: Narrow>(self) {
             // SAFETY: by contract.
-            unsafe { self.0.transform::<N::Registers, Tiles<N>>() }
+            unsafe { self.0.transform::<N::Registers, AsBf16<N>, Tiles<N>>() }
         }
     }
     match store {
@@ -203,15 +204,15 @@ pub(crate) struct Inputs<'a> {
 impl Inputs<'_> {
     /// Transforms on a tier.
     pub fn run(self, isa: Isa, store: Store) {
-        stored(isa, store, self);
+        transform(isa, store, self);
     }
 }
 
 impl Transform for Inputs<'_> {
     #[inline(always)]
-    unsafe fn transform<S: Simd, P: Put<S>>(self) {
+    unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
         let Self { plane, extents: [height, width], tiles, to, point, first } = self;
-        assert!(plane.len() >= height * width * S::LANES, "a plane is too short");
+        assert!(plane.len() >= height * width * E::LEN, "a plane is too short");
         assert!(to.len() >= (POINTS - 1) * point + P::room(first + tiles.len()), "no room for all tiles");
         for (t, [row, column]) in tiles.iter().copied().enumerate() {
             // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
@@ -226,7 +227,7 @@ impl Transform for Inputs<'_> {
                     for (c, value) in values.iter_mut().enumerate() {
                         match usize::try_from(column + c as isize) {
                             Ok(c) if c < width => {
-                                *value = S::load(plane.as_ptr().add((r * width + c) * S::LANES))
+                                *value = E::load(plane.as_ptr().add((r * width + c) * E::LEN))
                             }
                             _ => {}
                         }
@@ -305,15 +306,15 @@ pub(crate) struct Gradients<'a> {
 impl Gradients<'_> {
     /// Transforms on a tier.
     pub fn run(self, isa: Isa, store: Store) {
-        stored(isa, store, self);
+        transform(isa, store, self);
     }
 }
 
 impl Transform for Gradients<'_> {
     #[inline(always)]
-    unsafe fn transform<S: Simd, P: Put<S>>(self) {
+    unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
         let Self { plane, extents: [height, width], tiles, to, point, first } = self;
-        assert!(plane.len() >= height * width * S::LANES, "a plane is too short");
+        assert!(plane.len() >= height * width * E::LEN, "a plane is too short");
         assert!(to.len() >= (POINTS - 1) * point + P::room(first + tiles.len()), "no room for all tiles");
         for (t, [row, column]) in tiles.iter().copied().enumerate() {
             // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
@@ -322,7 +323,7 @@ impl Transform for Gradients<'_> {
                 let mut dy = [[S::zero(); OUTPUTS]; OUTPUTS];
                 for (r, values) in dy.iter_mut().enumerate().take(height.saturating_sub(row)) {
                     for (c, value) in values.iter_mut().enumerate().take(width.saturating_sub(column)) {
-                        *value = S::load(plane.as_ptr().add(((row + r) * width + column + c) * S::LANES));
+                        *value = E::load(plane.as_ptr().add(((row + r) * width + column + c) * E::LEN));
                     }
                 }
                 let [above, below] = dy;
@@ -397,9 +398,9 @@ pub(crate) struct Outputs<'a> {
     pub extents: [usize; 2],
 }
 
-impl Explicit for Outputs<'_> {
+impl OnStored for Outputs<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
         let Self { products, point, tiles, bias, relu, plane, extents: [height, width] } = self;
         assert!(products.len() >= (POINTS - 1) * point + tiles.len() * S::LANES, "too few products");
         assert!(bias.is_none_or(|b| b.len() >= S::LANES), "the bias is too short");
@@ -422,7 +423,7 @@ impl Explicit for Outputs<'_> {
                         let pixel = (row + r) * width + column + c;
                         let value = S::add(value, bias);
                         let value = if relu { S::rectified(value) } else { value };
-                        S::store(plane.add(pixel * S::LANES), value);
+                        E::store(plane.add(pixel * E::LEN), value);
                     }
                 }
             }

@@ -104,10 +104,8 @@ impl<'a> Binder<'a> {
     /// How a blob's operand lies for this kernel.
     pub fn arrangement(&self, operand: Operand) -> Option<Arrangement> {
         let (lies, wanted) = self.decisions.arrangements(self.net, self.id, self.candidate, operand)?;
-        // A reordered array lies as wanted, in the sub-tasks that do not touch it, too; any other as it is, which is the
-        // same but for its name.
-        let is_streamed = matches!(self.candidate.form, Form::Any | Form::Exit);
-        let as_it_lies = is_streamed && self.copy(operand).is_none() && lies.is_like(&wanted);
+        // A reordered array lies as wanted; any other as it is, which is the same but for its name.
+        let as_it_lies = matches!(self.candidate.form, Form::Any | Form::Exit) && lies.is_like(&wanted);
         Some(if as_it_lies { lies } else { wanted })
     }
 

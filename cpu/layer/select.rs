@@ -71,6 +71,7 @@ const REFERENCE: Candidate = candidate("reference", Form::Plain, reference::buil
 const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_entry_bf16,
+        kept: Kept::Bf16,
         eager: true,
         ..candidate("entry-tiles-bf16", Form::Entry, convolution::tiles_bf16)
     },
@@ -81,11 +82,13 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_winograd_bf16,
+        kept: Kept::Bf16,
         eager: true,
         ..candidate("winograd-bf16", Form::Blocked, convolution::winograd_bf16)
     },
     Candidate {
         fits: convolution::fits_bf16,
+        kept: Kept::Bf16,
         eager: true,
         ..candidate("tiles-bf16", Form::Blocked, convolution::tiles_bf16)
     },
@@ -103,7 +106,11 @@ const CONVOLUTION: &[Candidate] = &[
     REFERENCE,
 ];
 const POOLING: &[Candidate] = &[
-    Candidate { fits: pooling::fits_blocked, ..candidate("blocks", Form::Blocked, pooling::blocked) },
+    Candidate {
+        fits: pooling::fits_blocked,
+        kept: Kept::Either,
+        ..candidate("blocks", Form::Blocked, pooling::blocked)
+    },
     candidate("windows", Form::Plain, pooling::windows),
     REFERENCE,
 ];

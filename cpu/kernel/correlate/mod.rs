@@ -45,6 +45,22 @@ pub(crate) enum Start {
     There,
 }
 
+/// Where the sums go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Where they may have started from.
+    There,
+    /// To an array of numbers that are kept as those that were multiplied, such as a blob in bf16.
+    Kept {
+        /// Output of pixel 0, first vector.
+        y: *mut f32,
+        /// Words between pixels.
+        pixel: usize,
+        /// Words between vectors.
+        vector: usize,
+    },
+}
+
 /// One register tile of outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile<'a> {
@@ -54,14 +70,16 @@ pub(crate) struct Tile<'a> {
     pub x: *const f32,
     /// Weights: those of source 0; source by source, a whole tile's width each.
     pub w: *const f32,
-    /// Output of pixel 0, first vector.
+    /// Sums of pixel 0, first vector; nothing is read or written there if `start` and `end` are elsewhere.
     pub y: *mut f32,
-    /// Distance of pixels in the output.
+    /// Distance of pixels in the sums.
     pub y_pixel: usize,
-    /// Distance of vectors in the output.
+    /// Distance of vectors in the sums.
     pub y_vector: usize,
     /// What the sums start from.
     pub start: Start,
+    /// Where they go.
+    pub end: End,
     /// Whether a ReLU goes over the sums.
     pub relu: bool,
 }

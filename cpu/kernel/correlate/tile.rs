@@ -1,7 +1,8 @@
 //! The tile of outputs, for every instruction set.
 
-use super::{Start, Tile};
+use super::{End, Start, Tile};
 use crate::kernel::simd::{Product, Simd};
+use crate::kernel::stored::Stored;
 
 /// Computes a tile of `ROWS` pixels, `PIXEL` elements apart in the input, by `VECTORS` vectors.
 ///
@@ -19,7 +20,7 @@ pub(super) unsafe fn tile<
 ) {
     // SAFETY: by contract.
     unsafe {
-        let at = |r: usize, v: usize| t.y.add(r * t.y_pixel + v * t.y_vector);
+        let at = |r: usize, v: usize| t.y.wrapping_add(r * t.y_pixel + v * t.y_vector);
         let mut sums = [[S::zero(); VECTORS]; ROWS];
         match t.start {
             Start::Zero => {}
@@ -67,9 +68,20 @@ pub(super) unsafe fn tile<
                 *sum = S::rectified(*sum);
             }
         }
-        for (r, row) in sums.iter().enumerate() {
-            for (v, sum) in row.iter().enumerate() {
-                S::store(at(r, v), *sum);
+        match t.end {
+            End::There => {
+                for (r, row) in sums.iter().enumerate() {
+                    for (v, sum) in row.iter().enumerate() {
+                        S::store(at(r, v), *sum);
+                    }
+                }
+            }
+            End::Kept { y, pixel, vector } => {
+                for (r, row) in sums.iter().enumerate() {
+                    for (v, sum) in row.iter().enumerate() {
+                        P::Kept::store(y.add(r * pixel + v * vector), *sum);
+                    }
+                }
             }
         }
     }

@@ -1,175 +1,69 @@
 //! The tiles compiled for each instruction set of x86-64. The sizes are those of the machine tables: as many sums as
 //! leave registers for the weights and one value.
 
+/// The tables of a tier: its features, how words are multiplied, the lanes of a vector, and the numbers of pixels and of
+/// sources that tiles have.
+macro_rules! tables {
+    ($features:literal, $product:ty, $lanes:literal, tiles [$($pixels:literal)*], weights [$($sources:literal)*]) => {
+        #[target_feature(enable = $features)]
+        unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
+            // SAFETY: the CPU has the features; the rest by contract.
+            unsafe { tile::tile::<<$product as Product>::Registers, $product, ROWS, VECTORS, PIXEL>(t) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
+            // SAFETY: the CPU has the features; the rest by contract.
+            unsafe { weight::tile::<<$product as Product>::Registers, $product, SOURCES, VECTORS, PIXEL>(t) }
+        }
+
+        struct Table<const VECTORS: usize, const PIXEL: usize>;
+
+        impl<const VECTORS: usize, const PIXEL: usize> Table<VECTORS, PIXEL> {
+            const KERNELS: Kernels = Kernels {
+                tiles: &[$(rows::<$pixels, VECTORS, PIXEL>),*],
+                weights: &[$(sources::<$sources, VECTORS, PIXEL>),*],
+            };
+        }
+
+        /// The kernels for tiles of `vectors` vectors.
+        pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
+            match (vectors, pixel) {
+                (1, Pixel::One) => Some(Table::<1, 1>::KERNELS),
+                (2, Pixel::One) => Some(Table::<2, 1>::KERNELS),
+                (1, Pixel::Vector) => Some(Table::<1, $lanes>::KERNELS),
+                (2, Pixel::Vector) => Some(Table::<2, $lanes>::KERNELS),
+                _ => None,
+            }
+        }
+    };
+}
+
 /// AVX2 with FMA: 16 registers; 6 × 2 sums.
 pub(super) mod avx2 {
-    use super::super::{Kernels, Pixel, Tile, TileKernel, WeightKernel, WeightTile, tile, weight};
-    use crate::kernel::simd::Avx2;
+    use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
+    use crate::kernel::simd::{Avx2, Product};
 
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
-        // SAFETY: the CPU has the features; the rest by contract.
-        unsafe { tile::tile::<Avx2, Avx2, ROWS, VECTORS, PIXEL>(t) }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
-        // SAFETY: the CPU has the features; the rest by contract.
-        unsafe { weight::tile::<Avx2, Avx2, SOURCES, VECTORS, PIXEL>(t) }
-    }
-
-    struct Table<const VECTORS: usize, const PIXEL: usize>;
-
-    impl<const VECTORS: usize, const PIXEL: usize> Table<VECTORS, PIXEL> {
-        const TILES: [TileKernel; 6] = [
-            rows::<1, VECTORS, PIXEL>,
-            rows::<2, VECTORS, PIXEL>,
-            rows::<3, VECTORS, PIXEL>,
-            rows::<4, VECTORS, PIXEL>,
-            rows::<5, VECTORS, PIXEL>,
-            rows::<6, VECTORS, PIXEL>,
-        ];
-        const WEIGHTS: [WeightKernel; 4] = [
-            sources::<1, VECTORS, PIXEL>,
-            sources::<2, VECTORS, PIXEL>,
-            sources::<3, VECTORS, PIXEL>,
-            sources::<4, VECTORS, PIXEL>,
-        ];
-        const KERNELS: Kernels = Kernels { tiles: &Self::TILES, weights: &Self::WEIGHTS };
-    }
-
-    /// The kernels for tiles of `vectors` vectors.
-    pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
-        match (vectors, pixel) {
-            (1, Pixel::One) => Some(Table::<1, 1>::KERNELS),
-            (2, Pixel::One) => Some(Table::<2, 1>::KERNELS),
-            (1, Pixel::Vector) => Some(Table::<1, 8>::KERNELS),
-            (2, Pixel::Vector) => Some(Table::<2, 8>::KERNELS),
-            _ => None,
-        }
-    }
+    tables!("avx2,fma", Avx2, 8, tiles [1 2 3 4 5 6], weights [1 2 3 4]);
 }
 
 /// AVX-512F: 32 registers; 14 × 2 sums.
 pub(super) mod avx512f {
-    use super::super::{Kernels, Pixel, Tile, TileKernel, WeightKernel, WeightTile, tile, weight};
-    use crate::kernel::simd::Avx512f;
+    use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
+    use crate::kernel::simd::{Avx512f, Product};
 
-    #[target_feature(enable = "avx512f")]
-    unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
-        // SAFETY: the CPU has the feature; the rest by contract.
-        unsafe { tile::tile::<Avx512f, Avx512f, ROWS, VECTORS, PIXEL>(t) }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
-        // SAFETY: the CPU has the feature; the rest by contract.
-        unsafe { weight::tile::<Avx512f, Avx512f, SOURCES, VECTORS, PIXEL>(t) }
-    }
-
-    struct Table<const VECTORS: usize, const PIXEL: usize>;
-
-    impl<const VECTORS: usize, const PIXEL: usize> Table<VECTORS, PIXEL> {
-        const TILES: [TileKernel; 14] = [
-            rows::<1, VECTORS, PIXEL>,
-            rows::<2, VECTORS, PIXEL>,
-            rows::<3, VECTORS, PIXEL>,
-            rows::<4, VECTORS, PIXEL>,
-            rows::<5, VECTORS, PIXEL>,
-            rows::<6, VECTORS, PIXEL>,
-            rows::<7, VECTORS, PIXEL>,
-            rows::<8, VECTORS, PIXEL>,
-            rows::<9, VECTORS, PIXEL>,
-            rows::<10, VECTORS, PIXEL>,
-            rows::<11, VECTORS, PIXEL>,
-            rows::<12, VECTORS, PIXEL>,
-            rows::<13, VECTORS, PIXEL>,
-            rows::<14, VECTORS, PIXEL>,
-        ];
-        const WEIGHTS: [WeightKernel; 8] = [
-            sources::<1, VECTORS, PIXEL>,
-            sources::<2, VECTORS, PIXEL>,
-            sources::<3, VECTORS, PIXEL>,
-            sources::<4, VECTORS, PIXEL>,
-            sources::<5, VECTORS, PIXEL>,
-            sources::<6, VECTORS, PIXEL>,
-            sources::<7, VECTORS, PIXEL>,
-            sources::<8, VECTORS, PIXEL>,
-        ];
-        const KERNELS: Kernels = Kernels { tiles: &Self::TILES, weights: &Self::WEIGHTS };
-    }
-
-    /// The kernels for tiles of `vectors` vectors.
-    pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
-        match (vectors, pixel) {
-            (1, Pixel::One) => Some(Table::<1, 1>::KERNELS),
-            (2, Pixel::One) => Some(Table::<2, 1>::KERNELS),
-            (1, Pixel::Vector) => Some(Table::<1, 16>::KERNELS),
-            (2, Pixel::Vector) => Some(Table::<2, 16>::KERNELS),
-            _ => None,
-        }
-    }
+    tables!("avx512f", Avx512f, 16, tiles [1 2 3 4 5 6 7 8 9 10 11 12 13 14], weights [1 2 3 4 5 6 7 8]);
 }
 
 /// AVX-512 BF16: as AVX-512F, with words of two bf16 for numbers.
 pub(super) mod avx512bf16 {
-    use super::super::{Kernels, Pixel, Tile, TileKernel, WeightKernel, WeightTile, tile, weight};
-    use crate::kernel::simd::{Avx512Bf16, Avx512f};
+    use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
+    use crate::kernel::simd::{Avx512Bf16, Product};
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
-        // SAFETY: the CPU has the features; the rest by contract.
-        unsafe { tile::tile::<Avx512f, Avx512Bf16, ROWS, VECTORS, PIXEL>(t) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
-        // SAFETY: the CPU has the features; the rest by contract.
-        unsafe { weight::tile::<Avx512f, Avx512Bf16, SOURCES, VECTORS, PIXEL>(t) }
-    }
-
-    struct Table<const VECTORS: usize, const PIXEL: usize>;
-
-    impl<const VECTORS: usize, const PIXEL: usize> Table<VECTORS, PIXEL> {
-        const TILES: [TileKernel; 14] = [
-            rows::<1, VECTORS, PIXEL>,
-            rows::<2, VECTORS, PIXEL>,
-            rows::<3, VECTORS, PIXEL>,
-            rows::<4, VECTORS, PIXEL>,
-            rows::<5, VECTORS, PIXEL>,
-            rows::<6, VECTORS, PIXEL>,
-            rows::<7, VECTORS, PIXEL>,
-            rows::<8, VECTORS, PIXEL>,
-            rows::<9, VECTORS, PIXEL>,
-            rows::<10, VECTORS, PIXEL>,
-            rows::<11, VECTORS, PIXEL>,
-            rows::<12, VECTORS, PIXEL>,
-            rows::<13, VECTORS, PIXEL>,
-            rows::<14, VECTORS, PIXEL>,
-        ];
-        const WEIGHTS: [WeightKernel; 8] = [
-            sources::<1, VECTORS, PIXEL>,
-            sources::<2, VECTORS, PIXEL>,
-            sources::<3, VECTORS, PIXEL>,
-            sources::<4, VECTORS, PIXEL>,
-            sources::<5, VECTORS, PIXEL>,
-            sources::<6, VECTORS, PIXEL>,
-            sources::<7, VECTORS, PIXEL>,
-            sources::<8, VECTORS, PIXEL>,
-        ];
-        const KERNELS: Kernels = Kernels { tiles: &Self::TILES, weights: &Self::WEIGHTS };
-    }
-
-    /// The kernels for tiles of `vectors` vectors.
-    pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
-        match (vectors, pixel) {
-            (1, Pixel::One) => Some(Table::<1, 1>::KERNELS),
-            (2, Pixel::One) => Some(Table::<2, 1>::KERNELS),
-            (1, Pixel::Vector) => Some(Table::<1, 16>::KERNELS),
-            (2, Pixel::Vector) => Some(Table::<2, 16>::KERNELS),
-            _ => None,
-        }
-    }
+    tables!(
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16", Avx512Bf16, 16,
+        tiles [1 2 3 4 5 6 7 8 9 10 11 12 13 14], weights [1 2 3 4 5 6 7 8]
+    );
 }
 
 /// AMX: up to 16 pixels by two vectors over blocked channels. What has no runs of words, plain planes and gradients of

@@ -6,6 +6,8 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512Bf16, Avx512f};
 
+use super::stored::{AsF32, Stored};
+
 /// A vector register of an instruction set.
 ///
 /// # Safety
@@ -59,6 +61,8 @@ pub(crate) trait Simd {
 pub(crate) trait Product {
     /// The registers of words and of sums.
     type Registers: Simd;
+    /// How arrays keep numbers that are multiplied.
+    type Kept: Stored<Self::Registers>;
     /// `sum + a·b`, number by number; both products of a pair go into one sum.
     unsafe fn add(a: Vector<Self>, b: Vector<Self>, sum: Vector<Self>) -> Vector<Self>;
 }
@@ -68,6 +72,7 @@ pub(crate) type Vector<P> = <<P as Product>::Registers as Simd>::Vector;
 
 impl<S: Simd> Product for S {
     type Registers = S;
+    type Kept = AsF32;
     #[inline(always)]
     unsafe fn add(a: S::Vector, b: S::Vector, sum: S::Vector) -> S::Vector {
         // SAFETY: by the trait's contract.

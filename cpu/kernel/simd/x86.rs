@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 use std::mem::transmute;
 
 use super::{Product, Simd};
+use crate::kernel::stored::AsBf16;
 
 /// 8 floats; needs AVX2 and FMA.
 pub(crate) struct Avx2;
@@ -176,6 +177,7 @@ pub(crate) struct Avx512Bf16;
 
 impl Product for Avx512Bf16 {
     type Registers = Avx512f;
+    type Kept = AsBf16<Self>;
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512, sum: __m512) -> __m512 {
         // SAFETY: by the trait's contract; all registers of 512 bits are alike.

@@ -58,6 +58,8 @@ pub(crate) trait Narrow {
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32);
     /// Each number of `a` shares a word with that of `b` in the same place.
     unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32);
+    /// The same of numbers that are rounded already: half a vector of words of each.
+    unsafe fn pairs_of_words(a: *const f32, b: *const f32, to: *mut f32);
     /// The numbers of half a vector of words, whose neighbours shared a word.
     unsafe fn widen(from: *const f32) -> Numbers<Self>;
     /// Neighbours of a vector share a word: half as many words.
@@ -91,6 +93,11 @@ pub(crate) fn rounded(value: f32) -> u16 {
         return (bits >> 16) as u16 & 0x8000;
     }
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// The word of two numbers.
+pub(crate) fn word(first: f32, second: f32) -> f32 {
+    f32::from_bits(u32::from(rounded(first)) | u32::from(rounded(second)) << 16)
 }
 
 /// The number whose bf16 has these bits.
@@ -135,9 +142,7 @@ impl Narrowing for Neighbours<'_> {
         }
         let rest = &from[2 * LANES * whole..];
         for (i, pair) in rest.chunks(2).enumerate() {
-            let second = pair.get(1).map_or(0, |value| rounded(*value));
-            let word = u32::from(rounded(pair[0])) | u32::from(second) << 16;
-            to[LANES * whole + i] = f32::from_bits(word);
+            to[LANES * whole + i] = word(pair[0], pair.get(1).copied().unwrap_or(0.0));
         }
     }
 }
@@ -194,8 +199,7 @@ impl Narrowing for Pairs<'_> {
             }
         }
         for i in whole..a.len() {
-            let second = b.get(i).map_or(0, |value| rounded(*value));
-            to[i] = f32::from_bits(u32::from(rounded(a[i])) | u32::from(second) << 16);
+            to[i] = word(a[i], b.get(i).copied().unwrap_or(0.0));
         }
     }
 }

@@ -39,6 +39,16 @@ impl Narrow for Avx512Bf16 {
         }
     }
     #[inline(always)]
+    unsafe fn pairs_of_words(a: *const f32, b: *const f32, to: *mut f32) {
+        // SAFETY: as above.
+        unsafe {
+            let a = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
+            let halves = _mm512_inserti64x4::<1>(a, _mm256_loadu_si256(b.cast()));
+            let places = _mm512_loadu_si512(INTERLEAVED.as_ptr().cast());
+            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(places, halves));
+        }
+    }
+    #[inline(always)]
     unsafe fn widen(from: *const f32) -> __m512 {
         // SAFETY: as above.
         unsafe {

@@ -11,12 +11,13 @@ use quadrille_core::layer::{Convolution, SubTask};
 use super::passes::{Pass, Passes};
 use super::weights::{Packing, Words};
 use crate::isa::{Numerics, Precision};
-use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
+use crate::kernel::words::{Neighbours, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::Span;
+use crate::memory::{Memory, Span};
 
 /// What a direction is made for.
 pub(super) struct Setup<'a> {
@@ -65,6 +66,8 @@ pub(super) struct Direction {
     images: usize,
     /// Whether a ReLU follows: forward, which has one pass.
     relu: bool,
+    /// For a target in bf16: elements of a vector of the sums of an image of a grain; 0 if all sums end in registers.
+    sums: Option<usize>,
 }
 
 /// Most vectors of a register tile.
@@ -114,6 +117,7 @@ impl Direction {
         let small = passes.source[0] * passes.source[1] * depth * size_of::<f32>() <= machine.strip_bytes;
         let passes = if pointwise && small { passes.in_one_row() } else { passes };
         let (strip, cut, images) = cut(&machine, &passes, &packing, setup);
+        let grain_rows = passes.places[0].div_ceil(cut.rows);
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
         let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
@@ -121,6 +125,8 @@ impl Direction {
         let most = kernels[TILE_VECTORS - 1].tiles.len();
         let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most).collect()).collect();
         let (source, target) = (setup.source, setup.target);
+        let whole = passes.overlap || sources.iter().any(|sources| sources.chunks > 1);
+        let sums = if whole { passes.target_rows(grain_rows) * passes.target[1] * packing.vector } else { 0 };
         let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
         Some(Self {
             passes,
@@ -137,6 +143,7 @@ impl Direction {
             cut,
             images,
             relu: forward && setup.layer.relu,
+            sums: (target.layout.precision != Precision::F32).then_some(sums),
         })
     }
 
@@ -150,9 +157,14 @@ impl Direction {
         self.packing.groups * self.packing.tiles()
     }
 
-    /// Elements of scratch for a grain.
+    /// Elements of scratch for a grain: strips, then sums.
     pub fn scratch(&self) -> usize {
-        self.strip.as_ref().map_or(0, |s| s.len() * self.images).max(self.packing.scratch())
+        let sums = self.images * TILE_VECTORS * self.sums.unwrap_or(0);
+        (self.strips_len() + sums).max(self.packing.scratch())
+    }
+
+    fn strips_len(&self) -> usize {
+        self.strip.as_ref().map_or(0, |s| s.len() * self.images)
     }
 
     /// Packs the weights of the grain's tile.
@@ -179,14 +191,16 @@ impl Direction {
             group,
         };
         self.fill_strips(grain, arrays.source, &work);
+        let (strips, sums) = grain.scratch.split_at_mut(self.strips_len());
+        let part = Part { memory: grain.memory, arrays, work: &work, strips, sums: sums.as_mut_ptr() };
         for tile in work.tiles.clone() {
-            self.run_tile(grain, arrays, &work, tile);
+            self.run_tile(&part, tile);
         }
     }
 
     /// The group's planes of an image of the source.
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
-        let planes = self.packing.sources.div_ceil(self.pixel) * self.source.pixels * self.pixel;
+        let planes = self.packing.sources.div_ceil(self.source.layout.block) * self.source.plane_len();
         let start = image * self.source.image_len() + group * planes;
         source.part(start..start + planes)
     }
@@ -203,83 +217,166 @@ impl Direction {
     }
 
     /// Where place (row, 0) of an image of the grain sees its source.
-    fn origin(&self, grain: &Grain<'_>, source: Span, work: &Work, image: usize, row: usize) -> *const f32 {
+    fn origin(&self, part: &Part<'_>, image: usize, row: usize) -> *const f32 {
         match &self.strip {
             Some(strip) => {
-                let first = image * strip.len() + (row - work.rows.start) * self.place_len;
-                grain.scratch[first..].as_ptr()
+                let first = image * strip.len() + (row - part.work.rows.start) * self.place_len;
+                part.strips[first..].as_ptr()
             }
             None => {
-                let planes = self.source_image(source, work.images.start + image, work.group);
+                let image = part.work.images.start + image;
+                let planes = self.source_image(part.arrays.source, image, part.work.group);
                 // SAFETY: only read in this task.
-                unsafe { grain.memory.read(planes)[row * self.row_len..].as_ptr() }
+                unsafe { part.memory.read(planes)[row * self.row_len..].as_ptr() }
             }
         }
     }
 
-    fn run_tile(&self, grain: &Grain<'_>, arrays: &Arrays, work: &Work, tile: usize) {
+    /// Where the targets of an image of the grain go, from one on.
+    fn outputs(&self, part: &Part<'_>, image: usize, first_target: usize) -> Outputs {
+        let (len, vector) = (self.target.image_len(), self.packing.vector);
+        let start = (part.work.images.start + image) * len;
+        let kept = part.memory.pointer(part.arrays.target.part(start..start + len));
+        let kept = kept.wrapping_add(first_target / vector * self.target.plane_len());
+        match self.sums {
+            None => Outputs { sums: kept, vector: self.target.plane_len(), first_row: 0, kept: None },
+            Some(sums) => Outputs {
+                sums: part.sums.wrapping_add(image * TILE_VECTORS * sums),
+                vector: sums,
+                first_row: self.passes.first_target_row(part.work.rows.start),
+                kept: Some(kept),
+            },
+        }
+    }
+
+    fn run_tile(&self, part: &Part<'_>, tile: usize) {
+        let (work, vector) = (part.work, self.packing.vector);
         let vectors = self.packing.vectors(tile);
-        let kernels = &self.kernels[vectors - 1];
-        let vector = self.packing.vector;
         let place = self.packing.tile(work.group, tile);
         // SAFETY: packed in the stage before.
-        let mut packed = unsafe { grain.memory.read(arrays.packed.part(place)) };
+        let mut packed = unsafe { part.memory.read(part.arrays.packed.part(place)) };
         let first_target = work.group * self.packing.targets + tile * TILE_VECTORS * vector;
         // SAFETY: copied in the stage before, with a full tile for each tile.
-        let bias = arrays.bias.map(|bias| unsafe { grain.memory.read(bias)[first_target..].as_ptr() });
-        let plane = self.target.pixels * vector;
+        let bias = part.arrays.bias.map(|bias| unsafe { part.memory.read(bias)[first_target..].as_ptr() });
+        let outputs = |i: usize| self.outputs(part, i, first_target);
         if self.passes.overlap {
-            for image in work.images.clone() {
-                let start = image * self.target.image_len() + first_target / vector * plane;
-                // SAFETY: images and tiles of channels are the grain's own.
-                unsafe { grain.memory.write(arrays.target.part(start..start + vectors * plane)) }.fill(0.0);
+            for sums in (0..work.images.len()).flat_map(|i| self.whole(outputs(i), vectors)) {
+                // SAFETY: images and tiles of channels are the grain's own, and so are its sums.
+                unsafe { std::slice::from_raw_parts_mut(sums.0, self.target.pixels * vector) }.fill(0.0);
             }
         }
-        for (index, (pass, sources)) in self.passes.passes.iter().zip(&self.sources).enumerate() {
-            let rows = work.rows.start.max(pass.places[0].start)..work.rows.end.min(pass.places[0].end);
+        for (index, sources) in self.sources.iter().enumerate() {
             for chunk in 0..sources.chunks {
                 let start = match (chunk, bias) {
                     (0, Some(bias)) => Start::Bias(bias),
                     (0, None) if !self.passes.overlap => Start::Zero,
                     _ => Start::There,
                 };
-                let relu = self.relu && chunk + 1 == sources.chunks;
-                for (i, image) in work.images.clone().enumerate() {
-                    let len = self.target.image_len();
-                    let y = grain.memory.pointer(arrays.target.part(image * len..(image + 1) * len));
-                    for row in rows.clone() {
-                        let runs = sources.of_row(row, chunk);
-                        if runs.is_empty() && chunk > 0 && !relu {
-                            continue;
-                        }
-                        let x = self.origin(grain, arrays.source, work, i, row);
-                        let target_row = (row * pass.step[0]) as isize + pass.first[0];
-                        for (column, count) in &self.columns[index] {
-                            let target_column = (column * pass.step[1]) as isize + pass.first[1];
-                            let target = target_row as usize * self.passes.target[1] + target_column as usize;
-                            // SAFETY: places have target pixels inside the image, taps see the strip or, pointwise,
-                            // the source; the packed tile holds as many sources as the runs name; images, rows and
-                            // tiles of channels are the grain's own.
-                            unsafe {
-                                let tile = Tile {
-                                    runs,
-                                    x: x.add(column * self.pixel),
-                                    w: packed.as_ptr(),
-                                    y: y.add(first_target / vector * plane + target * vector),
-                                    y_pixel: pass.step[1] * vector,
-                                    y_vector: plane,
-                                    start,
-                                    relu,
-                                };
-                                kernels.tiles[count - 1](&tile);
-                            }
-                        }
-                    }
+                for i in 0..work.images.len() {
+                    let step = Step { index, chunk, start, image: i, packed, vectors };
+                    self.run_image(part, &step, &outputs(i));
                 }
             }
             packed = &packed[sources.count * vectors * vector..];
         }
+        if self.passes.overlap && self.sums.is_some() {
+            for (sums, kept) in (0..work.images.len()).flat_map(|i| self.whole(outputs(i), vectors)) {
+                // SAFETY: as above.
+                let (from, to) = unsafe {
+                    (
+                        std::slice::from_raw_parts(sums, self.target.pixels * vector),
+                        std::slice::from_raw_parts_mut(kept, self.target.plane_len()),
+                    )
+                };
+                with_words(Neighbours { from, to });
+            }
+        }
     }
+
+    /// The sums of all pixels of an image, vector by vector, and where they go.
+    fn whole(&self, outputs: Outputs, vectors: usize) -> impl Iterator<Item = (*mut f32, *mut f32)> + use<> {
+        let (vector, plane) = (outputs.vector, self.target.plane_len());
+        let kept = outputs.kept.unwrap_or(outputs.sums);
+        (0..vectors).map(move |v| (outputs.sums.wrapping_add(v * vector), kept.wrapping_add(v * plane)))
+    }
+
+    /// One chunk of sources of a pass for all places of an image.
+    fn run_image(&self, part: &Part<'_>, step: &Step<'_>, outputs: &Outputs) {
+        let (pass, sources) = (&self.passes.passes[step.index], &self.sources[step.index]);
+        let kernels = &self.kernels[step.vectors - 1];
+        let rows = part.work.rows.start.max(pass.places[0].start)..part.work.rows.end.min(pass.places[0].end);
+        let last = step.chunk + 1 == sources.chunks;
+        // The sums of passes that overlap are rounded when all are done.
+        let kept = outputs.kept.filter(|_| last && !self.passes.overlap);
+        let relu = self.relu && last;
+        let (vector, pixel) = (self.packing.vector, self.target.layout.pixel());
+        for row in rows {
+            let runs = sources.of_row(row, step.chunk);
+            if runs.is_empty() && step.chunk > 0 && !relu && kept.is_none() {
+                continue;
+            }
+            let x = self.origin(part, step.image, row);
+            let target_row = ((row * pass.step[0]) as isize + pass.first[0]) as usize;
+            for (column, count) in &self.columns[step.index] {
+                let target_column = ((column * pass.step[1]) as isize + pass.first[1]) as usize;
+                let at = |row: usize| row * self.passes.target[1] + target_column;
+                let end = kept.map_or(End::There, |y| End::Kept {
+                    y: y.wrapping_add(at(target_row) * pixel),
+                    pixel: pass.step[1] * pixel,
+                    vector: self.target.plane_len(),
+                });
+                let tile = Tile {
+                    runs,
+                    x: x.wrapping_add(column * self.pixel),
+                    w: step.packed.as_ptr(),
+                    y: outputs.sums.wrapping_add(at(target_row - outputs.first_row) * vector),
+                    y_pixel: pass.step[1] * vector,
+                    y_vector: outputs.vector,
+                    start: step.start,
+                    end,
+                    relu,
+                };
+                // SAFETY: places have target pixels inside the image, taps see the strip or, pointwise, the source; the
+                // packed tile holds as many sources as the runs name; images, rows and tiles of channels are the
+                // grain's own, and so are its sums.
+                unsafe { kernels.tiles[count - 1](&tile) }
+            }
+        }
+    }
+}
+
+/// What the tiles of a grain work on.
+struct Part<'a> {
+    memory: &'a Memory,
+    arrays: &'a Arrays,
+    work: &'a Work,
+    strips: &'a [f32],
+    /// Memory for sums, if the target is in bf16 and they do not end in registers.
+    sums: *mut f32,
+}
+
+/// One step of a tile: a chunk of the sources of a pass, on an image.
+struct Step<'a> {
+    /// The pass and the chunk.
+    index: usize,
+    chunk: usize,
+    start: Start,
+    /// Which image of the grain.
+    image: usize,
+    /// The weights of the pass.
+    packed: &'a [f32],
+    vectors: usize,
+}
+
+/// Where the targets of an image go.
+struct Outputs {
+    /// Sums of the first pixel of a row of the target; the distance of vectors.
+    sums: *mut f32,
+    vector: usize,
+    /// Which row of the target that is.
+    first_row: usize,
+    /// Where sums are rounded to: pixel 0 of the image.
+    kept: Option<*mut f32>,
 }
 
 /// Where a direction's arrays lie.

@@ -159,7 +159,8 @@ impl WeightGradient {
     }
 
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
-        let (plane, planes) = (self.source.pixels * self.pixel, self.packing.sources.div_ceil(self.pixel));
+        let (plane, planes) =
+            (self.source.plane_len(), self.packing.sources.div_ceil(self.source.layout.block));
         let start = image * self.source.image_len() + group * planes * plane;
         source.part(start..start + planes * plane)
     }
@@ -217,9 +218,9 @@ impl WeightGradient {
     /// The gradients of a tile's targets in an image.
     fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
         let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
-        let start = image * self.target.image_len() + first * self.target.pixels;
-        let len = self.packing.vectors(tile) * self.packing.vector * self.target.pixels;
-        gradient.part(start..start + len)
+        let plane = self.target.plane_len();
+        let start = image * self.target.image_len() + first / self.packing.vector * plane;
+        gradient.part(start..start + self.packing.vectors(tile) * plane)
     }
 
     /// The gradients of a block, where they lie or made into `words`; `dy` says where those of an image are.
@@ -231,7 +232,7 @@ impl WeightGradient {
         words: &mut [f32],
     ) -> Gradients {
         let (vector, width) = (self.packing.vector, self.passes.target[1]);
-        let plane = self.target.pixels * vector;
+        let (plane, pixel) = (self.target.plane_len(), self.target.layout.pixel());
         if !self.narrow {
             let first = (block.rows.start * width + block.columns.0) * vector;
             let row = if self.together > 1 { self.target.image_len() } else { width * vector };
@@ -240,11 +241,11 @@ impl WeightGradient {
         let row = block.columns.1 * vector;
         for i in block.rows.clone() {
             // A row of the image, or the only row of one of several.
-            let (image, at) = if self.together > 1 { (i, 0) } else { (0, i * width * vector) };
+            let (image, at) = if self.together > 1 { (i, 0) } else { (0, i * width * pixel) };
             // SAFETY: only read in this task.
             let planes = unsafe { memory.read(dy(image)) };
             for (v, plane) in planes.chunks(plane).enumerate() {
-                let from = &plane[at..at + width * vector][2 * block.columns.0 * vector..];
+                let from = &plane[at..at + width * pixel][2 * block.columns.0 * pixel..];
                 let to = &mut words[v * self.vector_len() + (i - block.rows.start) * row..][..row];
                 with_words(Columns { from, to });
             }
@@ -358,7 +359,7 @@ struct Gradients {
 
 /// Pixels of a row, of which each pair becomes a vector of words; what the last pair lacks is 0.
 struct Columns<'a> {
-    /// From the first of them to the end of the row.
+    /// From the first of them to the end of the row, in bf16.
     from: &'a [f32],
     /// A vector for each pair.
     to: &'a mut [f32],
@@ -367,10 +368,10 @@ struct Columns<'a> {
 impl Narrowing for Columns<'_> {
     #[inline(always)]
     unsafe fn run<N: Narrow>(self) {
-        for (pair, to) in self.from.chunks(2 * LANES).zip(self.to.chunks_exact_mut(LANES)) {
-            let second = if pair.len() == 2 * LANES { pair[LANES..].as_ptr() } else { ZEROS.as_ptr() };
-            // SAFETY: the CPU has the instructions by contract; pixels are vectors.
-            unsafe { N::pairs(pair.as_ptr(), second, to.as_mut_ptr()) }
+        for (pair, to) in self.from.chunks(LANES).zip(self.to.chunks_exact_mut(LANES)) {
+            let second = if pair.len() == LANES { pair[LANES / 2..].as_ptr() } else { ZEROS.as_ptr() };
+            // SAFETY: the CPU has the instructions by contract; a pair is two blocks of channels, or one.
+            unsafe { N::pairs_of_words(pair.as_ptr(), second, to.as_mut_ptr()) }
         }
     }
 }

@@ -21,6 +21,8 @@ use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
 use super::{Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::{Isa, Numerics, Precision};
+use crate::kernel::simd::Simd;
+use crate::kernel::stored::{OnStored, Stored, with_stored};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::Span;
@@ -54,6 +56,7 @@ fn fits(net: &Net, id: LayerId, numerics: Numerics, blocked: bool) -> bool {
 }
 
 struct Tiles {
+    isa: Isa,
     forward: Way,
     activation: Option<Way>,
     weight: Option<WeightWay>,
@@ -187,6 +190,7 @@ fn build(
     let padded = padded_outputs(layer, output.layout.block);
     let bias = binder.span(Operand::Param(1));
     Some(Box::new(Tiles {
+        isa: binder.isa,
         packed: binder.workspace(SubTask::Forward, forward.packed_len()),
         packed_bias: bias.map(|_| binder.workspace(SubTask::Forward, padded)),
         packed_back: {
@@ -306,18 +310,16 @@ impl LayerKernel for Tiles {
     /// Sums each block of channels over images and pixels: image by image, so that no chain is longer than an image.
     fn grad_bias(&self, grain: &mut Grain<'_>) {
         let (Some(bias_grad), Some(top_grad)) = (self.bias_grad, self.top_grad) else { return };
-        let Arrangement { images, channels, pixels, layout } = self.outputs;
-        let blocks = channels.div_ceil(layout.block);
+        let Arrangement { images, channels, layout, .. } = self.outputs;
+        let (blocks, plane) = (channels.div_ceil(layout.block), self.outputs.plane_len());
         for block in share(blocks, grain.index, grain.grains) {
             let mut sums = [0.0f32; MAX_BLOCK];
             for image in 0..images {
-                let start = image * self.outputs.image_len() + block * pixels * layout.block;
+                let start = image * self.outputs.image_len() + block * plane;
                 // SAFETY: only read in this task.
-                let dy = unsafe { grain.memory.read(top_grad.part(start..start + pixels * layout.block)) };
+                let dy = unsafe { grain.memory.read(top_grad.part(start..start + plane)) };
                 let mut of_image = [0.0f32; MAX_BLOCK];
-                for pixel in dy.chunks_exact(layout.block) {
-                    of_image.iter_mut().zip(pixel).for_each(|(sum, value)| *sum += value);
-                }
+                with_stored(self.isa, layout.precision, Pixels { dy, sums: &mut of_image });
                 sums.iter_mut().zip(of_image).for_each(|(sum, value)| *sum += value);
             }
             let first = block * layout.block;
@@ -331,3 +333,24 @@ impl LayerKernel for Tiles {
 
 /// The widest block of channels of any tier.
 const MAX_BLOCK: usize = 16;
+
+/// The sum of the pixels of a block of channels.
+struct Pixels<'a> {
+    dy: &'a [f32],
+    sums: &'a mut [f32; MAX_BLOCK],
+}
+
+impl OnStored for Pixels<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        assert!(S::LANES <= MAX_BLOCK, "a vector is a block");
+        // SAFETY: the CPU has the instructions by contract; a pixel is a vector, and there is room for the sums of one.
+        unsafe {
+            let mut sum = S::zero();
+            for pixel in self.dy.chunks_exact(E::LEN) {
+                sum = S::add(sum, E::load(pixel.as_ptr()));
+            }
+            S::store(self.sums.as_mut_ptr(), sum);
+        }
+    }
+}

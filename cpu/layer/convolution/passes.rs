@@ -168,6 +168,21 @@ impl Passes {
         }
     }
 
+    /// The first row of the target that rows of places from `row` on reach.
+    pub fn first_target_row(&self, row: usize) -> usize {
+        let first = self.passes.iter().map(|p| (row * p.step[0]) as isize + p.first[0]).min();
+        first.unwrap_or(0).max(0).unsigned_abs()
+    }
+
+    /// Most rows of the target between the first and the last that `rows` rows of places reach.
+    pub fn target_rows(&self, rows: usize) -> usize {
+        let first = |p: &Pass| p.first[0];
+        let spread = self.passes.iter().map(first).max().unwrap_or(0)
+            - self.passes.iter().map(first).min().unwrap_or(0);
+        let step = self.passes.iter().map(|p| p.step[0]).max().unwrap_or(1);
+        (rows.saturating_sub(1) * step + spread.unsigned_abs() + 1).min(self.target[0])
+    }
+
     /// Whether each target pixel sees the source pixel at its own place and nothing else.
     pub fn is_pointwise(&self) -> bool {
         let alone = |p: &Pass| p.taps.len() == 1 && p.step == [1; 2] && p.first == [0; 2];

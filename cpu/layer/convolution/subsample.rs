@@ -44,8 +44,8 @@ impl Subsample {
 
     /// Copies the pixels that are seen: the grain's planes.
     pub fn gather(&self, grain: &Grain<'_>, from: Span, to: Span) {
-        let block = self.whole.layout.block;
-        let [whole, seen] = [self.whole.pixels, self.seen.pixels].map(|pixels| pixels * block);
+        let block = self.whole.layout.pixel();
+        let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
         for plane in grain.share(self.planes()) {
             // SAFETY: grains have planes of their own; the bottom is only read in this task.
             let (from, to) = unsafe {
@@ -64,8 +64,8 @@ impl Subsample {
 
     /// Writes gradients to the pixels that are seen and 0 to all others: the grain's planes.
     pub fn scatter(&self, grain: &Grain<'_>, from: Span, to: Span) {
-        let block = self.whole.layout.block;
-        let [whole, seen] = [self.whole.pixels, self.seen.pixels].map(|pixels| pixels * block);
+        let block = self.whole.layout.pixel();
+        let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
         for plane in grain.share(self.planes()) {
             // SAFETY: grains have planes of their own; the gradients were computed in the stage before.
             let (from, to) = unsafe {

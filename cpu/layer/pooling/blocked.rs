@@ -2,14 +2,20 @@
 //!
 //! Maxima remember which tap of their window they came from, one byte each, so that backward compares instead of
 //! scattering.
+//!
+//! Blobs may be kept in bf16; all arithmetic is in f32. Backward sums what several windows add to a pixel: in place if
+//! the gradient is kept in f32; otherwise in a few rows of scratch, each of which is rounded once when no window adds to
+//! it any more.
+
+use std::ops::Range;
 
 use quadrille_core::layer::{Layer, Operand, PoolMethod, SubTask, Window};
 use quadrille_core::net::{LayerId, Net};
 
 use super::along;
-use crate::isa::{Isa, Numerics};
+use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::simd::Simd;
-use crate::kernel::vectorised::{Explicit, with_vectors};
+use crate::kernel::stored::{OnStored, Stored, with_stored};
 use crate::layer::{Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
@@ -26,12 +32,18 @@ pub(in crate::layer) fn fits(net: &Net, id: LayerId, numerics: Numerics) -> bool
 
 struct Blocked {
     isa: Isa,
+    /// How bottom and top are kept.
+    precision: Precision,
     method: PoolMethod,
     /// Blocks of channels, over all images.
     planes: usize,
-    /// Elements of a plane of the bottom and of the top.
+    /// Words of a plane of the bottom and of the top.
     input: usize,
     output: usize,
+    /// Taps of a plane: numbers of the top.
+    maxima: usize,
+    /// Numbers of the rows in which backward sums before it rounds.
+    sums: usize,
     width: usize,
     rows: Vec<Window>,
     columns: Vec<Window>,
@@ -52,16 +64,23 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
     let extents = [shape.dim(2), shape.dim(3)];
     let planes = input.images * input.channels.div_ceil(input.layout.block);
     let is_max = pooling.method == PoolMethod::Max;
-    let taps = if is_max { binder.state(0, output.len().div_ceil(size_of::<f32>())) } else { None };
+    let maxima = output.pixels * output.layout.block;
+    let taps = if is_max { binder.state(0, (planes * maxima).div_ceil(size_of::<f32>())) } else { None };
     let grains = binder.stream_grains(input.len()).min(planes);
+    let precision = input.layout.precision;
+    let rows = along(pooling, 0, extents, tops.dim(2));
+    let sums = if precision == Precision::F32 { 0 } else { highest(&rows) * extents[1] * input.layout.block };
     Some(Box::new(Blocked {
         isa: binder.isa,
+        precision,
         method: pooling.method,
         planes,
-        input: input.len() / planes,
-        output: output.len() / planes,
+        input: input.plane_len(),
+        output: output.plane_len(),
+        maxima,
+        sums,
         width: extents[1],
-        rows: along(pooling, 0, extents, tops.dim(2)),
+        rows,
         columns: along(pooling, 1, extents, tops.dim(3)),
         bottom: binder.span(Operand::Bottom(0))?,
         top: binder.span(Operand::Top(0))?,
@@ -70,6 +89,11 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
         top_grad: binder.span(Operand::TopGrad(0)),
         grains,
     }))
+}
+
+/// Rows of the highest window, at least 1: windows may lie in the padding altogether.
+fn highest(rows: &[Window]) -> usize {
+    rows.iter().map(|window| window.end.saturating_sub(window.start)).fold(1, usize::max)
 }
 
 /// The windows of a plane: a block of channels of an image.
@@ -94,11 +118,14 @@ impl Plane<'_> {
         }
     }
 
-    /// The pixels behind the last that a window can see, and the windows.
-    fn extents(&self) -> (usize, usize) {
+    /// Makes sure that an input of `x` words, an output of `y` words and `taps` hold what the windows see and write.
+    #[inline(always)]
+    fn check<S: Simd, E: Stored<S>>(&self, x: usize, y: usize, taps: Option<usize>) {
         let last = |windows: &[Window]| windows.iter().map(|w| w.end).max().unwrap_or(0);
-        let rows = last(self.rows).saturating_sub(1) * self.width;
-        (rows + last(self.columns), self.rows.len() * self.columns.len())
+        let pixels = last(self.rows).saturating_sub(1) * self.width + last(self.columns);
+        let windows = self.rows.len() * self.columns.len();
+        assert!(x >= pixels * E::LEN && y >= windows * E::LEN, "a plane is too short");
+        assert!(taps.is_none_or(|taps| taps >= windows * S::LANES), "too few taps");
     }
 }
 
@@ -109,43 +136,89 @@ struct Forward<'a> {
     taps: Option<&'a mut [u8]>,
 }
 
-impl Explicit for Forward<'_> {
+impl OnStored for Forward<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
         let Self { plane, x, y, taps } = self;
-        let (pixels, windows) = plane.extents();
-        assert!(x.len() >= pixels * S::LANES && y.len() >= windows * S::LANES, "a plane is too short");
-        assert!(taps.as_ref().is_none_or(|t| t.len() >= windows * S::LANES), "too few taps");
+        plane.check::<S, E>(x.len(), y.len(), taps.as_ref().map(|taps| taps.len()));
         let (x, y) = (x.as_ptr(), y.as_mut_ptr());
-        // SAFETY: the CPU has the instruction set by contract; windows see pixels of the plane, as asserted.
+        // SAFETY: the CPU has the instructions by contract; windows see pixels of the plane, as asserted.
         unsafe {
             match (plane.method, taps) {
                 (PoolMethod::Max, Some(taps)) => plane.each(|at, rows, columns| {
                     // The first value stands until a greater one comes, as in the oracle.
-                    let mut best = S::load(x.add((rows.start * plane.width + columns.start) * S::LANES));
+                    let mut best = E::load(x.add((rows.start * plane.width + columns.start) * E::LEN));
                     let (mut from, mut tap) = (S::zero(), S::zero());
                     for row in rows.start..rows.end {
                         for column in columns.start..columns.end {
-                            let value = S::load(x.add((row * plane.width + column) * S::LANES));
+                            let value = E::load(x.add((row * plane.width + column) * E::LEN));
                             (best, from) = S::greater(value, best, tap, from);
                             tap = S::add(tap, S::splat(1.0));
                         }
                     }
-                    S::store(y.add(at * S::LANES), best);
+                    E::store(y.add(at * E::LEN), best);
                     S::store_bytes(taps[at * S::LANES..].as_mut_ptr(), from);
                 }),
                 _ => plane.each(|at, rows, columns| {
                     let mut sum = S::zero();
                     for row in rows.start..rows.end {
                         for column in columns.start..columns.end {
-                            sum = S::add(sum, S::load(x.add((row * plane.width + column) * S::LANES)));
+                            sum = S::add(sum, E::load(x.add((row * plane.width + column) * E::LEN)));
                         }
                     }
                     let counted = S::splat((rows.counted * columns.counted) as f32);
-                    S::store(y.add(at * S::LANES), S::divide(sum, counted));
+                    E::store(y.add(at * E::LEN), S::divide(sum, counted));
                 }),
             }
         }
+    }
+}
+
+/// Rows of pixels in which backward sums what windows add.
+struct Sums<'a> {
+    /// The rows, which take turns: as many as the highest window has, or all of the plane.
+    rows: &'a mut [f32],
+    /// How many.
+    count: usize,
+    /// Pixels of a row.
+    width: usize,
+    /// Where rows are rounded to once they are done; `None` if the sums are the gradient itself.
+    rounded: Option<&'a mut [f32]>,
+    /// The first row of the plane that is not done, and its place among the rows.
+    first: usize,
+    place: usize,
+}
+
+impl Sums<'_> {
+    /// Where a row of the plane is that is not done: less than `count` rows behind the first.
+    #[inline(always)]
+    fn row<S: Simd>(&mut self, row: usize) -> *mut f32 {
+        let place = self.place + row - self.first;
+        let place = if place >= self.count { place - self.count } else { place };
+        self.rows.as_mut_ptr().wrapping_add(place * self.width * S::LANES)
+    }
+
+    /// No window adds to the rows before `end` any more.
+    ///
+    /// # Safety
+    /// The CPU has the instructions.
+    #[inline(always)]
+    unsafe fn finish<S: Simd, E: Stored<S>>(&mut self, end: usize) {
+        let Some(rounded) = &mut self.rounded else { return };
+        for row in self.first..end {
+            let sums = &mut self.rows[self.place * self.width * S::LANES..][..self.width * S::LANES];
+            let to = &mut rounded[row * self.width * E::LEN..][..self.width * E::LEN];
+            for pixel in 0..self.width {
+                // SAFETY: the CPU has the instructions by contract; both rows have the pixel.
+                unsafe {
+                    let sum = S::load(sums.as_ptr().add(pixel * S::LANES));
+                    E::store(to.as_mut_ptr().add(pixel * E::LEN), sum);
+                }
+            }
+            sums.fill(0.0);
+            self.place = if self.place + 1 == self.count { 0 } else { self.place + 1 };
+        }
+        self.first = self.first.max(end);
     }
 }
 
@@ -153,43 +226,70 @@ struct Backward<'a> {
     plane: Plane<'a>,
     dy: &'a [f32],
     dx: &'a mut [f32],
+    /// Room for the rows of the highest window, for gradients that are kept in bf16; of f32 nothing.
+    sums: &'a mut [f32],
     taps: Option<&'a [u8]>,
 }
 
-impl Explicit for Backward<'_> {
+impl OnStored for Backward<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Self { plane, dy, dx, taps } = self;
-        let (pixels, windows) = plane.extents();
-        assert!(dx.len() >= pixels * S::LANES && dy.len() >= windows * S::LANES, "a plane is too short");
-        assert!(taps.as_ref().is_none_or(|t| t.len() >= windows * S::LANES), "too few taps");
-        dx.fill(0.0);
-        let (dy, dx) = (dy.as_ptr(), dx.as_mut_ptr());
-        // SAFETY: the CPU has the instruction set by contract; windows see pixels of the plane, as asserted.
-        unsafe {
-            match (plane.method, taps) {
-                (PoolMethod::Max, Some(taps)) => plane.each(|at, rows, columns| {
-                    let gradient = S::load(dy.add(at * S::LANES));
-                    let from = S::load_bytes(taps[at * S::LANES..].as_ptr());
-                    let mut tap = S::zero();
-                    for row in rows.start..rows.end {
-                        for column in columns.start..columns.end {
-                            let to = dx.add((row * plane.width + column) * S::LANES);
-                            S::store(to, S::add(S::load(to), S::where_equal(from, tap, gradient)));
-                            tap = S::add(tap, S::splat(1.0));
-                        }
-                    }
-                }),
-                _ => plane.each(|at, rows, columns| {
-                    let counted = S::splat((rows.counted * columns.counted) as f32);
-                    let share = S::divide(S::load(dy.add(at * S::LANES)), counted);
-                    for row in rows.start..rows.end {
-                        for column in columns.start..columns.end {
-                            let to = dx.add((row * plane.width + column) * S::LANES);
-                            S::store(to, S::add(S::load(to), share));
-                        }
-                    }
-                }),
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        let Self { plane, dy, dx, sums, taps } = self;
+        plane.check::<S, E>(dx.len(), dy.len(), taps.map(<[u8]>::len));
+        let (width, in_place) = (plane.width, sums.is_empty());
+        assert!(!in_place || E::LEN == S::LANES, "sums in bf16");
+        let height = dx.len() / (width * E::LEN);
+        let (rows, rounded) = if in_place { (dx, None) } else { (sums, Some(dx)) };
+        let count = if in_place { height } else { highest(plane.rows) };
+        assert!(rows.len() >= count * width * S::LANES, "no room for the rows of a window");
+        rows.fill(0.0);
+        let mut sums = Sums { rows, count, width, rounded, first: 0, place: 0 };
+        for (r, rows) in plane.rows.iter().enumerate() {
+            // SAFETY: the CPU has the instructions by contract; windows see pixels of the plane, as asserted, and begin
+            // one below the other, so that those that are not done see no row before this one's.
+            unsafe {
+                sums.finish::<S, E>(rows.start.min(height));
+                for (c, columns) in plane.columns.iter().enumerate() {
+                    let at = r * plane.columns.len() + c;
+                    let gradient = E::load(dy.as_ptr().add(at * E::LEN));
+                    let taps = taps.map(|taps| &taps[at * S::LANES..]);
+                    add::<S>(&mut sums, [rows, columns], gradient, taps);
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { sums.finish::<S, E>(height) };
+    }
+}
+
+/// Adds the gradient of a window to the pixels that it sees: to each its share, or all to those that `taps` name.
+///
+/// # Safety
+/// The CPU has the instructions; the pixels lie in rows that are not done.
+#[inline(always)]
+unsafe fn add<S: Simd>(sums: &mut Sums<'_>, window: [&Window; 2], gradient: S::Vector, taps: Option<&[u8]>) {
+    let [rows, columns] = window;
+    // SAFETY: by contract.
+    unsafe {
+        if let Some(taps) = taps {
+            let from = S::load_bytes(taps.as_ptr());
+            let mut tap = S::zero();
+            for row in rows.start..rows.end {
+                let to = sums.row::<S>(row);
+                for column in columns.start..columns.end {
+                    let to = to.add(column * S::LANES);
+                    S::store(to, S::add(S::load(to), S::where_equal(from, tap, gradient)));
+                    tap = S::add(tap, S::splat(1.0));
+                }
+            }
+        } else {
+            let share = S::divide(gradient, S::splat((rows.counted * columns.counted) as f32));
+            for row in rows.start..rows.end {
+                let to = sums.row::<S>(row);
+                for column in columns.start..columns.end {
+                    let to = to.add(column * S::LANES);
+                    S::store(to, S::add(S::load(to), share));
+                }
             }
         }
     }
@@ -199,11 +299,20 @@ impl Blocked {
     fn plane(&self) -> Plane<'_> {
         Plane { method: self.method, rows: &self.rows, columns: &self.columns, width: self.width }
     }
+
+    /// The bytes of a plane's taps.
+    fn taps_of(&self, plane: usize) -> Range<usize> {
+        plane * self.maxima..(plane + 1) * self.maxima
+    }
 }
 
 impl LayerKernel for Blocked {
     fn stages(&self, _: SubTask) -> Stages {
         Stages::one(self.grains)
+    }
+
+    fn scratch(&self) -> usize {
+        self.sums
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
@@ -214,11 +323,11 @@ impl LayerKernel for Blocked {
             let (x, y, taps) = unsafe {
                 (
                     grain.memory.read(self.bottom.part(from)),
-                    grain.memory.write(self.top.part(to.clone())),
-                    self.taps.map(|taps| grain.memory.write_bytes(taps, to)),
+                    grain.memory.write(self.top.part(to)),
+                    self.taps.map(|taps| grain.memory.write_bytes(taps, self.taps_of(plane))),
                 )
             };
-            with_vectors(self.isa, Forward { plane: self.plane(), x, y, taps });
+            with_stored(self.isa, self.precision, Forward { plane: self.plane(), x, y, taps });
         }
     }
 
@@ -231,11 +340,12 @@ impl LayerKernel for Blocked {
             let (dx, dy, taps) = unsafe {
                 (
                     grain.memory.write(bottom_grad.part(to)),
-                    grain.memory.read(top_grad.part(from.clone())),
-                    self.taps.map(|taps| grain.memory.read_bytes(taps, from)),
+                    grain.memory.read(top_grad.part(from)),
+                    self.taps.map(|taps| grain.memory.read_bytes(taps, self.taps_of(plane))),
                 )
             };
-            with_vectors(self.isa, Backward { plane: self.plane(), dy, dx, taps });
+            let sums = &mut grain.scratch[..self.sums];
+            with_stored(self.isa, self.precision, Backward { plane: self.plane(), dy, dx, sums, taps });
         }
     }
 }

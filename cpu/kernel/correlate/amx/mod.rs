@@ -13,9 +13,10 @@
 
 use std::arch::asm;
 
-use super::{Start, Tile};
+use super::{End, Start, Tile};
 use crate::isa::Isa;
 use crate::kernel::elements::rectified;
+use crate::kernel::words::word;
 
 /// Rows of a register, and words of one of its rows.
 pub(super) const ROWS: usize = 16;
@@ -180,27 +181,55 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
                 }
             }
         }
-        tiles.store::<0>(t.y, bytes(t.y_pixel));
+        let mut sums = Sums([[0.0; WORDS]; 2 * ROWS]);
+        let (y, distances) = match t.end {
+            End::There => (t.y, [t.y_pixel, t.y_vector]),
+            End::Kept { .. } => (sums.0.as_mut_ptr().cast::<f32>(), [WORDS, ROWS * WORDS]),
+        };
+        tiles.store::<0>(y, bytes(distances[0]));
         if two {
-            tiles.store::<1>(t.y.add(t.y_vector), bytes(t.y_pixel));
+            tiles.store::<1>(y.add(distances[1]), bytes(distances[0]));
         }
         tiles.release();
+        let each = || (0..if two { 2 } else { 1 }).flat_map(|v| (0..pixels).map(move |p| (v, p)));
         if t.relu {
-            rectify(t, pixels, two);
+            for (v, p) in each() {
+                rectify(y.add(v * distances[1] + p * distances[0]));
+            }
+        }
+        if let End::Kept { y, pixel, vector } = t.end {
+            for (v, p) in each() {
+                round(&sums.0[v * ROWS + p], y.add(v * vector + p * pixel));
+            }
         }
     }
 }
 
-/// Lets a ReLU go over the outputs of a tile. The instructions have none, and the outputs are in the first-level cache.
+/// Sums on their way to bf16, in the first-level cache: vector by vector, pixel by pixel.
+#[repr(C, align(64))]
+struct Sums([[f32; WORDS]; 2 * ROWS]);
+
+/// Lets a ReLU go over a vector of sums. The instructions have none, and the sums are in the first-level cache.
 ///
 /// # Safety
-/// As for [`outputs`].
+/// A vector lies at `y`.
 #[inline(always)]
-unsafe fn rectify(t: &Tile<'_>, pixels: usize, two: bool) {
-    for (vector, pixel) in (0..if two { 2 } else { 1 }).flat_map(|v| (0..pixels).map(move |p| (v, p))) {
-        // SAFETY: outputs of the tile, by contract.
-        let y = unsafe { &mut *t.y.add(vector * t.y_vector + pixel * t.y_pixel).cast::<[f32; WORDS]>() };
-        y.iter_mut().for_each(|y| *y = rectified(*y, 0.0));
+unsafe fn rectify(y: *mut f32) {
+    // SAFETY: by contract.
+    let y = unsafe { &mut *y.cast::<[f32; WORDS]>() };
+    y.iter_mut().for_each(|y| *y = rectified(*y, 0.0));
+}
+
+/// Rounds a vector of sums.
+///
+/// # Safety
+/// There is room for half as many words at `to`.
+#[inline(always)]
+unsafe fn round(sums: &[f32; WORDS], to: *mut f32) {
+    // SAFETY: by contract.
+    let to = unsafe { &mut *to.cast::<[f32; WORDS / 2]>() };
+    for (pair, to) in sums.as_chunks::<2>().0.iter().zip(to) {
+        *to = word(pair[0], pair[1]);
     }
 }
 

@@ -98,7 +98,7 @@ fn runs(short: usize, plane: usize) -> Vec<Run> {
     runs
 }
 
-/// Compares a kernel with plain sums on every number of pixels, both widths, and every start.
+/// Compares a kernel with plain sums on every number of pixels, both widths, every start and both ends.
 fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
     const PLANE: usize = (ROWS + 5) * WORDS;
     let ((x, x_values), bias) = (integers(2 * PLANE, 1), integers(2 * WORDS, 3).1);
@@ -111,9 +111,19 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
         // Pixels lie further apart than in the source, vectors after all pixels; nothing between may change.
         let (y_pixel, y_vector) = (WORDS + 3, ROWS * (WORDS + 3));
         let starts = [Start::Zero, Start::Bias(bias.as_ptr()), Start::There];
-        for (start, relu) in starts.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        let [pixel, vector] = [WORDS / 2 + 1, ROWS * (WORDS / 2 + 1)];
+        for (start, relu, kept) in starts
+            .into_iter()
+            .flat_map(|s| [false, true].into_iter().flat_map(move |r| [(s, r, false), (s, r, true)]))
+        {
             let before = integers(y_vector, 4).1;
             let mut y = before.clone();
+            let (kept_before, _) = integers(2 * vector, 5);
+            let mut words = kept_before.clone();
+            let end = match kept {
+                true => End::Kept { y: words.as_mut_ptr(), pixel, vector },
+                false => End::There,
+            };
             let tile = Tile {
                 runs: &runs,
                 x: x.as_ptr(),
@@ -122,10 +132,11 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                 y_pixel,
                 y_vector,
                 start,
+                end,
                 relu,
             };
             kernel(&tile, pixels, two);
-            let mut expected = before.clone();
+            let (mut expected, mut expected_words) = (before.clone(), kept_before.clone());
             for (p, o) in (0..pixels * width).map(|i| (i / width, i % width)) {
                 let place = o / WORDS * y_vector + p * y_pixel + o % WORDS;
                 let mut sum = match start {
@@ -139,12 +150,17 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                         sum += source * w_values[2 * ((run.first as usize + k) * width + o) + half];
                     }
                 }
-                expected[place] = if relu { sum.max(0.0) } else { sum };
+                let sum = if relu { sum.max(0.0) } else { sum };
+                if kept {
+                    let place = 2 * (o / WORDS * vector + p * pixel) + o % WORDS;
+                    halves(&mut expected_words)[place] = rounded(sum);
+                } else {
+                    expected[place] = sum;
+                }
             }
-            assert_eq!(
-                y, expected,
-                "{pixels} pixels, two vectors {two}, {short} words, {start:?}, ReLU {relu}"
-            );
+            let what = format!("{pixels} pixels, two vectors {two}, {short} words, {start:?}, ReLU {relu}");
+            assert_eq!(y, expected, "{what}, kept {kept}");
+            assert_eq!(halves(&mut words), halves(&mut expected_words), "{what}, kept");
         }
     }
 }
@@ -191,7 +207,11 @@ fn tiles_of_avx512bf16() {
         unsafe {
             tiles[first - 1](tile);
             let (x, y) = (tile.x.add(first * WORDS), tile.y.add(first * tile.y_pixel));
-            tiles[rest - 1](&Tile { x, y, ..*tile });
+            let end = match tile.end {
+                End::There => End::There,
+                End::Kept { y, pixel, vector } => End::Kept { y: y.add(first * pixel), pixel, vector },
+            };
+            tiles[rest - 1](&Tile { x, y, end, ..*tile });
         }
     });
 }

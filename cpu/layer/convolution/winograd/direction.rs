@@ -13,7 +13,8 @@ use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::{Packing, Words};
 use super::{ALIGNMENT, Tiling, is_possible, packing};
 use crate::isa::{Isa, Precision};
-use crate::kernel::correlate::{Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::stored::with_stored;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{Outputs, POINTS, Store, TAPS, Weights};
 use crate::kernel::words::{Pairs, with_words};
@@ -234,6 +235,7 @@ impl Winograd {
                         y_pixel: lanes,
                         y_vector: self.block * lanes,
                         start: if i == 0 { Start::Zero } else { Start::There },
+                        end: End::There,
                         relu: false,
                     };
                     self.kernels[vectors - 1].tiles[count - 1](&tile);
@@ -252,7 +254,7 @@ impl Winograd {
         products: &[f32],
     ) {
         let lanes = self.packing.vector;
-        let (plane_len, point) = (self.target.pixels * lanes, self.points()[1]);
+        let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
         self.tiling.each_image(block, |image, first, tiles| {
             for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
                 let channel = group * self.packing.targets + vector * lanes;
@@ -267,7 +269,7 @@ impl Winograd {
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),
                     extents: self.tiling.target_extents,
                 };
-                with_vectors(self.isa, outputs);
+                with_stored(self.isa, self.target.layout.precision, outputs);
             }
         });
     }

@@ -152,7 +152,7 @@ impl WinogradGradient {
         gradients: &mut [f32],
     ) {
         let lanes = self.packing.vector;
-        let (plane_len, point) = (self.target.pixels * lanes, self.points()[1]);
+        let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
         let last = (targets.end * TILE_VECTORS).min(self.packing.targets.div_ceil(lanes));
         self.tiling.each_image(block, |image, first, tiles| {
             for vector in targets.start * TILE_VECTORS..last {

@@ -120,7 +120,7 @@ impl Tiling {
         inputs: &mut [f32],
     ) {
         let lanes = self.source.layout.block;
-        let (plane_len, row_len) = (self.source.pixels * lanes, self.row_len(most));
+        let (plane_len, row_len) = (self.source.plane_len(), self.row_len(most));
         let point = self.rows(planes.len()) * row_len;
         self.each_image(block, |image, first, places| {
             let mut tiles = [[0isize; 2]; MOST];
