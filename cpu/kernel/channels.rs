@@ -4,7 +4,10 @@
 //! elements: whole blocks, so that an element's place in its row says which channel it is of, and a place has the
 //! numbers of its channel. Sums are kept for each place of a row, and whoever asks adds up the places of a channel.
 //! Loops over a row are long enough that the compiler makes vectors of them instead of unrolling them.
+//!
+//! Elements are f32 or bf16; a row of numbers that is computed is rounded when it is whole ([`Element::write`]).
 
+use super::element::Element;
 use super::elements::{passes, rectified};
 use super::vectorised::Vectorised;
 
@@ -42,58 +45,59 @@ impl Affine {
 }
 
 /// `y ← affine(x)`, with a ReLU behind it or not; of `y` itself without `x`.
-pub(crate) struct Apply<'a> {
+pub(crate) struct Apply<'a, E> {
     pub affine: &'a Affine,
     pub relu: bool,
-    pub x: Option<&'a [f32]>,
-    pub y: &'a mut [f32],
+    pub x: Option<&'a [E]>,
+    pub y: &'a mut [E],
 }
 
-impl Vectorised for Apply<'_> {
+impl<E: Element> Vectorised for Apply<'_, E> {
     #[inline(always)]
     fn run(self) {
         if self.relu { self.map::<true>() } else { self.map::<false>() }
     }
 }
 
-impl Apply<'_> {
+impl<E: Element> Apply<'_, E> {
     #[inline(always)]
     fn map<const RELU: bool>(self) {
         let Self { affine, x, y, .. } = self;
         let (rows, rest) = y.as_chunks_mut::<ROW>();
-        match x.map(<[f32]>::as_chunks::<ROW>) {
+        match x.map(<[E]>::as_chunks::<ROW>) {
             Some((from, from_rest)) => {
                 for (y, x) in rows.iter_mut().zip(from) {
-                    apply::<RELU>(affine, x, y);
+                    apply::<E, RELU>(affine, x, y);
                 }
-                apply::<RELU>(affine, from_rest, rest);
+                apply::<E, RELU>(affine, from_rest, rest);
             }
             None => {
                 for y in rows {
-                    change::<RELU>(affine, y);
+                    change::<E, RELU>(affine, y);
                 }
-                change::<RELU>(affine, rest);
+                change::<E, RELU>(affine, rest);
             }
         }
     }
 }
 
 #[inline(always)]
-fn apply<const RELU: bool>(affine: &Affine, x: &[f32], y: &mut [f32]) {
+fn apply<E: Element, const RELU: bool>(affine: &Affine, x: &[E], y: &mut [E]) {
     let places = y.len().min(x.len()).min(ROW);
-    for place in 0..places {
-        let value = affine.of(place, x[place]);
-        y[place] = if RELU { rectified(value, 0.0) } else { value };
-    }
+    let x = &x[..places];
+    E::write(&mut y[..places], |place, _| {
+        let value = affine.of(place, x[place].wide());
+        if RELU { rectified(value, 0.0) } else { value }
+    });
 }
 
 #[inline(always)]
-fn change<const RELU: bool>(affine: &Affine, y: &mut [f32]) {
+fn change<E: Element, const RELU: bool>(affine: &Affine, y: &mut [E]) {
     let places = y.len().min(ROW);
-    for (place, y) in y[..places].iter_mut().enumerate() {
-        let value = affine.of(place, *y);
-        *y = if RELU { rectified(value, 0.0) } else { value };
-    }
+    E::write(&mut y[..places], |place, y| {
+        let value = affine.of(place, y);
+        if RELU { rectified(value, 0.0) } else { value }
+    });
 }
 
 /// Number, mean, and sum of the squared distances from the mean of the values at each place of a row.
@@ -121,7 +125,7 @@ impl Moments {
     /// Adds whole rows and perhaps the rest of a plane: first their mean, then the distances from it, so that nothing
     /// cancels; then both parts are joined (Chan, Golub and LeVeque, 1979).
     #[inline(always)]
-    fn add(&mut self, rows: &[Row], rest: &[f32]) {
+    fn add<E: Element>(&mut self, rows: &[[E; ROW]], rest: &[E]) {
         let counts = [rows.len() as f32 + if rest.is_empty() { 0.0 } else { 1.0 }, rows.len() as f32];
         let inverse = counts.map(|count| if count == 0.0 { 0.0 } else { 1.0 / count });
         let inverse = filled(inverse, self.rest);
@@ -161,29 +165,29 @@ fn filled([first, others]: [f32; 2], places: usize) -> Row {
 }
 
 #[inline(always)]
-fn add(sums: &mut Row, x: &[f32]) {
+fn add<E: Element>(sums: &mut Row, x: &[E]) {
     let places = x.len().min(ROW);
     for place in 0..places {
-        sums[place] += x[place];
+        sums[place] += x[place].wide();
     }
 }
 
 #[inline(always)]
-fn add_squares(sums: &mut Row, mean: &Row, x: &[f32]) {
+fn add_squares<E: Element>(sums: &mut Row, mean: &Row, x: &[E]) {
     let places = x.len().min(ROW);
     for place in 0..places {
-        let distance = x[place] - mean[place];
+        let distance = x[place].wide() - mean[place];
         sums[place] += distance * distance;
     }
 }
 
 /// Adds the values of a plane to moments.
-pub(crate) struct Measure<'a> {
-    pub x: &'a [f32],
+pub(crate) struct Measure<'a, E> {
+    pub x: &'a [E],
     pub moments: &'a mut Moments,
 }
 
-impl Vectorised for Measure<'_> {
+impl<E: Element> Vectorised for Measure<'_, E> {
     #[inline(always)]
     fn run(self) {
         let (rows, rest) = self.x.as_chunks::<ROW>();
@@ -196,22 +200,22 @@ impl Vectorised for Measure<'_> {
 }
 
 /// Adds Σ dy and Σ dy · (x − mean) of a plane, with dy as a ReLU of `affine` lets it pass, to sums.
-pub(crate) struct Correlate<'a> {
+pub(crate) struct Correlate<'a, E> {
     pub affine: &'a Affine,
     pub relu: bool,
-    pub dy: &'a [f32],
-    pub x: &'a [f32],
+    pub dy: &'a [E],
+    pub x: &'a [E],
     pub sums: &'a mut [Row; 2],
 }
 
-impl Vectorised for Correlate<'_> {
+impl<E: Element> Vectorised for Correlate<'_, E> {
     #[inline(always)]
     fn run(self) {
         if self.relu { self.add::<true>() } else { self.add::<false>() }
     }
 }
 
-impl Correlate<'_> {
+impl<E: Element> Correlate<'_, E> {
     #[inline(always)]
     fn add<const RELU: bool>(self) {
         let Self { affine, dy, x, sums, .. } = self;
@@ -219,31 +223,38 @@ impl Correlate<'_> {
         // The sums of a plane are apart from those so far, so that they are short.
         let (mut plain, mut product) = ([0.0; ROW], [0.0; ROW]);
         for (dy, x) in dy.iter().zip(x) {
-            correlate::<RELU>(affine, dy, x, &mut plain, &mut product);
+            correlate::<E, RELU>(affine, dy, x, &mut plain, &mut product);
         }
-        correlate::<RELU>(affine, dy_rest, x_rest, &mut plain, &mut product);
+        correlate::<E, RELU>(affine, dy_rest, x_rest, &mut plain, &mut product);
         add(&mut sums[0], &plain);
         add(&mut sums[1], &product);
     }
 }
 
 #[inline(always)]
-fn correlate<const RELU: bool>(affine: &Affine, dy: &[f32], x: &[f32], plain: &mut Row, product: &mut Row) {
+fn correlate<E: Element, const RELU: bool>(
+    affine: &Affine,
+    dy: &[E],
+    x: &[E],
+    plain: &mut Row,
+    product: &mut Row,
+) {
     let places = dy.len().min(x.len()).min(ROW);
     for place in 0..places {
-        let dy = affine.passed::<RELU>(place, dy[place], x[place]);
+        let x = x[place].wide();
+        let dy = affine.passed::<RELU>(place, dy[place].wide(), x);
         plain[place] += dy;
-        product[place] += dy * (x[place] - affine.mean[place]);
+        product[place] += dy * (x - affine.mean[place]);
     }
 }
 
 /// Adds Σ dy of a plane to sums.
-pub(crate) struct Add<'a> {
-    pub dy: &'a [f32],
+pub(crate) struct Add<'a, E> {
+    pub dy: &'a [E],
     pub sums: &'a mut Row,
 }
 
-impl Vectorised for Add<'_> {
+impl<E: Element> Vectorised for Add<'_, E> {
     #[inline(always)]
     fn run(self) {
         let (rows, rest) = self.dy.as_chunks::<ROW>();
@@ -265,39 +276,39 @@ pub(crate) struct Slope {
 }
 
 /// `dx` from `dy`, or from itself without `dy`, and from `x`, with dy as a ReLU of `affine` lets it pass.
-pub(crate) struct Back<'a> {
+pub(crate) struct Back<'a, E> {
     pub affine: &'a Affine,
     pub relu: bool,
     pub slope: &'a Slope,
-    pub dy: Option<&'a [f32]>,
-    pub x: &'a [f32],
-    pub dx: &'a mut [f32],
+    pub dy: Option<&'a [E]>,
+    pub x: &'a [E],
+    pub dx: &'a mut [E],
 }
 
-impl Vectorised for Back<'_> {
+impl<E: Element> Vectorised for Back<'_, E> {
     #[inline(always)]
     fn run(self) {
         if self.relu { self.map::<true>() } else { self.map::<false>() }
     }
 }
 
-impl Back<'_> {
+impl<E: Element> Back<'_, E> {
     #[inline(always)]
     fn map<const RELU: bool>(self) {
         let Self { affine, slope, dy, x, dx, .. } = self;
         let ((x, x_rest), (rows, rest)) = (x.as_chunks::<ROW>(), dx.as_chunks_mut::<ROW>());
-        match dy.map(<[f32]>::as_chunks::<ROW>) {
+        match dy.map(<[E]>::as_chunks::<ROW>) {
             Some((dy, dy_rest)) => {
                 for ((dx, dy), x) in rows.iter_mut().zip(dy).zip(x) {
-                    back::<RELU>(affine, slope, dy, x, dx);
+                    back::<E, RELU>(affine, slope, dy, x, dx);
                 }
-                back::<RELU>(affine, slope, dy_rest, x_rest, rest);
+                back::<E, RELU>(affine, slope, dy_rest, x_rest, rest);
             }
             None => {
                 for (dx, x) in rows.iter_mut().zip(x) {
-                    back_in_place::<RELU>(affine, slope, x, dx);
+                    back_in_place::<E, RELU>(affine, slope, x, dx);
                 }
-                back_in_place::<RELU>(affine, slope, x_rest, rest);
+                back_in_place::<E, RELU>(affine, slope, x_rest, rest);
             }
         }
     }
@@ -312,17 +323,17 @@ impl Slope {
 }
 
 #[inline(always)]
-fn back<const RELU: bool>(affine: &Affine, slope: &Slope, dy: &[f32], x: &[f32], dx: &mut [f32]) {
+fn back<E: Element, const RELU: bool>(affine: &Affine, slope: &Slope, dy: &[E], x: &[E], dx: &mut [E]) {
     let places = dx.len().min(dy.len()).min(x.len()).min(ROW);
-    for place in 0..places {
-        dx[place] = slope.of::<RELU>(affine, place, dy[place], x[place]);
-    }
+    let (dy, x) = (&dy[..places], &x[..places]);
+    E::write(&mut dx[..places], |place, _| {
+        slope.of::<RELU>(affine, place, dy[place].wide(), x[place].wide())
+    });
 }
 
 #[inline(always)]
-fn back_in_place<const RELU: bool>(affine: &Affine, slope: &Slope, x: &[f32], dx: &mut [f32]) {
+fn back_in_place<E: Element, const RELU: bool>(affine: &Affine, slope: &Slope, x: &[E], dx: &mut [E]) {
     let places = dx.len().min(x.len()).min(ROW);
-    for place in 0..places {
-        dx[place] = slope.of::<RELU>(affine, place, dx[place], x[place]);
-    }
+    let x = &x[..places];
+    E::write(&mut dx[..places], |place, dy| slope.of::<RELU>(affine, place, dy, x[place].wide()));
 }

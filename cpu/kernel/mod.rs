@@ -4,6 +4,7 @@ pub mod bandwidth;
 pub mod ceilings;
 pub(crate) mod channels;
 pub(crate) mod correlate;
+pub(crate) mod element;
 pub(crate) mod elements;
 pub mod gemm;
 pub mod im2col;

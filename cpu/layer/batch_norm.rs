@@ -5,14 +5,16 @@
 //! overwritten its bottom, and backward finds the normalised values in the top; with a scale it finds the bottom
 //! unchanged and normalises again, by the same operations and so with the same bits.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use quadrille_core::layer::{BatchNorm, Layer, Normalize, Operand, SubTask};
 
 use super::channels::{Cell, Channels, Numbers};
 use super::{Binder, Grain, LayerKernel, Stages};
+use crate::isa::Precision;
 use crate::kernel::channels::{Affine, Apply, Back, Correlate, Measure, ROW, Slope};
-use crate::kernel::vectorised::on;
+use crate::kernel::element::{Element, Half};
 use crate::memory::Span;
 
 /// The scale behind a normalisation.
@@ -24,7 +26,7 @@ struct Scale {
     relu: bool,
 }
 
-struct Kernel {
+struct Kernel<E> {
     norm: BatchNorm,
     scale: Option<Scale>,
     share: f32,
@@ -41,9 +43,17 @@ struct Kernel {
     /// Moments of the cells, and the sums of backward.
     moments: Span,
     sums: Span,
+    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
+        Precision::F32 => bind::<f32>(binder),
+        Precision::Bf16 => bind::<Half>(binder),
+    }
+}
+
+fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let (norm, scale, backward) = match &binder.layer().layer {
         Layer::BatchNorm(norm) => (norm, None, SubTask::GradActivation),
         Layer::Normalize(layer) => (&layer.norm, Some(layer.relu), layer.backward()),
@@ -60,7 +70,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         None => None,
     };
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
-    Some(Box::new(Kernel {
+    Some(Box::new(Kernel::<E> {
         norm: norm.clone(),
         scale,
         share: binder.net.share,
@@ -74,10 +84,11 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         moments: binder.workspace(SubTask::Forward, channels.workspace()),
         sums: binder.workspace(backward, channels.workspace()),
         channels,
+        elements: PhantomData,
     }))
 }
 
-impl Kernel {
+impl<E: Element> Kernel<E> {
     fn kept(&self) -> bool {
         self.norm.uses_kept_statistics()
     }
@@ -105,8 +116,8 @@ impl Kernel {
         let mut moments = self.channels.moments();
         for place in self.channels.places(cell) {
             // SAFETY: only read in this stage.
-            let x = unsafe { grain.memory.read(self.bottom.part(place)) };
-            on(self.channels.isa, Measure { x, moments: &mut moments });
+            let x: &[E] = unsafe { grain.read(self.bottom.part(place)) };
+            E::on(self.channels.isa, Measure { x, moments: &mut moments });
         }
         self.channels.leave_moments(grain, self.moments, cell, &moments);
     }
@@ -121,13 +132,13 @@ impl Kernel {
         let affine = self.affine(grain, cell.plane, &statistics);
         for place in self.channels.places(cell) {
             // SAFETY: cells have elements of their own; in place, only the top is made a slice.
-            let (x, y) = unsafe {
+            let (x, y): (Option<&[E]>, &mut [E]) = unsafe {
                 (
-                    (self.bottom != self.top).then(|| grain.memory.read(self.bottom.part(place.clone()))),
-                    grain.memory.write(self.top.part(place)),
+                    (self.bottom != self.top).then(|| grain.read(self.bottom.part(place.clone()))),
+                    grain.write(self.top.part(place)),
                 )
             };
-            on(self.channels.isa, Apply { affine: &affine, relu: self.relu(), x, y });
+            E::on(self.channels.isa, Apply { affine: &affine, relu: self.relu(), x, y });
         }
     }
 
@@ -207,11 +218,10 @@ impl Kernel {
         let mut sums = [[0.0; ROW]; 2];
         for place in self.channels.places(cell) {
             // SAFETY: arrays that this stage only reads.
-            let (dy, x) = unsafe {
-                (grain.memory.read(top_grad.part(place.clone())), grain.memory.read(source.part(place)))
-            };
+            let (dy, x): (&[E], &[E]) =
+                unsafe { (grain.read(top_grad.part(place.clone())), grain.read(source.part(place))) };
             let (affine, sums) = (&affine, &mut sums);
-            on(self.channels.isa, Correlate { affine, relu: self.relu(), dy, x, sums });
+            E::on(self.channels.isa, Correlate { affine, relu: self.relu(), dy, x, sums });
         }
         self.channels.leave_sums(grain, self.sums, cell, &sums);
     }
@@ -224,9 +234,9 @@ impl Kernel {
         for place in self.channels.places(cell) {
             let (dy, dx) = self.gradients(grain, place.clone(), bottom_grad, top_grad);
             // SAFETY: the source is only read in this task.
-            let x = unsafe { grain.memory.read(source.part(place)) };
+            let x: &[E] = unsafe { grain.read(source.part(place)) };
             let (affine, slope) = (&affine, &slope);
-            on(self.channels.isa, Back { affine, relu: self.relu(), slope, dy, x, dx });
+            E::on(self.channels.isa, Back { affine, relu: self.relu(), slope, dy, x, dx });
         }
     }
 
@@ -258,7 +268,7 @@ impl Kernel {
         let affine = &Affine { factor: self.channels.row(&factor), ..Affine::IDENTITY };
         for place in self.channels.places(cell) {
             let (x, y) = self.gradients(grain, place, bottom_grad, top_grad);
-            on(self.channels.isa, Apply { affine, relu: false, x, y });
+            E::on(self.channels.isa, Apply { affine, relu: false, x, y });
         }
     }
 
@@ -269,12 +279,12 @@ impl Kernel {
         place: Range<usize>,
         bottom_grad: Span,
         top_grad: Span,
-    ) -> (Option<&'a [f32]>, &'a mut [f32]) {
+    ) -> (Option<&'a [E]>, &'a mut [E]) {
         // SAFETY: cells have elements of their own; in place, only the bottom's gradient is made a slice.
         unsafe {
             (
-                (bottom_grad != top_grad).then(|| grain.memory.read(top_grad.part(place.clone()))),
-                grain.memory.write(bottom_grad.part(place)),
+                (bottom_grad != top_grad).then(|| grain.read(top_grad.part(place.clone()))),
+                grain.write(bottom_grad.part(place)),
             )
         }
     }
@@ -319,7 +329,7 @@ impl Kernel {
     }
 }
 
-impl LayerKernel for Kernel {
+impl<E: Element> LayerKernel for Kernel<E> {
     fn stages(&self, sub: SubTask) -> Stages {
         let twice = match sub {
             SubTask::Forward => !self.kept(),

@@ -31,8 +31,10 @@ pub(super) struct Channels {
     images: usize,
     channels: usize,
     planes: usize,
-    /// Elements of a plane of one image.
+    /// Numbers of a plane of one image.
     plane: usize,
+    /// Words of it.
+    words: usize,
     parts: usize,
     grains: usize,
     /// Whether a grain of a task that goes through the blob twice has whole planes.
@@ -64,6 +66,7 @@ impl Channels {
             channels,
             planes,
             plane: block * pixels,
+            words: block * pixels / layout.precision.in_word(),
             parts,
             grains: most.min(planes * parts),
             whole_planes: planes >= binder.machine.normalised_planes,
@@ -122,12 +125,12 @@ impl Channels {
         }
     }
 
-    /// Where the plane of each image of a cell lies.
+    /// The words where the plane of each image of a cell lies.
     pub fn places(&self, cell: Cell) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Self { planes, plane, .. } = *self;
+        let Self { planes, words, .. } = *self;
         share(self.images, cell.part, self.parts).map(move |image| {
-            let first = (image * planes + cell.plane) * plane;
-            first..first + plane
+            let first = (image * planes + cell.plane) * words;
+            first..first + words
         })
     }
 

@@ -3,6 +3,7 @@
 //! A value's random bits follow from its place in the order N, C, H, W. Where memory has that order too, masks are drawn
 //! along it; where channels lie in blocks, they are drawn along the pixels of each channel of a block and then crossed.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use quadrille_core::layer::{Dropout, Layer, Operand, SubTask};
@@ -10,8 +11,9 @@ use quadrille_core::net::{LayerId, Net};
 use quadrille_core::rng::{Draw, Stream};
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::{Isa, Numerics};
-use crate::kernel::vectorised::{Vectorised, on};
+use crate::isa::{Isa, Numerics, Precision};
+use crate::kernel::element::{Element, Half};
+use crate::kernel::vectorised::Vectorised;
 use crate::layout::{Arrangement, Layout};
 use crate::memory::Span;
 
@@ -20,7 +22,7 @@ pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
     matches!(&net.layer(id).layer, Layer::Dropout(dropout) if dropout.active)
 }
 
-struct Mask {
+struct Mask<E> {
     isa: Isa,
     id: LayerId,
     threshold: u32,
@@ -31,13 +33,21 @@ struct Mask {
     bottom_grad: Option<Span>,
     top_grad: Option<Span>,
     grains: usize,
+    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
+        Precision::F32 => bind::<f32>(binder),
+        Precision::Bf16 => bind::<Half>(binder),
+    }
+}
+
+fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Dropout(dropout) = &binder.layer().layer else { return None };
     let dropout: &Dropout = dropout;
     let x = binder.arrangement(Operand::Bottom(0))?;
-    Some(Box::new(Mask {
+    Some(Box::new(Mask::<E> {
         isa: binder.isa,
         id: binder.id,
         threshold: dropout.threshold(),
@@ -48,6 +58,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
         grains: binder.stream_grains(x.len()),
+        elements: PhantomData,
     }))
 }
 
@@ -118,45 +129,48 @@ impl<const BLOCKS: usize> Vectorised for Along<'_, BLOCKS> {
     }
 }
 
-/// A block of channels, all pixels of it; `first` is the place of its first value and `channels` those that are real.
+/// Pixels of a block of channels. Of its first value `first` is the place; `pixels` are those of a whole plane, and
+/// `channels` those of the block that are real.
 struct Across<'a> {
     factors: Factors,
     first: u64,
     block: usize,
+    pixels: usize,
     channels: usize,
     values: &'a mut [f32],
+}
+
+impl Across<'_> {
+    /// Pixels of a channel that are drawn at once wherever they begin, and stay in the first-level cache.
+    const PIXELS: usize = 4 * (WIDE - 1);
 }
 
 impl Vectorised for Across<'_> {
     #[inline(always)]
     fn run(self) {
-        // Pixels of a channel that are drawn at once wherever they begin, and stay in the first-level cache.
-        const PIXELS: usize = 4 * (WIDE - 1);
-        let Self { factors, first, block, channels, values } = self;
-        let pixels = values.len() / block;
-        for (strip, values) in values.chunks_mut(PIXELS * block).enumerate() {
-            for channel in 0..channels {
-                let first = first + (channel * pixels + strip * PIXELS) as u64;
-                factors.multiply::<WIDE>(first, &mut values[channel..], block);
-            }
+        let Self { factors, first, block, pixels, channels, values } = self;
+        for channel in 0..channels {
+            let first = first + (channel * pixels) as u64;
+            factors.multiply::<WIDE>(first, &mut values[channel..], block);
         }
     }
 }
 
-impl Mask {
+impl<E: Element> Mask<E> {
     fn factors(&self, grain: &Grain<'_>) -> Factors {
         let (layer, first_image) = (self.id.0 as u32, grain.first_image as u64);
         let stream = Draw { seed: grain.scalars.seed, layer, first_image }.stream();
         Factors { stream, threshold: self.threshold, scale: self.scale }
     }
 
-    fn run(&self, grain: &Grain<'_>, from: Span, to: Span) {
-        let part = |values: &Range<usize>| {
+    fn run(&self, grain: &mut Grain<'_>, from: Span, to: Span) {
+        let scratch = std::mem::take(&mut grain.scratch);
+        let part = |words: &Range<usize>| {
             // SAFETY: grains have values of their own; in place, only this slice is made.
-            let y = unsafe { grain.memory.write(to.part(values.clone())) };
+            let y: &mut [E] = unsafe { grain.write(to.part(words.clone())) };
             if from != to {
                 // SAFETY: another array, only read in this task.
-                y.copy_from_slice(unsafe { grain.memory.read(from.part(values.clone())) });
+                y.copy_from_slice(unsafe { grain.read(from.part(words.clone())) });
             }
             y
         };
@@ -164,29 +178,38 @@ impl Mask {
         let first = (grain.first_image * x.channels * x.pixels) as u64;
         let plain = Arrangement { layout: Layout::PLAIN, ..x };
         if x.is_like(&plain) {
-            let values = grain.share(x.len());
-            let first = first + values.start as u64;
-            let values = part(&values);
-            return match isa {
-                Isa::Portable => on(isa, Along::<NARROW> { factors, first, values }),
-                _ => on(isa, Along::<WIDE> { factors, first, values }),
-            };
+            let words = grain.share(x.len());
+            let first = first + words.start as u64;
+            return E::changed(part(&words), scratch, |values| match isa {
+                Isa::Portable => E::on(isa, Along::<NARROW> { factors, first, values }),
+                _ => E::on(isa, Along::<WIDE> { factors, first, values }),
+            });
         }
-        let block = x.layout.block;
+        let (block, pixels) = (x.layout.block, x.pixels);
         let blocks = x.channels.div_ceil(block);
         for plane in grain.share(x.images * blocks) {
             let (image, channel) = (plane / blocks, plane % blocks * block);
-            let first = first + ((image * x.channels + channel) * x.pixels) as u64;
+            let first = first + ((image * x.channels + channel) * pixels) as u64;
             let channels = block.min(x.channels - channel);
-            let values = part(&(plane * block * x.pixels..(plane + 1) * block * x.pixels));
-            on(isa, Across { factors, first, block, channels, values });
+            let values = part(&(plane * x.plane_len()..(plane + 1) * x.plane_len()));
+            for (strip, values) in values.chunks_mut(Across::PIXELS * block).enumerate() {
+                let first = first + (strip * Across::PIXELS) as u64;
+                E::changed(values, scratch, |values| {
+                    E::on(isa, Across { factors, first, block, pixels, channels, values });
+                });
+            }
         }
     }
 }
 
-impl LayerKernel for Mask {
+impl<E: Element> LayerKernel for Mask<E> {
     fn stages(&self, _: SubTask) -> Stages {
         Stages::one(self.grains)
+    }
+
+    /// For a strip of pixels; plain arrays are f32 and need none.
+    fn scratch(&self) -> usize {
+        E::scratch(Across::PIXELS * self.x.layout.block)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {

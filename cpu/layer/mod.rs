@@ -35,7 +35,8 @@ use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
 
 use crate::crew::MAX_GRAINS;
-use crate::memory::Memory;
+use crate::kernel::element::Element;
+use crate::memory::{Memory, Span};
 
 /// What a thread gets with a grain.
 pub(crate) struct Grain<'a> {
@@ -55,10 +56,31 @@ pub(crate) struct Grain<'a> {
     pub first_image: usize,
 }
 
-impl Grain<'_> {
+impl<'a> Grain<'a> {
     /// This grain's share of `count` things in a row: near-equal, the larger shares first.
     pub fn share(&self, count: usize) -> Range<usize> {
         share(count, self.index, self.grains)
+    }
+
+    /// The numbers of a part of a blob.
+    ///
+    /// # Safety
+    /// As for [`Memory::read`].
+    pub unsafe fn read<E: Element>(&self, span: Span) -> &'a [E] {
+        let memory: &'a Memory = self.memory;
+        // SAFETY: by contract.
+        E::of(unsafe { memory.read(span) })
+    }
+
+    /// The numbers of a part of a blob, to be changed.
+    ///
+    /// # Safety
+    /// As for [`Memory::write`].
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn write<E: Element>(&self, span: Span) -> &'a mut [E] {
+        let memory: &'a Memory = self.memory;
+        // SAFETY: by contract.
+        E::of_mut(unsafe { memory.write(span) })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Concat and Slice: a whole and its pieces along an axis, copied in runs as long as a piece of one image.
 //!
-//! Along the channels of blobs in blocks the same runs serve if every piece begins at a block.
+//! Along the channels of blobs in blocks the same runs serve if every piece begins at a block. All lengths are in words.
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
@@ -41,7 +41,7 @@ struct Copies {
     outer: usize,
     /// Where each piece begins and ends in a run of the whole.
     pieces: Vec<std::ops::Range<usize>>,
-    /// Elements of a run of the whole.
+    /// Words of a run of the whole.
     run: usize,
     whole: Sides,
     parts: Vec<Sides>,
@@ -73,7 +73,8 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let mut end = 0;
     let places = pieces.iter().map(|shape| {
         let extent = shape.dim(axis);
-        let extent = if layout == Layout::PLAIN { extent } else { extent.next_multiple_of(layout.block) };
+        let blocks = || extent.div_ceil(layout.block) * layout.pixel();
+        let extent = if layout == Layout::PLAIN { extent } else { blocks() };
         let start = end;
         end += extent * whole.count_from(axis + 1);
         start..end
@@ -85,7 +86,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 }
 
 impl Copies {
-    /// Calls `each(piece, place in the whole, place in the piece, elements)` for the runs of a grain.
+    /// Calls `each(piece, place in the whole, place in the piece, words)` for the runs of a grain.
     fn each(&self, grain: &Grain<'_>, mut each: impl FnMut(usize, usize, usize, usize)) {
         let share = grain.share(self.outer * self.run);
         for outer in share.start / self.run.max(1)..share.end.div_ceil(self.run.max(1)) {

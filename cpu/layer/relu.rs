@@ -1,14 +1,16 @@
 //! ReLU as one pass over memory; in place if the net says so.
 
+use std::marker::PhantomData;
+
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
+use crate::isa::{Isa, Precision};
+use crate::kernel::element::{Element, Half};
 use crate::kernel::elements::{Change, Fold, Map, Zip, passes, rectified};
-use crate::kernel::vectorised::on;
 use crate::memory::Span;
 
-struct Stream {
+struct Stream<E> {
     isa: Isa,
     slope: f32,
     bottom: Span,
@@ -18,12 +20,20 @@ struct Stream {
     bottom_grad: Option<Span>,
     top_grad: Option<Span>,
     grains: usize,
+    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
+        Precision::F32 => bind::<f32>(binder),
+        Precision::Bf16 => bind::<Half>(binder),
+    }
+}
+
+fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Relu(relu) = &binder.layer().layer else { return None };
     let bottom = binder.span(Operand::Bottom(0))?;
-    Some(Box::new(Stream {
+    Some(Box::new(Stream::<E> {
         isa: binder.isa,
         slope: relu.negative_slope,
         bottom,
@@ -32,10 +42,11 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
         grains: binder.stream_grains(bottom.len()),
+        elements: PhantomData,
     }))
 }
 
-impl LayerKernel for Stream {
+impl<E: Element> LayerKernel for Stream<E> {
     fn stages(&self, _: SubTask) -> Stages {
         Stages::one(self.grains)
     }
@@ -45,13 +56,13 @@ impl LayerKernel for Stream {
         let slope = self.slope;
         let f = |x: f32| rectified(x, slope);
         // SAFETY: grains have elements of their own; in place, only the top is made a slice.
-        let y = unsafe { grain.memory.write(self.top.part(part.clone())) };
+        let y: &mut [E] = unsafe { grain.write(self.top.part(part.clone())) };
         if self.bottom == self.top {
-            return on(self.isa, Change { y, f });
+            return E::on(self.isa, Change { y, f });
         }
         // SAFETY: another array, only read in this task.
-        let x = unsafe { grain.memory.read(self.bottom.part(part)) };
-        on(self.isa, Map { x, y, f });
+        let x: &[E] = unsafe { grain.read(self.bottom.part(part)) };
+        E::on(self.isa, Map { x, y, f });
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
@@ -60,17 +71,14 @@ impl LayerKernel for Stream {
         let slope = self.slope;
         let f = |dy: f32, sign: f32| dy * passes(sign, slope);
         // SAFETY: grains have elements of their own; in place, only the bottom's gradient is made a slice.
-        let (dx, sign) = unsafe {
-            (
-                grain.memory.write(bottom_grad.part(part.clone())),
-                grain.memory.read(self.sign.part(part.clone())),
-            )
+        let (dx, sign): (&mut [E], &[E]) = unsafe {
+            (grain.write(bottom_grad.part(part.clone())), grain.read(self.sign.part(part.clone())))
         };
         if bottom_grad == top_grad {
-            return on(self.isa, Fold { x: sign, y: dx, f });
+            return E::on(self.isa, Fold { x: sign, y: dx, f });
         }
         // SAFETY: another array, only read in this task.
-        let dy = unsafe { grain.memory.read(top_grad.part(part)) };
-        on(self.isa, Zip { a: dy, b: sign, y: dx, f });
+        let dy: &[E] = unsafe { grain.read(top_grad.part(part)) };
+        E::on(self.isa, Zip { a: dy, b: sign, y: dx, f });
     }
 }

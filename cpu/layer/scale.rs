@@ -1,13 +1,15 @@
 //! Scale by a factor and perhaps a bias for each channel.
 
+use std::marker::PhantomData;
+
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
 use super::channels::Channels;
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Numerics;
+use crate::isa::{Numerics, Precision};
 use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
-use crate::kernel::vectorised::on;
+use crate::kernel::element::{Element, Half};
 use crate::memory::Span;
 
 /// Whether the factors are a parameter with one for each channel.
@@ -20,7 +22,7 @@ pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
         && layer.factors(&bottoms).is_ok_and(|factors| factors.shape.axes() == 1)
 }
 
-struct Kernel {
+struct Kernel<E> {
     channels: Channels,
     bottom: Span,
     top: Span,
@@ -33,11 +35,19 @@ struct Kernel {
     /// Sums of the cells, of ∇W and of ∇B.
     factor_sums: Span,
     bias_sums: Span,
+    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
+        Precision::F32 => bind::<f32>(binder),
+        Precision::Bf16 => bind::<Half>(binder),
+    }
+}
+
+fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
-    Some(Box::new(Kernel {
+    Some(Box::new(Kernel::<E> {
         bottom: binder.span(Operand::Bottom(0))?,
         top: binder.span(Operand::Top(0))?,
         factors: binder.span(Operand::Param(0))?,
@@ -49,10 +59,11 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         factor_sums: binder.workspace(SubTask::GradWeight, channels.workspace()),
         bias_sums: binder.workspace(SubTask::GradBias, channels.workspace()),
         channels,
+        elements: PhantomData,
     }))
 }
 
-impl Kernel {
+impl<E: Element> Kernel<E> {
     /// `to ← from · factor`, and `+ bias` in forward.
     fn apply(&self, grain: &Grain<'_>, from: Span, to: Span, bias: Option<Span>) {
         let channels = &self.channels;
@@ -67,13 +78,10 @@ impl Kernel {
             };
             for place in channels.places(cell) {
                 // SAFETY: cells have elements of their own; in place, only the target is made a slice.
-                let (x, y) = unsafe {
-                    (
-                        (from != to).then(|| grain.memory.read(from.part(place.clone()))),
-                        grain.memory.write(to.part(place)),
-                    )
+                let (x, y): (Option<&[E]>, &mut [E]) = unsafe {
+                    ((from != to).then(|| grain.read(from.part(place.clone()))), grain.write(to.part(place)))
                 };
-                on(channels.isa, Apply { affine: &affine, relu: false, x, y });
+                E::on(channels.isa, Apply { affine: &affine, relu: false, x, y });
             }
         }
     }
@@ -93,18 +101,18 @@ impl Kernel {
             let mut sums = [[0.0; ROW]; 2];
             for place in channels.places(cell) {
                 // SAFETY: arrays that this task only reads.
-                let (dy, x) = unsafe {
+                let (dy, x): (&[E], Option<&[E]>) = unsafe {
                     (
-                        grain.memory.read(top_grad.part(place.clone())),
-                        with_bottom.then(|| grain.memory.read(self.bottom.part(place))),
+                        grain.read(top_grad.part(place.clone())),
+                        with_bottom.then(|| grain.read(self.bottom.part(place))),
                     )
                 };
                 match x {
                     Some(x) => {
                         let (affine, sums) = (&Affine::IDENTITY, &mut sums);
-                        on(channels.isa, Correlate { affine, relu: false, dy, x, sums });
+                        E::on(channels.isa, Correlate { affine, relu: false, dy, x, sums });
                     }
-                    None => on(channels.isa, Add { dy, sums: &mut sums[0] }),
+                    None => E::on(channels.isa, Add { dy, sums: &mut sums[0] }),
                 }
             }
             channels.leave_sums(grain, workspace, cell, &sums);
@@ -112,7 +120,7 @@ impl Kernel {
     }
 }
 
-impl LayerKernel for Kernel {
+impl<E: Element> LayerKernel for Kernel<E> {
     fn stages(&self, sub: SubTask) -> Stages {
         let cells = self.channels.once();
         match sub {

@@ -62,6 +62,11 @@ const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
     Candidate { name, form, kept: Kept::F32, eager: false, fits: every, build }
 }
 
+/// One that reads and writes blocks of either precision.
+const fn stream(name: &'static str, form: Form, build: Build) -> Candidate {
+    Candidate { kept: Kept::Either, ..candidate(name, form, build) }
+}
+
 const REFERENCE: Candidate = candidate("reference", Form::Plain, reference::build);
 const CONVOLUTION: &[Candidate] = &[
     Candidate {
@@ -118,31 +123,31 @@ const INNER_PRODUCT: &[Candidate] = &[
     candidate("gemm", Form::Plain, inner_product::gemm),
     REFERENCE,
 ];
-const RELU: &[Candidate] = &[candidate("stream", Form::Any, relu::build), REFERENCE];
+const RELU: &[Candidate] = &[stream("stream", Form::Any, relu::build), REFERENCE];
 const SOFTMAX: &[Candidate] = &[candidate("rows", Form::Plain, softmax::build), REFERENCE];
 const SOFTMAX_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[candidate("rows", Form::Plain, accuracy::build), REFERENCE];
-const SPLIT: &[Candidate] = &[candidate("stream", Form::Any, split::build), REFERENCE];
-const BATCH_NORM: &[Candidate] = &[candidate("channels", Form::Any, batch_norm::build), REFERENCE];
+const SPLIT: &[Candidate] = &[stream("stream", Form::Any, split::build), REFERENCE];
+const BATCH_NORM: &[Candidate] = &[stream("channels", Form::Any, batch_norm::build), REFERENCE];
 const SCALE: &[Candidate] =
-    &[Candidate { fits: scale::fits, ..candidate("channels", Form::Any, scale::build) }, REFERENCE];
+    &[Candidate { fits: scale::fits, ..stream("channels", Form::Any, scale::build) }, REFERENCE];
 const ELTWISE: &[Candidate] = &[
-    Candidate { fits: eltwise::keeps_zeros, ..candidate("stream", Form::Any, eltwise::build) },
+    Candidate { fits: eltwise::keeps_zeros, ..stream("stream", Form::Any, eltwise::build) },
     Candidate { fits: eltwise::divides, ..candidate("stream", Form::Plain, eltwise::build) },
     REFERENCE,
 ];
 const CONCAT: &[Candidate] = PIECES;
 const SLICE: &[Candidate] = PIECES;
 const PIECES: &[Candidate] = &[
-    Candidate { fits: pieces::fits_blocked, ..candidate("blocks", Form::Blocked, pieces::build) },
+    Candidate { fits: pieces::fits_blocked, ..stream("blocks", Form::Blocked, pieces::build) },
     candidate("stream", Form::Plain, pieces::build),
     REFERENCE,
 ];
 const FLATTEN: &[Candidate] = &[candidate("view", Form::Plain, flatten::build), REFERENCE];
 const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contrastive_loss::build), REFERENCE];
 const DROPOUT: &[Candidate] =
-    &[Candidate { fits: dropout::fits, ..candidate("stream", Form::Any, dropout::build) }, REFERENCE];
-const LRN: &[Candidate] = &[candidate("parts", Form::Any, lrn::build), REFERENCE];
+    &[Candidate { fits: dropout::fits, ..stream("stream", Form::Any, dropout::build) }, REFERENCE];
+const LRN: &[Candidate] = &[stream("parts", Form::Any, lrn::build), REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.

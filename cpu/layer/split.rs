@@ -1,55 +1,70 @@
 //! Split: the sum of the readers' gradients, in their order.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use quadrille_core::layer::{Operand, SubTask};
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
-use crate::kernel::elements::{Fold, RUN, Zip};
-use crate::kernel::vectorised::on;
+use crate::isa::{Isa, Precision};
+use crate::kernel::element::{Element, Half};
+use crate::kernel::elements::{Change, Fold, RUN, Zip};
 use crate::memory::Span;
 
-struct Stream {
+struct Stream<E> {
     isa: Isa,
     bottom_grad: Option<Span>,
     top_grads: Vec<Span>,
     grains: usize,
+    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
+        Precision::F32 => bind::<f32>(binder),
+        Precision::Bf16 => bind::<Half>(binder),
+    }
+}
+
+fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let tops = binder.layer().tops.len();
     let bottom = binder.span(Operand::Bottom(0))?;
-    Some(Box::new(Stream {
+    Some(Box::new(Stream::<E> {
         isa: binder.isa,
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grads: (0..tops).filter_map(|i| binder.span(Operand::TopGrad(i))).collect(),
         grains: binder.stream_grains(bottom.len()),
+        elements: PhantomData,
     }))
 }
 
-impl Stream {
-    /// The sum of a run of elements, which stays in the cache until all readers are added.
-    fn add(&self, grain: &Grain<'_>, bottom_grad: Span, run: Range<usize>) {
+impl<E: Element> Stream<E> {
+    /// The sum of a run of words, which stays in the cache until all readers are added.
+    fn add(&self, grain: &Grain<'_>, scratch: &mut [f32], bottom_grad: Span, run: Range<usize>) {
         // SAFETY: grains have elements of their own.
-        let dx = unsafe { grain.memory.write(bottom_grad.part(run.clone())) };
+        let dx: &mut [E] = unsafe { grain.write(bottom_grad.part(run.clone())) };
         // SAFETY: other arrays, only read in this task.
-        let read = |span: &Span| unsafe { grain.memory.read(span.part(run.clone())) };
-        let f = |sum: f32, dy: f32| sum + dy;
+        let read = |span: &Span| -> &[E] { unsafe { grain.read(span.part(run.clone())) } };
+        let (isa, f) = (self.isa, |sum: f32, dy: f32| sum + dy);
         match &self.top_grads[..] {
-            [] => dx.fill(0.0),
+            [] => E::on(isa, Change { y: dx, f: |_| 0.0 }),
             [one] => dx.copy_from_slice(read(one)),
-            [first, second, rest @ ..] => {
-                on(self.isa, Zip { a: read(first), b: read(second), y: dx, f });
-                rest.iter().for_each(|top| on(self.isa, Fold { x: read(top), y: dx, f }));
-            }
+            [first, second] => E::on(isa, Zip { a: read(first), b: read(second), y: dx, f }),
+            [first, second, rest @ ..] => E::staged(dx, scratch, |dx| {
+                E::on(isa, Zip { a: read(first), b: read(second), y: &mut *dx, f });
+                rest.iter().for_each(|top| E::on(isa, Fold { x: read(top), y: &mut *dx, f }));
+            }),
         }
     }
 }
 
-impl LayerKernel for Stream {
+impl<E: Element> LayerKernel for Stream<E> {
     fn stages(&self, _: SubTask) -> Stages {
         Stages::one(self.grains)
+    }
+
+    fn scratch(&self) -> usize {
+        E::scratch(RUN * E::PRECISION.in_word())
     }
 
     /// The tops lie in the bottom's memory.
@@ -57,9 +72,10 @@ impl LayerKernel for Stream {
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         let Some(bottom_grad) = self.bottom_grad else { return };
+        let scratch = std::mem::take(&mut grain.scratch);
         let part = grain.share(bottom_grad.len());
         for start in part.clone().step_by(RUN) {
-            self.add(grain, bottom_grad, start..(start + RUN).min(part.end));
+            self.add(grain, scratch, bottom_grad, start..(start + RUN).min(part.end));
         }
     }
 }

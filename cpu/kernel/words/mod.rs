@@ -8,7 +8,7 @@
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::with_words;
+pub(crate) use x86::{round_vectors, widen_vectors, with_words};
 
 use super::simd::Simd;
 
@@ -20,6 +20,24 @@ use super::simd::Simd;
 pub(crate) fn with_words(work: impl Narrowing) {
     drop(work);
     panic!("words of bf16 on a CPU without them");
+}
+
+/// Without the instructions there are no vectors of halves.
+///
+/// # Safety
+/// As with the instructions.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn round_vectors(_from: &[f32], _to: *mut u16) -> usize {
+    0
+}
+
+/// Without the instructions there are no vectors of halves.
+///
+/// # Safety
+/// As with the instructions.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn widen_vectors(_from: *const u16, _to: &mut [f32]) -> usize {
+    0
 }
 
 /// Numbers and words of a vector.

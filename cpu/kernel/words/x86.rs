@@ -3,9 +3,9 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::{Narrow, Narrowing};
+use super::{LANES, Narrow, Narrowing};
 use crate::isa::Isa;
-use crate::kernel::simd::{Avx512Bf16, Avx512f};
+use crate::kernel::simd::{Avx512Bf16, Avx512f, Simd};
 
 /// Where the halves of `pairs` come from: number by number, `a` and then `b`.
 static INTERLEAVED: [u16; 32] = {
@@ -82,6 +82,42 @@ impl Narrow for Avx512Bf16 {
 unsafe fn wide(value: __m512) -> __m512i {
     // SAFETY: the CPU has the instructions by contract; all registers of 256 bits are alike.
     unsafe { _mm512_cvtepu16_epi32(transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value))) }
+}
+
+/// Rounds the whole vectors among numbers, and says how many numbers these are.
+///
+/// # Safety
+/// The CPU has the instructions; there is room for as many halves as numbers.
+#[inline(always)]
+pub(crate) unsafe fn round_vectors(from: &[f32], to: *mut u16) -> usize {
+    let pairs = from.len() / (2 * LANES) * (2 * LANES);
+    let whole = from.len() / LANES * LANES;
+    for i in (0..pairs).step_by(2 * LANES) {
+        // SAFETY: the instructions and the room by contract; two vectors lie in `from` from `i` on.
+        unsafe {
+            let a = from.as_ptr().add(i);
+            Avx512Bf16::neighbours(a, a.add(LANES), to.add(i).cast());
+        }
+    }
+    if pairs < whole {
+        // SAFETY: as above, for one vector.
+        unsafe { Avx512Bf16::narrow(Avx512f::load(from.as_ptr().add(pairs)), to.add(pairs).cast()) }
+    }
+    whole
+}
+
+/// Widens the whole vectors among halves, and says how many numbers these are.
+///
+/// # Safety
+/// The CPU has the instructions; there are as many halves as room for numbers.
+#[inline(always)]
+pub(crate) unsafe fn widen_vectors(from: *const u16, to: &mut [f32]) -> usize {
+    let whole = to.len() / LANES * LANES;
+    for i in (0..whole).step_by(LANES) {
+        // SAFETY: the instructions and the halves by contract; a vector lies in `to` from `i` on.
+        unsafe { Avx512f::store(to.as_mut_ptr().add(i), Avx512Bf16::widen(from.add(i).cast())) }
+    }
+    whole
 }
 
 /// Runs `work` with the instructions of AVX-512 BF16.

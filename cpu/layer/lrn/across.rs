@@ -8,6 +8,7 @@ use std::ops::Range;
 use quadrille_core::layer::Lrn;
 
 use super::{Cut, Part, Target, add_up};
+use crate::kernel::element::Element;
 use crate::kernel::vectorised::prefetch;
 use crate::layout::Arrangement;
 
@@ -146,13 +147,13 @@ impl<const LANES: usize> Strip<LANES> {
 
 impl<const LANES: usize> Part for Strip<LANES> {
     #[inline(always)]
-    fn gather(self, image: &[f32], values: &mut [f32]) {
+    fn gather<E: Element>(self, image: &[E], values: &mut [f32]) {
         let ahead = self.geometry.pixels * self.geometry.x.layout.block;
         for chunk in self.chunks() {
             // The next strip comes while this one is computed.
-            prefetch(image.as_ptr().wrapping_add(chunk.from + ahead));
+            prefetch(image.as_ptr().wrapping_add(chunk.from + ahead).cast());
             if chunk.len == LANES {
-                values[chunk.at..chunk.at + LANES].copy_from_slice(&image[chunk.from..chunk.from + LANES]);
+                E::widen(&image[chunk.from..chunk.from + LANES], &mut values[chunk.at..chunk.at + LANES]);
             } else {
                 gather_some(chunk, image, values);
             }
@@ -160,14 +161,14 @@ impl<const LANES: usize> Part for Strip<LANES> {
     }
 
     #[inline(always)]
-    fn ask_for(self, image: &Target) {
+    fn ask_for<E: Element>(self, image: &Target<E>) {
         for chunk in self.chunks() {
-            prefetch(image.start.wrapping_add(chunk.from));
+            prefetch(image.start.wrapping_add(chunk.from).cast());
         }
     }
 
     #[inline(always)]
-    fn scatter(self, values: &[f32], image: &Target) {
+    fn scatter<E: Element>(self, values: &[f32], image: &Target<E>) {
         for chunk in self.chunks() {
             image.store::<LANES>(chunk.from, &values[chunk.at..chunk.at + chunk.len]);
         }
@@ -197,6 +198,6 @@ impl<const LANES: usize> Part for Strip<LANES> {
 /// Apart from the rest, so that copies of whole chunks stay moves of registers.
 #[cold]
 #[inline(never)]
-fn gather_some(chunk: Chunk, image: &[f32], values: &mut [f32]) {
-    values[chunk.at..chunk.at + chunk.len].copy_from_slice(&image[chunk.from..chunk.from + chunk.len]);
+fn gather_some<E: Element>(chunk: Chunk, image: &[E], values: &mut [f32]) {
+    E::widen(&image[chunk.from..chunk.from + chunk.len], &mut values[chunk.at..chunk.at + chunk.len]);
 }

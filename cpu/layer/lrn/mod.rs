@@ -1,20 +1,23 @@
 //! Local response normalisation, a part of an image at a time.
 //!
-//! A part is copied to scratch, where zeros stand beyond its borders. All arithmetic is loops over the whole of scratch,
+//! A part is copied to scratch, in f32, where zeros stand beyond its borders. All arithmetic is loops over the whole of scratch,
 //! whatever the layout: the sums over windows add a few shifted arrays. Backward computes the scale again, which costs
 //! less than to write it in forward and to read it here.
 
 mod across;
 mod within;
 
+use std::marker::PhantomData;
 use std::ops::Range;
+use std::slice::from_raw_parts_mut;
 
 use quadrille_core::layer::{Layer, Lrn, NormRegion, Operand, SubTask};
 
 use super::{Binder, Grain, LayerKernel, Stages};
-use crate::isa::Isa;
-use crate::kernel::vectorised::{Vectorised, on};
-use crate::memory::Span;
+use crate::isa::{Isa, Precision};
+use crate::kernel::element::{Element, Half};
+use crate::kernel::vectorised::Vectorised;
+use crate::memory::{Memory, Span};
 
 /// How the images of an array are cut into parts that need nothing of each other.
 trait Cut: Send + Sync {
@@ -22,7 +25,7 @@ trait Cut: Send + Sync {
     type Part: Part;
     /// Parts of all images.
     fn parts(&self) -> usize;
-    /// A part, and the elements of the array among which its own lie.
+    /// A part, and the words of the array among which its own lie.
     fn part(&self, index: usize) -> (Range<usize>, Self::Part);
     /// Elements of a part in scratch, zeros beyond its borders included.
     fn len(&self) -> usize;
@@ -31,11 +34,11 @@ trait Cut: Send + Sync {
 /// A part of an image. All methods are `#[inline(always)]`: they are compiled for the tier with what calls them.
 trait Part: Copy {
     /// Copies the part from its image to scratch.
-    fn gather(self, image: &[f32], values: &mut [f32]);
+    fn gather<E: Element>(self, image: &[E], values: &mut [f32]);
     /// Asks for the memory to which the part is to be copied.
-    fn ask_for(self, image: &Target);
+    fn ask_for<E: Element>(self, image: &Target<E>);
     /// Copies the part to its image.
-    fn scatter(self, values: &[f32], image: &Target);
+    fn scatter<E: Element>(self, values: &[f32], image: &Target<E>);
     /// The sums over the windows of all values, each where its window's middle lies. `spare` is for what is between.
     fn sums(self, values: &[f32], spare: &mut [f32], sums: &mut [f32]);
     /// 0 in all that is beyond the borders: whatever values gave there, nothing of it may come in.
@@ -70,30 +73,39 @@ fn add_up_five(values: &[f32], step: usize, sums: &mut [f32]) {
 }
 
 /// An image of which the grains write parts that lie between each other's.
-struct Target {
-    start: *mut f32,
+struct Target<E> {
+    start: *mut E,
     len: usize,
 }
 
-impl Target {
+impl<E: Element> Target<E> {
+    /// Of the words of an image.
+    fn new(memory: &Memory, image: Span) -> Self {
+        Self { start: memory.pointer(image).cast(), len: image.len() * E::PRECISION.in_word() }
+    }
+
     /// Stores values, `LEN` at most, from element `from` on.
     #[inline(always)]
     fn store<const LEN: usize>(&self, from: usize, values: &[f32]) {
-        assert!(from + values.len() <= self.len, "values beyond their image");
-        if values.len() != LEN {
-            return self.store_some(from, values);
+        match <&[f32; LEN]>::try_from(values) {
+            Ok(values) => self.store_row(from, values),
+            Err(_) => self.store_some(from, values),
         }
+    }
+
+    /// Stores values from element `from` on.
+    #[inline(always)]
+    fn store_row(&self, from: usize, values: &[f32]) {
+        assert!(from + values.len() <= self.len, "values beyond their image");
         // SAFETY: in bounds, as just asserted; the part's grain is the only one that touches these elements.
-        unsafe { self.start.add(from).copy_from_nonoverlapping(values.as_ptr(), LEN) }
+        E::round(values, unsafe { from_raw_parts_mut(self.start.add(from), values.len()) });
     }
 
     /// Apart from the rest, so that copies of a known length stay moves of registers.
     #[cold]
     #[inline(never)]
     fn store_some(&self, from: usize, values: &[f32]) {
-        assert!(from + values.len() <= self.len, "values beyond their image");
-        // SAFETY: as in `store`.
-        unsafe { self.start.add(from).copy_from_nonoverlapping(values.as_ptr(), values.len()) }
+        self.store_row(from, values);
     }
 }
 
@@ -176,16 +188,16 @@ impl Power for AnyPower {
 const ARRAYS: usize = 5;
 
 /// A part of Y.
-struct Forward<'a, T, P> {
+struct Forward<'a, E, T, P> {
     part: T,
     norm: Norm,
     power: P,
-    x: &'a [f32],
-    y: Target,
+    x: &'a [E],
+    y: Target<E>,
     scratch: [&'a mut [f32]; ARRAYS],
 }
 
-impl<T: Part, P: Power> Vectorised for Forward<'_, T, P> {
+impl<E: Element, T: Part, P: Power> Vectorised for Forward<'_, E, T, P> {
     #[inline(always)]
     fn run(self) {
         let Self { part, norm, power, x, y, scratch: [values, _, squares, scales, spare] } = self;
@@ -201,17 +213,17 @@ impl<T: Part, P: Power> Vectorised for Forward<'_, T, P> {
 }
 
 /// A part of dX.
-struct Backward<'a, T, P> {
+struct Backward<'a, E, T, P> {
     part: T,
     norm: Norm,
     power: P,
-    x: &'a [f32],
-    dy: &'a [f32],
-    dx: Target,
+    x: &'a [E],
+    dy: &'a [E],
+    dx: Target<E>,
     scratch: [&'a mut [f32]; ARRAYS],
 }
 
-impl<T: Part, P: Power> Vectorised for Backward<'_, T, P> {
+impl<E: Element, T: Part, P: Power> Vectorised for Backward<'_, E, T, P> {
     #[inline(always)]
     fn run(self) {
         let Self { part, norm, power, x, dy, dx, scratch: [values, gradients, squares, scales, spare] } =
@@ -238,7 +250,7 @@ impl<T: Part, P: Power> Vectorised for Backward<'_, T, P> {
     }
 }
 
-struct Parts<C> {
+struct Parts<E, C> {
     isa: Isa,
     norm: Norm,
     beta: f32,
@@ -248,6 +260,7 @@ struct Parts<C> {
     bottom_grad: Option<Span>,
     top_grad: Option<Span>,
     grains: usize,
+    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
@@ -257,16 +270,36 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let elements = binder.machine.normalised_elements;
     match (lrn.region, x.layout.block) {
         (NormRegion::WithinChannel, _) => {
-            bind(binder, lrn, within::Planes::new(lrn, x, [shape.dim(2), shape.dim(3)]))
+            bind(binder, lrn, x.layout.precision, within::Planes::new(lrn, x, [shape.dim(2), shape.dim(3)]))
         }
-        (NormRegion::AcrossChannels, 8) => bind(binder, lrn, across::Strips::<8>::new(lrn, x, elements)),
-        (NormRegion::AcrossChannels, _) => bind(binder, lrn, across::Strips::<16>::new(lrn, x, elements)),
+        (NormRegion::AcrossChannels, 8) => {
+            bind(binder, lrn, x.layout.precision, across::Strips::<8>::new(lrn, x, elements))
+        }
+        (NormRegion::AcrossChannels, _) => {
+            bind(binder, lrn, x.layout.precision, across::Strips::<16>::new(lrn, x, elements))
+        }
     }
 }
 
-fn bind<C: Cut + 'static>(binder: &mut Binder<'_>, lrn: &Lrn, cut: C) -> Option<Box<dyn LayerKernel>> {
+fn bind<C: Cut + 'static>(
+    binder: &mut Binder<'_>,
+    lrn: &Lrn,
+    precision: Precision,
+    cut: C,
+) -> Option<Box<dyn LayerKernel>> {
+    match precision {
+        Precision::F32 => bind_to::<f32, C>(binder, lrn, cut),
+        Precision::Bf16 => bind_to::<Half, C>(binder, lrn, cut),
+    }
+}
+
+fn bind_to<E: Element, C: Cut + 'static>(
+    binder: &mut Binder<'_>,
+    lrn: &Lrn,
+    cut: C,
+) -> Option<Box<dyn LayerKernel>> {
     let bottom = binder.span(Operand::Bottom(0))?;
-    Some(Box::new(Parts {
+    Some(Box::new(Parts::<E, C> {
         isa: binder.isa,
         norm: Norm::new(lrn),
         beta: lrn.beta,
@@ -275,11 +308,12 @@ fn bind<C: Cut + 'static>(binder: &mut Binder<'_>, lrn: &Lrn, cut: C) -> Option<
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
         grains: binder.stream_grains(bottom.len()).min(cut.parts()),
+        elements: PhantomData,
         cut,
     }))
 }
 
-impl<C: Cut> Parts<C> {
+impl<E: Element, C: Cut> Parts<E, C> {
     /// The arrays of a part in scratch, with zeros beyond the borders.
     fn arrays<'a>(&self, scratch: &'a mut [f32]) -> [&'a mut [f32]; ARRAYS] {
         let scratch = &mut scratch[..self.scratch()];
@@ -289,7 +323,7 @@ impl<C: Cut> Parts<C> {
     }
 }
 
-impl<C: Cut> LayerKernel for Parts<C> {
+impl<E: Element, C: Cut> LayerKernel for Parts<E, C> {
     fn stages(&self, _: SubTask) -> Stages {
         Stages::one(self.grains)
     }
@@ -304,13 +338,13 @@ impl<C: Cut> LayerKernel for Parts<C> {
         for index in grain.share(self.cut.parts()) {
             let (image, part) = self.cut.part(index);
             // SAFETY: only read in this task.
-            let x = unsafe { memory.read(self.bottom.part(image.clone())) };
-            let y = Target { start: memory.pointer(self.top.part(image.clone())), len: image.len() };
+            let x: &[E] = unsafe { grain.read(self.bottom.part(image.clone())) };
+            let y = Target::new(memory, self.top.part(image));
             let scratch = arrays.each_mut().map(|array| &mut **array);
             if beta == 0.75 {
-                on(isa, Forward { part, norm, power: ThreeQuarters, x, y, scratch });
+                E::on(isa, Forward { part, norm, power: ThreeQuarters, x, y, scratch });
             } else {
-                on(isa, Forward { part, norm, power: AnyPower { beta }, x, y, scratch });
+                E::on(isa, Forward { part, norm, power: AnyPower { beta }, x, y, scratch });
             }
         }
     }
@@ -322,15 +356,15 @@ impl<C: Cut> LayerKernel for Parts<C> {
         for index in grain.share(self.cut.parts()) {
             let (image, part) = self.cut.part(index);
             // SAFETY: only read in this task.
-            let (x, dy) = unsafe {
-                (memory.read(self.bottom.part(image.clone())), memory.read(top_grad.part(image.clone())))
+            let (x, dy): (&[E], &[E]) = unsafe {
+                (grain.read(self.bottom.part(image.clone())), grain.read(top_grad.part(image.clone())))
             };
-            let dx = Target { start: memory.pointer(bottom_grad.part(image.clone())), len: image.len() };
+            let dx = Target::new(memory, bottom_grad.part(image));
             let scratch = arrays.each_mut().map(|array| &mut **array);
             if beta == 0.75 {
-                on(isa, Backward { part, norm, power: ThreeQuarters, x, dy, dx, scratch });
+                E::on(isa, Backward { part, norm, power: ThreeQuarters, x, dy, dx, scratch });
             } else {
-                on(isa, Backward { part, norm, power: AnyPower { beta }, x, dy, dx, scratch });
+                E::on(isa, Backward { part, norm, power: AnyPower { beta }, x, dy, dx, scratch });
             }
         }
     }

@@ -7,11 +7,13 @@ use std::ops::Range;
 use quadrille_core::layer::Lrn;
 
 use super::{Cut, Part, Target, add_up};
-use crate::layout::Arrangement;
+use crate::kernel::element::Element;
+use crate::layout::{Arrangement, Layout};
 
 /// The planes of all images.
 pub(super) struct Planes {
     planes: usize,
+    layout: Layout,
     plane: Plane,
 }
 
@@ -31,7 +33,7 @@ impl Planes {
         let block = x.layout.block;
         let side = lrn.local_size / 2;
         let plane = Plane { block, height, width, reach: [side.min(height), side.min(width)] };
-        Self { planes: x.images * x.channels.div_ceil(block), plane }
+        Self { planes: x.images * x.channels.div_ceil(block), layout: x.layout, plane }
     }
 }
 
@@ -43,7 +45,7 @@ impl Cut for Planes {
     }
 
     fn part(&self, index: usize) -> (Range<usize>, Plane) {
-        let len = self.plane.height * self.plane.width * self.plane.block;
+        let len = self.plane.height * self.plane.width * self.layout.pixel();
         (index * len..(index + 1) * len, self.plane)
     }
 
@@ -69,20 +71,21 @@ impl Plane {
 
 impl Part for Plane {
     #[inline(always)]
-    fn gather(self, image: &[f32], values: &mut [f32]) {
+    fn gather<E: Element>(self, image: &[E], values: &mut [f32]) {
         for (row, at) in self.rows() {
-            values[at..at + row.len()].copy_from_slice(&image[row]);
+            let values = &mut values[at..at + row.len()];
+            E::widen(&image[row], values);
         }
     }
 
     /// Rows are long enough for the memory to come by itself.
     #[inline(always)]
-    fn ask_for(self, _: &Target) {}
+    fn ask_for<E: Element>(self, _: &Target<E>) {}
 
     #[inline(always)]
-    fn scatter(self, values: &[f32], image: &Target) {
+    fn scatter<E: Element>(self, values: &[f32], image: &Target<E>) {
         for (row, at) in self.rows() {
-            image.store_some(row.start, &values[at..at + row.len()]);
+            image.store_row(row.start, &values[at..at + row.len()]);
         }
     }
 

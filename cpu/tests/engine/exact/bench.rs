@@ -26,9 +26,7 @@ pub fn exact(test: &str, cases: &[Case]) {
             let expected = behind.as_ref().filter(|_| case.after_blocks).unwrap_or(&alone);
             for (sub, operand) in written(case) {
                 let what = format!("{sub} {operand:?} of {how}");
-                // Blobs in blocks are kept in bf16.
-                let kept = case.storage(operand).filter(|_| how.numerics.precision == Precision::Bf16);
-                let kept: fn(f32) -> f32 = if kept.is_some() { rounded } else { |value| value };
+                let kept = kept(case, how.numerics, operand);
                 compare(&what, case, expected.get(operand), found.get(operand), kept);
             }
         });
@@ -74,8 +72,20 @@ pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(
     }
 }
 
-/// The number in bf16 that is nearest to one far from the smallest, ties to even.
+/// What an operand keeps of a number: blobs in blocks are kept in bf16.
+pub fn kept(case: &Case, numerics: Numerics, operand: Operand) -> fn(f32) -> f32 {
+    let is_bf16 = numerics.precision == Precision::Bf16 && case.storage(operand).is_some();
+    if is_bf16 { rounded } else { |value| value }
+}
+
+/// The number in bf16 that is nearest, ties to even; below the smallest normal number, 0.
 pub fn rounded(value: f32) -> f32 {
+    if value.is_nan() {
+        return value;
+    }
+    if value.abs() < f32::MIN_POSITIVE {
+        return 0.0f32.copysign(value);
+    }
     let bits = value.to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }

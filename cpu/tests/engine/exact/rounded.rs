@@ -10,6 +10,9 @@ use crate::exact::case::Case;
 
 pub const EPSILON: f64 = f32::EPSILON as f64;
 
+/// Half a unit in the last place of bf16, relative: what rounding to it may add.
+pub const BF16: f64 = 1.0 / 256.0;
+
 /// The arrays in double precision, and what the oracle makes of them.
 pub fn doubled(case: &Case, arrays: &Arrays<f32>) -> Arrays<f64> {
     let mut doubled = Arrays::new();

@@ -6,24 +6,47 @@ use quadrille_core::layer::{
     PoolMethod, Pooling, Relu, Scale, Softmax, SoftmaxWithLoss,
 };
 use quadrille_core::reference::Arrays;
+use quadrille_cpu::isa::{Numerics, Precision};
 
-use crate::common::{integers, options, tiers};
-use crate::exact::bench::{run, written};
+use crate::common::{integers, numerics, options, tiers};
+use crate::exact::bench::{kept, rounded, run, written};
 use crate::exact::case::Case;
 
-/// Compares with the oracle: the same values, and NaN at the same places.
+/// Compares with the oracle: the same values, and NaN at the same places. In bf16, where the case's blobs are in blocks.
 fn same(case: &Case, arrays: &Arrays<f32>) {
-    let mut expected = arrays.clone();
-    case.reference(&mut expected);
-    for isa in tiers("special values") {
-        let found = run(case, &options(isa), 2, arrays);
-        for (sub, operand) in written(case) {
-            for (at, (e, f)) in expected.get(operand).iter().zip(found.get(operand)).enumerate() {
-                let same = if e.is_nan() { f.is_nan() } else { e == f };
-                assert!(same, "at {at}: {f} is not {e}: {sub} {operand:?} of {case}, {isa}");
-            }
+    let blocked = case.in_blocks();
+    for numerics in numerics("special values") {
+        let blocks = if case.after_blocks { Some(case) } else { blocked.as_ref() };
+        match numerics.precision {
+            Precision::F32 => same_in(case, arrays, numerics),
+            Precision::Bf16 => blocks.into_iter().for_each(|case| same_in(case, arrays, numerics)),
         }
     }
+}
+
+fn same_in(case: &Case, arrays: &Arrays<f32>, numerics: Numerics) {
+    let arrays = stored(case, arrays, numerics);
+    let mut expected = arrays.clone();
+    case.reference(&mut expected);
+    let found = run(case, &options(numerics), 2, &arrays);
+    for (sub, operand) in written(case) {
+        let kept = kept(case, numerics, operand);
+        for (at, (e, f)) in expected.get(operand).iter().zip(found.get(operand)).enumerate() {
+            let same = if e.is_nan() { f.is_nan() } else { e == f || kept(*e) == *f };
+            assert!(same, "at {at}: {f} is not {e}: {sub} {operand:?} of {case}, {numerics}");
+        }
+    }
+}
+
+/// The arrays as blobs keep them: in bf16 the largest numbers are infinite.
+fn stored(case: &Case, arrays: &Arrays<f32>, numerics: Numerics) -> Arrays<f32> {
+    let mut stored = arrays.clone();
+    if numerics.precision == Precision::Bf16 {
+        for i in 0..case.bottoms.len() {
+            stored.get_mut(Operand::Bottom(i)).iter_mut().for_each(|x| *x = rounded(*x));
+        }
+    }
+    stored
 }
 
 /// A bottom with every special value among integers, in every place of the windows.
@@ -37,10 +60,12 @@ fn special(count: usize) -> Vec<f32> {
 #[test]
 fn relu_keeps_nan() {
     for negative_slope in [0.0, 0.25, -0.5] {
-        let case = Case::new(Layer::Relu(Relu { negative_slope, applied: false }), &[&[3, 41]]);
-        let mut arrays = case.integers();
-        arrays.insert(Operand::Bottom(0), special(123));
-        same(&case, &arrays);
+        for shape in [&[3, 41][..], &[2, 20, 3, 5]] {
+            let case = Case::new(Layer::Relu(Relu { negative_slope, applied: false }), &[shape]);
+            let mut arrays = case.integers();
+            arrays.insert(Operand::Bottom(0), special(case.bottoms[0].count()));
+            same(&case, &arrays);
+        }
     }
 }
 
@@ -76,10 +101,12 @@ fn scales_keep_nan() {
 
 #[test]
 fn dropout_keeps_nan_even_where_it_drops() {
-    let case = Case::new(Layer::Dropout(Dropout { ratio: 0.5, active: true }), &[&[3, 41]]);
-    let mut arrays = case.integers();
-    arrays.insert(Operand::Bottom(0), special(123));
-    same(&case, &arrays);
+    for shape in [&[3, 41][..], &[2, 20, 3, 5]] {
+        let case = Case::new(Layer::Dropout(Dropout { ratio: 0.5, active: true }), &[shape]);
+        let mut arrays = case.integers();
+        arrays.insert(Operand::Bottom(0), special(case.bottoms[0].count()));
+        same(&case, &arrays);
+    }
 }
 
 /// A value that is no number reaches its neighbours and nothing else: across channels not the next pixel, whose
@@ -100,17 +127,18 @@ fn a_normalisation_shows_nan_where_the_oracle_does() {
             let specials = [f32::NAN, f32::INFINITY, -f32::MAX, f32::NEG_INFINITY];
             x.iter_mut().step_by(83).zip(specials.iter().cycle()).for_each(|(x, v)| *x = *v);
             arrays.insert(Operand::Bottom(0), x);
-            let mut expected = arrays.clone();
-            case.reference(&mut expected);
-            for isa in tiers("special values of a normalisation") {
-                let found = run(&case, &options(isa), 2, &arrays);
+            for numerics in numerics("special values of a normalisation") {
+                let arrays = stored(&case, &arrays, numerics);
+                let mut expected = arrays.clone();
+                case.reference(&mut expected);
+                let found = run(&case, &options(numerics), 2, &arrays);
                 for (sub, operand) in written(&case) {
                     let (expected, found) = (expected.get(operand), found.get(operand));
                     let nans = expected.iter().filter(|e| e.is_nan()).count();
                     assert!(0 < nans && nans < expected.len(), "mistrusted: {nans} of {}", expected.len());
                     for (at, (e, f)) in expected.iter().zip(found).enumerate() {
                         let same = e.is_nan() == f.is_nan() && (e.is_infinite() == f.is_infinite());
-                        assert!(same, "at {at}: {f} is not {e}: {sub} {operand:?} of {case}, {isa}");
+                        assert!(same, "at {at}: {f} is not {e}: {sub} {operand:?} of {case}, {numerics}");
                     }
                 }
             }
