@@ -71,11 +71,11 @@ impl Element for f32 {
     fn wide(self) -> f32 {
         self
     }
+    // By an iterator, what `value` indexes would be checked at each step.
+    #[allow(clippy::needless_range_loop)]
     #[inline(always)]
     fn write(to: &mut [f32], value: impl Fn(usize, f32) -> f32) {
-        // Not by an iterator: then what `value` indexes is checked at each step.
-        let count = to.len();
-        for i in 0..count {
+        for i in 0..to.len() {
             to[i] = value(i, to[i]);
         }
     }
@@ -210,5 +210,94 @@ impl Vectorised for Widened<'_> {
     #[inline(always)]
     fn run(self) {
         Half::widen(self.from, self.to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::words::halves_of;
+
+    /// Numbers of many sizes, some of them halfway between two of bf16, and what no number is.
+    fn numbers(count: usize) -> Vec<f32> {
+        let special = [
+            f32::NAN,
+            f32::INFINITY,
+            -f32::MAX,
+            f32::MIN_POSITIVE / 2.0,
+            -0.0,
+            1.0 + 1.0 / 256.0,
+            1.0 + 3.0 / 256.0,
+        ];
+        let other = |i: usize| (i as f32 - 7.3) * 1.37f32.powi((i % 40) as i32 - 20);
+        (0..count).map(|i| if i % 5 == 3 { special[i / 5 % special.len()] } else { other(i) }).collect()
+    }
+
+    fn same(found: &[f32], expected: &[f32], what: &str) {
+        assert_eq!(found.len(), expected.len(), "{what}");
+        for (at, (f, e)) in found.iter().zip(expected).enumerate() {
+            assert!(
+                f.to_bits() == e.to_bits() || (f.is_nan() && e.is_nan()),
+                "at {at}: {f:e}, not {e:e}: {what}"
+            );
+        }
+    }
+
+    fn wide(words: &[f32]) -> Vec<f32> {
+        words.iter().flat_map(|word| halves_of(*word)).map(widened).collect()
+    }
+
+    /// `y ← 3 y − x`, in one pass.
+    struct Pass<'a, E> {
+        x: &'a [E],
+        y: &'a mut [E],
+    }
+
+    impl<E: Element> Vectorised for Pass<'_, E> {
+        #[inline(always)]
+        fn run(self) {
+            let x = self.x;
+            E::write(self.y, |i, y| 3.0 * y - x[i].wide());
+        }
+    }
+
+    #[test]
+    fn halves_are_computed_in_f32_and_rounded_once() {
+        if !Isa::Avx512Bf16.is_available() {
+            println!("skipped: numbers in bf16: this CPU does not have avx512bf16");
+            return;
+        }
+        for words in [0, 1, 7, 8, 9, 16, 24, 40, 255, 256] {
+            let (mut x, mut y) = (vec![0.0; words], vec![0.0; words]);
+            Half::round(&numbers(2 * words), Half::of_mut(&mut x));
+            let stored: Vec<f32> = numbers(2 * words).iter().map(|v| widened(rounded(*v))).collect();
+            same(&wide(&x), &stored, "rounded");
+            let mut back = vec![0.0; 2 * words];
+            Half::widen(Half::of(&x), &mut back);
+            same(&back, &stored, "widened");
+
+            let reversed: Vec<f32> = numbers(2 * words).into_iter().rev().collect();
+            Half::round(&reversed, Half::of_mut(&mut y));
+            let start = wide(&y);
+            let keep = |number: f32| widened(rounded(number));
+            let expected: Vec<f32> = start.iter().zip(&stored).map(|(y, x)| keep(3.0 * y - x)).collect();
+            Half::on(Isa::Avx512Bf16, Pass { x: Half::of(&x), y: Half::of_mut(&mut y) });
+            same(&wide(&y), &expected, "a pass");
+
+            // A step between that bf16 would round, and numbers that were there or were not.
+            let mut scratch = vec![f32::NAN; Half::scratch(2 * words)];
+            Half::staged(Half::of_mut(&mut y), &mut scratch, |numbers| {
+                numbers.copy_from_slice(&stored);
+                numbers.iter_mut().for_each(|v| *v += 1.0 / 512.0);
+                numbers.iter_mut().for_each(|v| *v *= 3.0);
+            });
+            let staged: Vec<f32> = stored.iter().map(|v| keep((v + 1.0 / 512.0) * 3.0)).collect();
+            same(&wide(&y), &staged, "staged");
+            Half::changed(Half::of_mut(&mut y), &mut scratch, |numbers| {
+                numbers.iter_mut().for_each(|v| *v /= 3.0);
+            });
+            let changed: Vec<f32> = staged.iter().map(|v| keep(v / 3.0)).collect();
+            same(&wide(&y), &changed, "changed");
+        }
     }
 }
