@@ -125,19 +125,15 @@ impl Tiles for Amx {
     }
 }
 
-/// Computes a tile of `pixels` pixels, `pixel` elements apart, by one or two (`two`) vectors.
+/// Sets the sums to what they start from.
 ///
 /// # Safety
-/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say; all runs but those of
-/// one other length have 16 words.
+/// As for [`outputs`], whose shapes are set.
 #[inline(always)]
-unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: bool, pixel: usize) {
-    let bytes = |elements: usize| elements * size_of::<f32>();
-    let width = if two { 2 * WORDS } else { WORDS };
-    let short = t.runs.iter().map(|run| run.len as usize).find(|len| *len != WORDS).unwrap_or(0);
-    // SAFETY: by contract; shapes are those of the runs.
+unsafe fn begin<T: Tiles>(tiles: &mut T, t: &Tile<'_>, two: bool) {
+    let distance = t.y_pixel * size_of::<f32>();
+    // SAFETY: by contract.
     unsafe {
-        tiles.configure(&Shapes::new(pixels, short));
         match t.start {
             Start::Zero => {
                 tiles.zero::<0>();
@@ -153,12 +149,29 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
                 }
             }
             Start::There => {
-                tiles.load::<0>(t.y, bytes(t.y_pixel));
+                tiles.load::<0>(t.y, distance);
                 if two {
-                    tiles.load::<1>(t.y.add(t.y_vector), bytes(t.y_pixel));
+                    tiles.load::<1>(t.y.add(t.y_vector), distance);
                 }
             }
         }
+    }
+}
+
+/// Computes a tile of `pixels` pixels, `pixel` elements apart, by one or two (`two`) vectors.
+///
+/// # Safety
+/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say; all runs but those of
+/// one other length have 16 words.
+#[inline(always)]
+unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: bool, pixel: usize) {
+    let bytes = |elements: usize| elements * size_of::<f32>();
+    let width = if two { 2 * WORDS } else { WORDS };
+    let short = t.runs.iter().map(|run| run.len as usize).find(|len| *len != WORDS).unwrap_or(0);
+    // SAFETY: by contract; shapes are those of the runs.
+    unsafe {
+        tiles.configure(&Shapes::new(pixels, short));
+        begin(tiles, t, two);
         for run in t.runs {
             let x = t.x.add(run.offset as usize);
             let w = t.w.add(run.first as usize * width);
