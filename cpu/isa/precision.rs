@@ -1,12 +1,12 @@
-//! The precision of products.
+//! The precision of products and of what is kept between layers.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::Isa;
 
-/// In which precision convolutions and inner products multiply. Sums, weights, gradients, updates and everything else
-/// are f32 in both.
+/// In which precision convolutions and inner products multiply, and blobs in blocks of channels are kept. Sums, weights and
+/// their gradients, updates and the arithmetic of all other layers are f32 in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// 24 bits of significand.
