@@ -185,6 +185,42 @@ fn transform(isa: Isa, store: Store, work: impl Transform) {
     }
 }
 
+/// `N` × `N` pixels of a plane from a row and a column on; what lies outside is 0.
+///
+/// # Safety
+/// The CPU has the instructions of `S` and of `E`; the plane has as many pixels as `extents` say.
+#[inline(always)]
+unsafe fn pixels<S: Simd, E: Stored<S>, const N: usize>(
+    plane: &[f32],
+    [height, width]: [usize; 2],
+    [row, column]: [isize; 2],
+) -> [[S::Vector; N]; N] {
+    let inside = |at: isize, extent: usize| at >= 0 && at as usize + N <= extent;
+    // SAFETY: by contract, inside of the plane.
+    let load = |r: usize, c: usize| unsafe { E::load(plane.as_ptr().add((r * width + c) * E::LEN)) };
+    // SAFETY: by contract.
+    let mut values = [[unsafe { S::zero() }; N]; N];
+    // Most tiles are whole, which asks nothing of single pixels.
+    if inside(row, height) && inside(column, width) {
+        for (r, values) in values.iter_mut().enumerate() {
+            for (c, value) in values.iter_mut().enumerate() {
+                *value = load(row as usize + r, column as usize + c);
+            }
+        }
+        return values;
+    }
+    for (r, values) in values.iter_mut().enumerate() {
+        let Some(r) = usize::try_from(row + r as isize).ok().filter(|r| *r < height) else { continue };
+        for (c, value) in values.iter_mut().enumerate() {
+            let c = usize::try_from(column + c as isize).ok().filter(|c| *c < width);
+            if let Some(c) = c {
+                *value = load(r, c);
+            }
+        }
+    }
+    values
+}
+
 /// Transforms the inputs of tiles: for each, a block of channels of 4×4 pixels.
 pub(crate) struct Inputs<'a> {
     /// A plane: pixels of a block of channels, row by row.
@@ -218,21 +254,7 @@ impl Transform for Inputs<'_> {
             // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
             // where there is room, as asserted.
             unsafe {
-                let mut d = [[S::zero(); INPUTS]; INPUTS];
-                for (r, values) in d.iter_mut().enumerate() {
-                    let Ok(r) = usize::try_from(row + r as isize) else { continue };
-                    if r >= height {
-                        continue;
-                    }
-                    for (c, value) in values.iter_mut().enumerate() {
-                        match usize::try_from(column + c as isize) {
-                            Ok(c) if c < width => {
-                                *value = E::load(plane.as_ptr().add((r * width + c) * E::LEN))
-                            }
-                            _ => {}
-                        }
-                    }
-                }
+                let d = pixels::<S, E, INPUTS>(plane, [height, width], [row, column]);
                 let [a, b, c, d] = d;
                 let rows = [input::<S>(a), input::<S>(b), input::<S>(c), input::<S>(d)];
                 for (c, column) in transposed(rows).into_iter().enumerate() {
@@ -320,12 +342,8 @@ impl Transform for Gradients<'_> {
             // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written
             // where there is room, as asserted.
             unsafe {
-                let mut dy = [[S::zero(); OUTPUTS]; OUTPUTS];
-                for (r, values) in dy.iter_mut().enumerate().take(height.saturating_sub(row)) {
-                    for (c, value) in values.iter_mut().enumerate().take(width.saturating_sub(column)) {
-                        *value = E::load(plane.as_ptr().add(((row + r) * width + column + c) * E::LEN));
-                    }
-                }
+                let [row, column] = [row, column].map(|at| at as isize);
+                let dy = pixels::<S, E, OUTPUTS>(plane, [height, width], [row, column]);
                 let [above, below] = dy;
                 let (above, below) = (gradient::<S>(above), gradient::<S>(below));
                 for (c, pair) in above.into_iter().zip(below).enumerate() {

@@ -114,8 +114,10 @@ pub(crate) struct WeightTile<'a> {
 pub(crate) enum Pixel {
     /// One element: plain planes.
     One,
-    /// One vector: blocked channels.
+    /// One vector: blocked channels, or two blocks of them in bf16.
     Vector,
+    /// Half a vector: a block of channels in bf16.
+    Half,
 }
 
 pub(crate) type TileKernel = unsafe fn(&Tile<'_>);

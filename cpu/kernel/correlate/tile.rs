@@ -43,8 +43,8 @@ pub(super) unsafe fn tile<
             let mut x = t.x.add(run.offset as usize);
             let mut w = t.w.add(run.first as usize * VECTORS * S::LANES);
             if PIXEL > 1 {
-                // What the next tile of the row sees of this run: a line for each pixel.
-                for r in 0..ROWS {
+                // What the next tile of the row sees of this run: a line holds one pixel, or two of half a vector.
+                for r in (0..ROWS).step_by(S::LANES.div_ceil(PIXEL)) {
                     S::prefetch(x.wrapping_add((ROWS + r) * PIXEL));
                 }
             }

@@ -1,10 +1,13 @@
 //! The tiles compiled for each instruction set of x86-64. The sizes are those of the machine tables: as many sums as
 //! leave registers for the weights and one value.
 
-/// The tables of a tier: its features, how words are multiplied, the lanes of a vector, and the numbers of pixels and of
-/// sources that tiles have.
+/// The tables of a tier: its features, how words are multiplied, how many elements apart pixels lie, and the numbers of
+/// pixels and of sources that tiles have.
 macro_rules! tables {
-    ($features:literal, $product:ty, $lanes:literal, tiles [$($pixels:literal)*], weights [$($sources:literal)*]) => {
+    (
+        $features:literal, $product:ty, [$($pixel:ident $distance:literal),*],
+        tiles [$($pixels:literal)*], weights [$($sources:literal)*]
+    ) => {
         #[target_feature(enable = $features)]
         unsafe fn rows<const ROWS: usize, const VECTORS: usize, const PIXEL: usize>(t: &Tile<'_>) {
             // SAFETY: the CPU has the features; the rest by contract.
@@ -29,10 +32,10 @@ macro_rules! tables {
         /// The kernels for tiles of `vectors` vectors.
         pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
             match (vectors, pixel) {
-                (1, Pixel::One) => Some(Table::<1, 1>::KERNELS),
-                (2, Pixel::One) => Some(Table::<2, 1>::KERNELS),
-                (1, Pixel::Vector) => Some(Table::<1, $lanes>::KERNELS),
-                (2, Pixel::Vector) => Some(Table::<2, $lanes>::KERNELS),
+                $(
+                    (1, Pixel::$pixel) => Some(Table::<1, $distance>::KERNELS),
+                    (2, Pixel::$pixel) => Some(Table::<2, $distance>::KERNELS),
+                )*
                 _ => None,
             }
         }
@@ -44,7 +47,7 @@ pub(super) mod avx2 {
     use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
     use crate::kernel::simd::{Avx2, Product};
 
-    tables!("avx2,fma", Avx2, 8, tiles [1 2 3 4 5 6], weights [1 2 3 4]);
+    tables!("avx2,fma", Avx2, [One 1, Vector 8], tiles [1 2 3 4 5 6], weights [1 2 3 4]);
 }
 
 /// AVX-512F: 32 registers; 14 × 2 sums.
@@ -52,7 +55,7 @@ pub(super) mod avx512f {
     use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
     use crate::kernel::simd::{Avx512f, Product};
 
-    tables!("avx512f", Avx512f, 16, tiles [1 2 3 4 5 6 7 8 9 10 11 12 13 14], weights [1 2 3 4 5 6 7 8]);
+    tables!("avx512f", Avx512f, [One 1, Vector 16], tiles [1 2 3 4 5 6 7 8 9 10 11 12 13 14], weights [1 2 3 4 5 6 7 8]);
 }
 
 /// AVX-512 BF16: as AVX-512F, with words of two bf16 for numbers.
@@ -61,7 +64,7 @@ pub(super) mod avx512bf16 {
     use crate::kernel::simd::{Avx512Bf16, Product};
 
     tables!(
-        "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16", Avx512Bf16, 16,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16", Avx512Bf16, [One 1, Vector 16, Half 8],
         tiles [1 2 3 4 5 6 7 8 9 10 11 12 13 14], weights [1 2 3 4 5 6 7 8]
     );
 }

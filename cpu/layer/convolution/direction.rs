@@ -10,7 +10,7 @@ use quadrille_core::layer::{Convolution, SubTask};
 
 use super::passes::{Pass, Passes};
 use super::weights::{Packing, Words};
-use crate::isa::{Numerics, Precision};
+use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
 use crate::kernel::words::{Neighbours, with_words};
@@ -78,23 +78,9 @@ impl Direction {
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
         let machine = Machine::of(setup.numerics.isa);
         let forward = setup.sub == SubTask::Forward;
-        let passes = if forward {
-            Passes::forward(setup.layer, setup.input, setup.output)
-        } else {
-            let gathered = Passes::backward(setup.layer, setup.input, setup.output);
-            let scattered = Passes::scattered(setup.layer, setup.input, setup.output);
-            // Adding to the target costs a little for each pass.
-            let saved = gathered.products().saturating_sub(scattered.products());
-            if saved * 5 > gathered.products() { scattered } else { gathered }
-        };
-        let pixel = setup.source.layout.block;
-        let words = match (setup.numerics.precision, pixel) {
-            (Precision::F32, _) => Words::Numbers,
-            (Precision::Bf16, 1) => Words::Taps(setup.layer.kernel[1]),
-            (Precision::Bf16, _) => Words::Sources,
-        };
+        let passes = passes_of(setup);
+        let View { words, in_place, content, pixel, kind, block } = View::new(setup, &passes);
         let passes = if let Words::Taps(columns) = words { passes.paired_taps(columns) } else { passes };
-        let kind = if pixel == 1 { Pixel::One } else { Pixel::Vector };
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let groups = setup.layer.group;
@@ -103,7 +89,7 @@ impl Direction {
             groups,
             sources,
             targets,
-            source_block: if words == Words::Sources { 2 * pixel } else { pixel },
+            source_block: block,
             words,
             kernel: (0..setup.layer.kernel.iter().product()).collect(),
             vector: setup.target.layout.block,
@@ -116,8 +102,11 @@ impl Direction {
         let depth = packing.words(sources);
         let small = passes.source[0] * passes.source[1] * depth * size_of::<f32>() <= machine.strip_bytes;
         let passes = if pointwise && small { passes.in_one_row() } else { passes };
-        let (strip, cut, images) = cut(&machine, &passes, &packing, setup);
+        let planes = packing.sources.div_ceil(packing.source_block);
+        let strip = |places: usize| passes.strip(content, planes, pixel, places);
+        let (cut, images) = cut(&machine, &passes, &packing, setup, |p| strip(p).len() * size_of::<f32>());
         let grain_rows = passes.places[0].div_ceil(cut.rows);
+        let strip = (!in_place).then(|| strip(grain_rows));
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
         let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
@@ -379,6 +368,59 @@ struct Outputs {
     kept: Option<*mut f32>,
 }
 
+/// The passes of a sub-task.
+fn passes_of(setup: &Setup<'_>) -> Passes {
+    if setup.sub == SubTask::Forward {
+        return Passes::forward(setup.layer, setup.input, setup.output);
+    }
+    let gathered = Passes::backward(setup.layer, setup.input, setup.output);
+    let scattered = Passes::scattered(setup.layer, setup.input, setup.output);
+    // Adding to the target costs a little for each pass.
+    let saved = gathered.products().saturating_sub(scattered.products());
+    if saved * 5 > gathered.products() { scattered } else { gathered }
+}
+
+/// How taps see the source.
+struct View {
+    words: Words,
+    /// Whether it is seen where it lies, and not in a strip.
+    in_place: bool,
+    content: Content,
+    /// Elements between pixels.
+    pixel: usize,
+    kind: Pixel,
+    /// Channels of a pixel of a plane.
+    block: usize,
+}
+
+impl View {
+    fn new(setup: &Setup<'_>, passes: &Passes) -> Self {
+        let block = setup.source.layout.block;
+        let words = match (setup.numerics.precision, block) {
+            (Precision::F32, _) => Words::Numbers,
+            (Precision::Bf16, 1) => Words::Taps(setup.layer.kernel[1]),
+            (Precision::Bf16, _) => Words::Sources,
+        };
+        let (content, in_place) = match words {
+            Words::Numbers => (Content::Copy, passes.sees_in_place()),
+            // A row of a register of AMX has two blocks.
+            Words::Sources => {
+                (Content::Channels, passes.sees_in_place() && setup.numerics.isa != Isa::AmxBf16)
+            }
+            Words::Taps(_) => (Content::Pixels(setup.layer.dilation[1]), false),
+        };
+        let kind = if block == 1 { Pixel::One } else { Pixel::Vector };
+        match words {
+            Words::Sources if in_place => {
+                let pixel = setup.source.layout.pixel();
+                Self { words, in_place, content: Content::Copy, pixel, kind: Pixel::Half, block }
+            }
+            Words::Sources => Self { words, in_place, content, pixel: block, kind, block: 2 * block },
+            _ => Self { words, in_place, content, pixel: block, kind, block },
+        }
+    }
+}
+
 /// Where a direction's arrays lie.
 #[derive(Clone, Copy)]
 pub(super) struct Arrays {
@@ -511,22 +553,16 @@ pub(super) fn cheapest(parts: usize, ranges: [RangeInclusive<usize>; 2], costs: 
 }
 
 /// Cuts a direction into grains: as many rows and images at once as strips fit, so that each reading of the weights
-/// serves many pixels; where that leaves too few grains, the tiles of channels are shared out, then rows.
+/// serves many pixels; where that leaves too few grains, the tiles of channels are shared out, then rows. `bytes` says what
+/// so many rows of places see of an image. Also says how many images a grain has at most.
 fn cut(
     machine: &Machine,
     passes: &Passes,
     packing: &Packing,
     setup: &Setup<'_>,
-) -> (Option<Strip>, Cut, usize) {
+    bytes: impl Fn(usize) -> usize,
+) -> (Cut, usize) {
     let (images, places) = (setup.source.images, passes.places[0]);
-    let content = match packing.words {
-        Words::Numbers => Content::Copy,
-        Words::Sources => Content::Channels,
-        Words::Taps(_) => Content::Pixels(setup.layer.dilation[1]),
-    };
-    let (planes, pixel) = (packing.sources.div_ceil(packing.source_block), setup.source.layout.block);
-    let strip = |places: usize| passes.strip(content, planes, pixel, places);
-    let bytes = |places: usize| strip(places).len() * size_of::<f32>();
     let fitting = (1..=places).rev().find(|p| bytes(*p) <= machine.strip_bytes).unwrap_or(1);
     // Rows that add to the same target cannot be apart.
     let mut rows = if passes.overlap { 1 } else { places.div_ceil(fitting).max(1) };
@@ -544,6 +580,5 @@ fn cut(
         rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
     }
     let cut = Cut { images: image_parts, rows, tiles, groups };
-    let copied = packing.words != Words::Numbers || !passes.sees_in_place();
-    (copied.then(|| strip(places.div_ceil(rows))), cut, images.div_ceil(image_parts))
+    (cut, images.div_ceil(image_parts))
 }

@@ -4,6 +4,7 @@ mod direction;
 mod gradient;
 mod im2col;
 mod passes;
+mod pointwise;
 mod subsample;
 mod ways;
 mod weights;

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::passes::Passes;
+use super::pointwise::Pointwise;
 use crate::kernel::words::{Pairs, with_words};
 
 /// Which two weights share a word.
@@ -188,12 +189,22 @@ impl Packing {
     pub fn scratch(&self) -> usize {
         let widest = self.tile_vectors * self.vector;
         let sources = self.source_block.min(self.sources);
-        if self.words == Words::Numbers { 0 } else { sources * self.kernel.len() * widest }
+        match self.words {
+            Words::Numbers => 0,
+            Words::Sources if self.kernel.len() == 1 => Pointwise::scratch(self.sources, widest),
+            _ => sources * self.kernel.len() * widest,
+        }
     }
 
     /// Packs a tile in words: each block in numbers first, then row by row.
     fn pack_words(&self, weights: &[f32], part: &Part, packed: &mut [f32], scratch: &mut [f32]) {
         let width = part.width;
+        if self.kernel.len() == 1 && self.words == Words::Sources {
+            let start = self.place(part.group, part.first, 0);
+            let steps = if self.targets_are_outputs { [1, self.sources] } else { [self.targets, 1] };
+            let (weights, sources, lanes) = (&weights[start..], self.sources, part.lanes);
+            return with_words(Pointwise { weights, sources, steps, lanes, width, packed, scratch });
+        }
         for block in self.blocks() {
             let count = block.sources.len();
             let words = self.words(count);
