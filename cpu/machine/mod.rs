@@ -39,6 +39,9 @@ pub struct Machine {
     pub winograd_tiles: usize,
     /// The same in ∇W, where each block of tiles reads and writes all sums.
     pub winograd_gradient_tiles: usize,
+    /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
+    /// its sources anew, which is to cost little beside the products.
+    pub winograd_targets: usize,
     /// Steps of depth of an inner product's forward: a few rows of weights stay in the first-level cache.
     pub inner_depth: usize,
     /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
@@ -47,6 +50,9 @@ pub struct Machine {
     pub inner_rows: usize,
     /// Grains of a task that is large enough: a few for each thread of a quadrant.
     pub task_grains: usize,
+    /// Most grains of the sums of a convolution's ∇W: each reads, or even copies, more than its share of the operands, and
+    /// ∇A of the same layer runs beside them.
+    pub gradient_grains: usize,
     /// Floating-point operations that are worth a grain of their own.
     pub grain_flops: u64,
     /// Elements of a streaming operation (ReLU, update) that are worth a grain of their own.
@@ -78,10 +84,12 @@ const BASE: Machine = Machine {
     winograd_channels: 32,
     winograd_tiles: 56,
     winograd_gradient_tiles: 112,
+    winograd_targets: 2,
     inner_depth: 512,
     inner_columns: 256,
     inner_rows: 64,
     task_grains: 32,
+    gradient_grains: 16,
     grain_flops: 1 << 20,
     grain_elements: 1 << 14,
     normalised_elements: 1 << 10,

@@ -93,7 +93,7 @@ impl WeightGradient {
             (None, _) => setup.source.image_len(),
         };
         let block_rows = block_rows.max(together);
-        let wanted = machine.grains(setup.flops, machine.task_grains);
+        let wanted = machine.grains(setup.flops, machine.gradient_grains);
         // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
         // reading and adding them.
         let bytes = size_of::<f32>() * packing.len();

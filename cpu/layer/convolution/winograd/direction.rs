@@ -73,8 +73,8 @@ impl Winograd {
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
         let missing = wanted.div_ceil(tile_parts * layer.group);
-        // Each part of the targets transforms the inputs anew: worth it for two tiles of channels at least.
-        let target_parts = missing.min(packing.tiles().div_ceil(2));
+        let fewest = machine.winograd_targets * precision.in_word();
+        let target_parts = missing.min(packing.tiles().div_ceil(fewest));
         Some(Self {
             isa: setup.numerics.isa,
             relu: forward && layer.relu,

@@ -58,12 +58,13 @@ impl WinogradGradient {
             (machine.winograd_gradient_tiles * setup.numerics.precision.in_word()).min(tiling.count());
         let place = |source: usize| (source / vector * tiling.row_len(block) + source % vector) as u32;
         let offsets = (0..packing.sources).map(place).collect();
-        let wanted = machine.grains(setup.flops, machine.task_grains);
+        let wanted = machine.grains(setup.flops, machine.gradient_grains);
+        let fewest = machine.winograd_targets * setup.numerics.precision.in_word();
         // Each part of the tiles costs memory for its sums; each part of the targets transforms the sources anew.
         let bytes = packing.len() / TAPS * POINTS * size_of::<f32>();
         let parts = tiling.count().div_ceil(block).min(wanted);
         let tile_parts = parts.min((machine.partial_bytes / bytes).max(1));
-        let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(2));
+        let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(fewest));
         Some(Self {
             isa: setup.numerics.isa,
             offsets,
