@@ -18,6 +18,7 @@ use quadrille_core::net::{LayerId, Net};
 
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
+use crate::kernel::vectorised::prefetch;
 use crate::kernel::words::{Neighbours, Pairs, rounded, with_words};
 use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
@@ -110,6 +111,20 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         gradients: binder.workspace(SubTask::GradWeight, pairs),
         grains: machine.grains(flops, machine.task_grains),
     }))
+}
+
+/// Tiles between the one that is worked on and the one that is asked for.
+const AHEAD: usize = 2;
+
+/// Asks for the cache lines of `len` elements from `start` on, if the array has them. Tiles of a weight's gradient are
+/// pieces of rows that lie far apart, and what little is computed for each does not hide that its lines must be read before
+/// they are written.
+#[inline(always)]
+fn ask_for(array: &[f32], start: usize, len: usize) {
+    const LINE: usize = 64 / size_of::<f32>();
+    if let Some(lines) = array.get(start..start + len) {
+        lines.iter().step_by(LINE).for_each(|line| prefetch(line));
+    }
 }
 
 /// A block of sums: sources × depth × vectors, and where each array has its next element.
@@ -347,6 +362,9 @@ impl Tiles {
         for tiles in blocks(whole, (self.machine.inner_columns / width).max(1)) {
             for block in blocks(outputs.len(), MAX_SOURCES) {
                 for tile in tiles.clone() {
+                    for row in block.clone() {
+                        ask_for(dw, row * self.inputs + (tile + AHEAD) * width, width);
+                    }
                     let dw = dw[block.start * self.inputs + tile * width..].as_mut_ptr();
                     // SAFETY: the rows are the grain's own and hold a whole tile from this column on.
                     unsafe { self.sum(&of_tile(tile, &block), dw) }
