@@ -39,15 +39,8 @@ impl Pointwise<'_> {
             let row = |source: usize| {
                 if source < sources { &weights[source * steps[0]..][..lanes] } else { &[] }
             };
-            let [mut a, mut b] = [row(2 * word), row(2 * word + 1)];
-            if lanes < width {
-                (first[..lanes].copy_from_slice(a), first[lanes..].fill(0.0));
-                a = first;
-                if !b.is_empty() {
-                    (second[..lanes].copy_from_slice(b), second[lanes..width].fill(0.0));
-                    b = &second[..width];
-                }
-            }
+            let a = filled(row(2 * word), &mut first[..width]);
+            let b = filled(row(2 * word + 1), &mut second[..width]);
             // SAFETY: by contract.
             unsafe { Pairs { a, b, to }.run::<N>() }
         }
@@ -77,6 +70,17 @@ impl Pointwise<'_> {
             }
         }
     }
+}
+
+/// A row that is as long as the buffer, or empty; any other is copied there and filled up with zeros.
+fn filled<'a>(row: &'a [f32], buffer: &'a mut [f32]) -> &'a [f32] {
+    if row.is_empty() || row.len() == buffer.len() {
+        return row;
+    }
+    let (copy, padding) = buffer.split_at_mut(row.len());
+    copy.copy_from_slice(row);
+    padding.fill(0.0);
+    buffer
 }
 
 impl Narrowing for Pointwise<'_> {
