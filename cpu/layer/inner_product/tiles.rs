@@ -19,7 +19,7 @@ use quadrille_core::net::{LayerId, Net};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::vectorised::prefetch;
-use crate::kernel::words::{Neighbours, Pairs, rounded, with_words};
+use crate::kernel::words::{Neighbours, Pairs, with_words, word};
 use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -197,32 +197,41 @@ impl Tiles {
     /// Packs X transposed: the grain's inputs.
     fn transpose(&self, grain: &Grain<'_>) {
         let (inputs, depth) = (grain.share(self.words(self.inputs)), self.words(self.inputs));
+        let in_word = self.precision.in_word();
         // SAFETY: only read in this task.
         let x = unsafe { grain.memory.read(self.bottom) };
-        for vector in 0..self.image_vectors() {
-            let start = vector * depth * self.lanes;
-            let part = start + inputs.start * self.lanes..start + inputs.end * self.lanes;
-            // SAFETY: grains have inputs of their own.
-            let to = unsafe { grain.memory.write(self.transposed.part(part)) };
-            to.fill(0.0);
-            let first = vector * self.lanes;
-            for image in first..(first + self.lanes).min(self.images) {
-                let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
-                for (pixel, input) in to.chunks_exact_mut(self.lanes).zip(inputs.clone()) {
-                    pixel[image - first] = match self.precision {
-                        Precision::F32 => of_image[self.input.place(input)],
-                        Precision::Bf16 => self.word_of(of_image, 2 * input),
-                    };
+        let together = TOGETHER / in_word;
+        for first_word in inputs.clone().step_by(together) {
+            let words = first_word..(first_word + together).min(inputs.end);
+            let of_words = words.start * in_word..(words.end * in_word).min(self.inputs);
+            let places = self.places(of_words.clone());
+            for vector in 0..self.image_vectors() {
+                let start = vector * depth * self.lanes;
+                let part = start + words.start * self.lanes..start + words.end * self.lanes;
+                // SAFETY: grains have inputs of their own.
+                let to = unsafe { grain.memory.write(self.transposed.part(part)) };
+                to.fill(0.0);
+                let first = vector * self.lanes;
+                for image in first..(first + self.lanes).min(self.images) {
+                    let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
+                    let places = places[..of_words.len()].chunks(in_word);
+                    for (pixel, places) in to.chunks_exact_mut(self.lanes).zip(places) {
+                        pixel[image - first] = match (self.precision, places) {
+                            (Precision::Bf16, [a, b]) => word(of_image[*a], of_image[*b]),
+                            (Precision::Bf16, _) => word(of_image[places[0]], 0.0),
+                            (Precision::F32, _) => of_image[places[0]],
+                        };
+                    }
                 }
             }
         }
     }
 
-    /// Inputs `input` and the next one of an image; after the last comes 0.
-    fn word_of(&self, image: &[f32], input: usize) -> f32 {
-        let half = |input: usize| u32::from(rounded(image[self.input.place(input)]));
-        let second = if input + 1 < self.inputs { half(input + 1) } else { 0 };
-        f32::from_bits(half(input) | second << 16)
+    /// Where some inputs lie in an image of the bottom: at most [`TOGETHER`].
+    fn places(&self, inputs: Range<usize>) -> [usize; TOGETHER] {
+        let mut places = [0; TOGETHER];
+        places.iter_mut().zip(inputs).for_each(|(place, input)| *place = self.input.place(input));
+        places
     }
 
     fn product(&self, grain: &mut Grain<'_>) {
@@ -448,10 +457,11 @@ impl Tiles {
         let width = self.lanes * TILE_VECTORS;
         for (tile, sums) in tiles.zip(sums.chunks(self.images * width)) {
             let inputs = tile * width..((tile + 1) * width).min(self.inputs);
+            let places = &self.places(inputs.clone())[..inputs.len()];
             for (image, row) in sums.chunks(width).enumerate() {
                 let to = memory.pointer(bottom_grad);
-                for (input, value) in inputs.clone().zip(row) {
-                    let place = image * self.input.image_len() + self.input.place(input);
+                for (place, value) in places.iter().zip(row) {
+                    let place = image * self.input.image_len() + place;
                     assert!(place < bottom_grad.len(), "an input beyond the bottom");
                     // SAFETY: inside the span, as asserted; grains have inputs of their own.
                     unsafe { *to.add(place) = *value }
@@ -465,6 +475,9 @@ impl Tiles {
 fn blocks(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..count).step_by(most).map(move |first| first..(first + most).min(count))
 }
+
+/// Inputs whose places are found once for all images: no fewer than a tile has.
+const TOGETHER: usize = 64;
 
 /// The most sources of a tile on any tier.
 const MAX_SOURCES: usize = 8;
