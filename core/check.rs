@@ -40,6 +40,9 @@ pub enum Violation {
     Unexpected(TaskId),
     /// The devices' tiles of a layer do not cover the mini-batch, each image once.
     Tiles(LayerId),
+    /// A layer updates its weight as it finds the gradient, but the gradient is needed: other devices, other layers or other
+    /// workers have a part in it, or the update is in another plan.
+    GradientNeeded(LayerId),
     /// At its use, a parameter's gradient is not the sum over all devices and all layers that
     /// have it, each once, in one order everywhere.
     WrongSum(DeviceId, ParamId),
@@ -66,6 +69,9 @@ impl fmt::Display for Violation {
             Self::Missing(d, l, sub) => write!(f, "device {} lacks {sub} of layer {}", d.0, l.0),
             Self::Unexpected(t) => write!(f, "task {} is there twice or does not belong to the stage", t.0),
             Self::Tiles(l) => write!(f, "the tiles of layer {} do not cover the mini-batch", l.0),
+            Self::GradientNeeded(l) => {
+                write!(f, "layer {} updates its weight as it finds a gradient that others need", l.0)
+            }
             Self::WrongSum(d, p) => {
                 write!(f, "device {}: the gradient of parameter {} is not the sum over all devices", d.0, p.0)
             }
@@ -81,6 +87,7 @@ impl std::error::Error for Violation {}
 /// The first violation found.
 pub fn check(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     check_names(plan, nets)?;
+    check_steps(plan, nets)?;
     check_work(plan, nets)?;
     check_accesses(plan, nets)?;
     check_order(plan, nets)?;
@@ -103,6 +110,23 @@ fn check_names(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
         }
         if node.waits.iter().any(|w| *w >= id) {
             return Err(Violation::WaitsForLater(id));
+        }
+    }
+    Ok(())
+}
+
+/// A weight is updated as its gradient is found only where nobody else has a part in the gradient or asks for it.
+fn check_steps(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
+    let whole = nets.len() == 1 && matches!(plan.stage, Stage::Iteration | Stage::Forward);
+    for net in nets {
+        for (id, layer) in net.layers.iter().enumerate().filter(|(_, layer)| layer.steps_weight) {
+            let users =
+                |param: &ParamId| net.layers.iter().flat_map(|l| &l.params).filter(|p| *p == param).count();
+            let by_gradient = |param: &ParamId| net.params.view(*param).rule == ParamRule::Gradient;
+            let own = layer.params.first().is_some_and(|param| users(param) == 1 && by_gradient(param));
+            if !whole || !own {
+                return Err(Violation::GradientNeeded(LayerId(id)));
+            }
         }
     }
     Ok(())
@@ -163,6 +187,10 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
         let writes = params.iter().map(|p| Buffer::Weight(*p)).chain(histories).collect();
         return (!params.is_empty()).then_some(writes);
     }
+    if sub == SubTask::StepWeight {
+        let stepped = net.layer(layer).params.first().filter(|_| net.layer(layer).steps_weight);
+        return stepped.map(|p| vec![Buffer::Weight(*p), Buffer::History(*p)]);
+    }
     if sub == SubTask::AddShared {
         let writes: Vec<Buffer> =
             net.layer(layer).grads_to_add().map(|(_, param)| Buffer::Gradient(param)).collect();
@@ -187,6 +215,11 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                         _ => None,
                     };
                     writes.iter().copied().chain(writes.iter().filter_map(gradient)).collect()
+                }
+                SubTask::StepWeight => {
+                    let found = layer.layer.accesses(SubTask::GradWeight).unwrap_or_default().reads;
+                    let found = found.into_iter().filter_map(|o| operand_buffer(net, layer, o));
+                    found.chain(writes.iter().copied()).collect()
                 }
                 SubTask::AddShared => {
                     let own = layer.grads_to_add().map(|(own, _)| Buffer::Aux(own));

@@ -18,7 +18,7 @@ use crate::layer::{Choice, Grain, MAX_STAGES, Stages};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{BlobBytes, LaneMemory, Memory, OutOfMemory, PackedMemory};
-use crate::program::{BoundNet, MappedNet};
+use crate::program::{BoundLayer, BoundNet, MappedNet};
 
 /// The crew of one quadrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,11 +200,11 @@ impl Work for Bound {
         let layer = &net.layers[payload.index];
         let stage = payload.stage;
         let grains = self.stages(device, payload).iter().nth(stage).unwrap_or(1) as usize;
-        let (scalars, first_image) = (self.scalars(), net.tile.first);
+        let (scalars, update, first_image) = (self.scalars(), &layer.update, net.tile.first);
         let mut grain =
-            Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, first_image };
+            Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, update, first_image };
         match sub {
-            SubTask::Update => layer.update.run(&mut grain),
+            SubTask::Update => update.run(&mut grain),
             SubTask::Load => {
                 for (stage, storage) in &layer.loads {
                     // SAFETY: the task's only grain; stage and storage are different arrays.
@@ -517,10 +517,13 @@ impl Device for CpuDevice {
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CpuEvent, DeviceError> {
         let net = &self.engine.bound.programs[self.program].nets[self.index];
         let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
+        let has_it = |layer: &BoundLayer| {
+            !is_transfer && (task.sub != SubTask::StepWeight || layer.update.steps_weight())
+        };
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {
             _ if task.tile != net.tile => Err(self.unknown(format!("{:?}", task.tile))),
-            Some(kind) if task.layer.0 < net.layers.len() && !is_transfer => self.push(
+            Some(kind) if net.layers.get(task.layer.0).is_some_and(has_it) => self.push(
                 lane,
                 Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },
             ),

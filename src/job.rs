@@ -9,7 +9,7 @@ use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{CrewSpec, EngineError, storage_lengths};
+use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_lengths};
 use quadrille_io::data::{Dataset, SearchPath, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
@@ -83,6 +83,8 @@ pub struct Samples<'a> {
 pub struct Rewriting<'a> {
     /// Whether chains of layers are computed as one.
     pub fusion: bool,
+    /// Whether nobody but the worker's own update asks for its gradients, so that it need not store all of them.
+    alone: bool,
     /// Whether values and gradients share memory by lifetime.
     pub memory_sharing: bool,
     /// Tier and precision of the kernels.
@@ -92,15 +94,19 @@ pub struct Rewriting<'a> {
 }
 
 impl<'a> Rewriting<'a> {
-    /// As the flags say, for kernels of these tier and precision.
-    pub fn new(args: &'a MachineArgs, numerics: Numerics) -> Self {
+    /// As the flags say, for kernels of these tier and precision, in a run of so many workers.
+    pub fn new(args: &'a MachineArgs, numerics: Numerics, workers: usize) -> Self {
         let (fusion, memory_sharing) = (!args.no_fusion, !args.no_memory_sharing);
-        Self { fusion, memory_sharing, numerics, kernels: &args.kernels }
+        Self { fusion, alone: workers == 1, memory_sharing, numerics, kernels: &args.kernels }
     }
 
     /// What devices compute in place of `net`.
     pub fn of(self, net: Net) -> Result<Net, Failure> {
-        let net = if self.fusion { net.fused() } else { net };
+        let mut net = if self.fusion { net.fused() } else { net };
+        if self.fusion && self.alone {
+            let can = stepping_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
+            net = net.stepping(|layer| can.contains(&layer));
+        }
         if !self.memory_sharing {
             return Ok(net);
         }

@@ -22,7 +22,8 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let job = PhaseJob::open(&spec, Phase::Test, &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
-    let nets = job.device_nets(machine.workers[0].len(), Rewriting::new(&args.machine, machine.numerics))?;
+    let nets =
+        job.device_nets(machine.workers[0].len(), Rewriting::new(&args.machine, machine.numerics, 1))?;
     let mut weights = vec![0.0; nets[0].params.len()];
     let missing = read_weights(&args.weights, &nets[0].params, &mut weights)?;
     if !missing.is_empty() {

@@ -204,7 +204,7 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let mut lines = Vec::new();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
-    let rewriting = Rewriting::new(&args.machine, machine.numerics);
+    let rewriting = Rewriting::new(&args.machine, machine.numerics, settings.workers);
     Ok(Prepared { settings, train, test, machine, net, state, identity, rewriting, lines })
 }
 

@@ -83,6 +83,26 @@ pub fn blob_memory(programs: impl Iterator<Item = BlobBytes>) -> String {
     format!("{:.1} MiB for values and gradients{kept}", mib(taken))
 }
 
+/// What a worker's engine decided, for the first lines: of `net` on its first device, and of the memory of all `programs`.
+fn notes(engine: &CpuWorker, net: &Net, programs: usize) -> Vec<String> {
+    let mut notes = engine.notes().to_vec();
+    let chosen: Vec<String> =
+        engine.choices().iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
+    notes.push(format!("kernels     {}", chosen.join(" ")));
+    let fused: Vec<&str> =
+        engine.choices().iter().filter(|c| c.label != c.layer).map(|c| c.label.as_str()).collect();
+    if !fused.is_empty() {
+        notes.push(format!("fused       {}", fused.join(", ")));
+    }
+    let stepping: Vec<&str> = net.layers.iter().filter(|l| l.steps_weight).map(|l| l.name.as_str()).collect();
+    if !stepping.is_empty() {
+        notes.push(format!("one pass    grad-weight and update of {}", stepping.join(", ")));
+    }
+    let bytes = (0..programs).map(|program| engine.blob_bytes(program));
+    notes.push(format!("memory      {}", blob_memory(bytes)));
+    notes
+}
+
 /// What a worker is made of.
 pub struct WorkerParts<'a> {
     /// Its number.
@@ -128,18 +148,7 @@ impl Worker {
             spin: parts.machine.exclusive,
         };
         let engine = CpuWorker::new(parts.crews, &programs, &options)?;
-        let mut notes = engine.notes().to_vec();
-        let chosen: Vec<String> =
-            engine.choices().iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
-        notes.push(format!("kernels     {}", chosen.join(" ")));
-        let fused: Vec<&str> =
-            engine.choices().iter().filter(|c| c.label != c.layer).map(|c| c.label.as_str()).collect();
-        if !fused.is_empty() {
-            notes.push(format!("fused       {}", fused.join(", ")));
-        }
-        let programs = 0..1 + usize::from(test_nets.is_some());
-        notes
-            .push(format!("memory      {}", blob_memory(programs.map(|program| engine.blob_bytes(program)))));
+        let notes = notes(&engine, &nets[0], programs.len());
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
         let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
         let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);

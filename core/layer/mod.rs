@@ -52,7 +52,7 @@ use crate::net::{ParamRule, Phase};
 use crate::shape::Shape;
 use crate::site::Fault;
 
-/// What a task does. The first four belong to a layer's arithmetic, the rest move or change parameters and data.
+/// What a task does. The first five belong to a layer's arithmetic, the rest move or change parameters and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SubTask {
     /// Computes the tops from the bottoms and the parameters.
@@ -62,6 +62,9 @@ pub enum SubTask {
     GradActivation,
     /// ∇W: computes the gradient of the weight (parameter 0), or what is added to a layer's running sums.
     GradWeight,
+    /// ∇W and update of the weight in one pass: in place of [`SubTask::GradWeight`] and the weight's part of
+    /// [`SubTask::Update`] where a net says so ([`crate::net::Net::stepping`]). The gradient is never stored.
+    StepWeight,
     /// ∇B: computes the gradient of the bias (the last parameter).
     GradBias,
     /// Adds the layer's gradients of parameters that it shares to those of the layers above it.
@@ -78,11 +81,12 @@ pub enum SubTask {
 
 impl SubTask {
     /// Every sub-task, in the order of an iteration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Load,
         Self::Forward,
         Self::GradActivation,
         Self::GradWeight,
+        Self::StepWeight,
         Self::GradBias,
         Self::AddShared,
         Self::Accumulate,
@@ -91,7 +95,8 @@ impl SubTask {
     ];
 
     /// The sub-tasks in which a layer computes gradients.
-    pub const BACKWARD: [Self; 3] = [Self::GradActivation, Self::GradWeight, Self::GradBias];
+    pub const BACKWARD: [Self; 4] =
+        [Self::GradActivation, Self::GradWeight, Self::StepWeight, Self::GradBias];
 }
 
 impl fmt::Display for SubTask {
@@ -100,6 +105,7 @@ impl fmt::Display for SubTask {
             Self::Forward => "forward",
             Self::GradActivation => "grad-activation",
             Self::GradWeight => "grad-weight",
+            Self::StepWeight => "step-weight",
             Self::GradBias => "grad-bias",
             Self::AddShared => "add-shared",
             Self::Update => "update",

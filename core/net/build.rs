@@ -150,6 +150,7 @@ impl Builder {
             aux,
             loss_weights,
             under_loss: false,
+            steps_weight: false,
             absorbed: Vec::new(),
         });
         for (top, name) in spec.tops.iter().enumerate() {
@@ -316,6 +317,7 @@ impl Builder {
             aux: Vec::new(),
             loss_weights: vec![0.0; readers],
             under_loss: false,
+            steps_weight: false,
             absorbed: Vec::new(),
         });
         self.current.insert(name.to_owned(), tops.into_iter().rev().collect());

@@ -7,6 +7,7 @@ mod lifetime;
 mod params;
 mod sharing;
 mod spec;
+mod step;
 
 pub use lifetime::{BlobMemory, SharedMemory};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
@@ -77,6 +78,9 @@ pub struct NetLayer {
     pub loss_weights: Vec<f32>,
     /// Whether the gradient of the loss reaches it, so that it takes part in backward; never in phase TEST.
     pub under_loss: bool,
+    /// Whether its weight (parameter 0) is updated as the gradient is found, which is then never stored: see
+    /// [`Net::stepping`].
+    pub steps_weight: bool,
     /// The layers that are computed with it, in their order; its top is that of the last, and its parameters are
     /// followed by theirs.
     pub absorbed: Vec<AbsorbedLayer>,
@@ -209,8 +213,18 @@ impl Net {
     }
 
     /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out.
-    /// `None` if nothing is left to do.
+    /// `None` if nothing is left to do. What the solver keeps of a weight (its history, the centre) is no operand: a plan
+    /// adds it.
     pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
+        match (sub, self.layer(id).steps_weight) {
+            (SubTask::GradWeight, true) | (SubTask::StepWeight, false) => None,
+            (SubTask::StepWeight, true) => self.step_accesses(id),
+            _ => self.accesses_apart(id, sub),
+        }
+    }
+
+    /// The same if gradients are found and applied apart.
+    fn accesses_apart(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         let layer = self.layer(id);
         let mut accesses = layer.layer.accesses(sub)?;
         // What adds to running sums asks nothing of the loss.
@@ -234,10 +248,11 @@ impl Net {
         (!accesses.writes.is_empty()).then_some(accesses)
     }
 
-    /// Floating-point operations of one sub-task.
+    /// Floating-point operations of one sub-task, without those of the solver's rule.
     pub fn flops(&self, id: LayerId, sub: SubTask) -> u64 {
+        let meant = if sub == SubTask::StepWeight { SubTask::GradWeight } else { sub };
         match self.accesses(id, sub) {
-            Some(_) => self.layer(id).layer.flops(sub, &self.bottom_shapes(id), &self.top_shapes(id)),
+            Some(_) => self.layer(id).layer.flops(meant, &self.bottom_shapes(id), &self.top_shapes(id)),
             None => 0,
         }
     }

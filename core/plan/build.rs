@@ -36,13 +36,24 @@ impl Plan {
     /// its own images of the mini-batch.
     ///
     /// # Errors
-    /// If there is no net, or the nets differ in more than their batch.
+    /// If there is no net, the nets differ in more than their batch, or a layer updates its weight as it finds the gradient
+    /// ([`Net::stepping`]) although the plan has other use for the gradient or no update.
     pub fn build(nets: &[Net], options: PlanOptions) -> Result<Self, PlanError> {
         let first = nets.first().ok_or_else(|| PlanError("a plan needs at least one device".into()))?;
         for (device, net) in nets.iter().enumerate() {
             if net.params != first.params || net.layers.len() != first.layers.len() {
                 return Err(PlanError(format!("the net of device {device} is another one than device 0's")));
             }
+        }
+        let whole = nets.len() == 1 && matches!(options.stage, Stage::Iteration | Stage::Forward);
+        if let Some(layer) = nets.iter().flat_map(|n| &n.layers).find(|l| l.steps_weight && !whole) {
+            return Err(PlanError(format!(
+                "layer {:?} updates its weight as it finds the gradient; a plan of stage {:?} on {} device(s) needs the two \
+                 apart",
+                layer.name,
+                options.stage,
+                nets.len()
+            )));
         }
         let mut builder = Builder::new(nets, options);
         let layers = (0..first.layers.len()).map(LayerId);
@@ -52,7 +63,7 @@ impl Plan {
         for layer in layers.rev() {
             builder.compute_everywhere(
                 layer,
-                &[SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias],
+                &[SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias],
             );
             builder.add_shared(layer);
             builder.sum_and_update(layer);
@@ -100,8 +111,11 @@ impl<'a> Builder<'a> {
                 let buffers = |operands: &[Operand]| -> Vec<Buffer> {
                     operands.iter().filter_map(|o| operand_buffer(net, net.layer(layer), *o)).collect()
                 };
-                let writes = buffers(&accesses.writes);
+                let mut writes = buffers(&accesses.writes);
                 let mut reads = buffers(&accesses.reads);
+                if *sub == SubTask::StepWeight {
+                    self.add_history(net, net.layer(layer).params[0], &mut reads, &mut writes);
+                }
                 if *sub == SubTask::Load {
                     reads.extend(writes.iter().map(|b| match b {
                         Buffer::Storage(id) => Buffer::Stage(*id),
@@ -202,16 +216,20 @@ impl<'a> Builder<'a> {
         for param in trained_params(net, layer) {
             writes.push(Buffer::Weight(param));
             reads.extend([Buffer::Gradient(param), Buffer::Weight(param)]);
-            // A running sum has no history and is not pulled.
-            if net.params.view(param).rule == ParamRule::Gradient {
-                writes.push(Buffer::History(param));
-                reads.push(Buffer::History(param));
-                if self.options.elastic {
-                    reads.push(Buffer::Centre(param));
-                }
-            }
+            self.add_history(net, param, &mut reads, &mut writes);
         }
         self.push(device, layer, SubTask::Update, &reads, &writes);
+    }
+
+    /// What the solver's rule needs beside a parameter and its gradient. A running sum has no history and is not pulled.
+    fn add_history(&self, net: &Net, param: ParamId, reads: &mut Vec<Buffer>, writes: &mut Vec<Buffer>) {
+        if net.params.view(param).rule == ParamRule::Gradient {
+            writes.push(Buffer::History(param));
+            reads.push(Buffer::History(param));
+            if self.options.elastic {
+                reads.push(Buffer::Centre(param));
+            }
+        }
     }
 
     fn push(&mut self, device: DeviceId, layer: LayerId, sub: SubTask, reads: &[Buffer], writes: &[Buffer]) {
@@ -269,7 +287,7 @@ pub fn tiles(nets: &[Net]) -> Vec<Tile> {
     nets.iter().map(tile).collect()
 }
 
-/// The parameters of a layer that get a gradient and an update: those whose gradient some sub-task writes; a shared one
+/// The parameters of a layer that get a gradient and then an update: those whose gradient some sub-task writes; a shared one
 /// belongs to the layer that adds to it last.
 pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
     let this = net.layer(layer);

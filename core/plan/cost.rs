@@ -28,14 +28,8 @@ impl CostModel {
     pub fn flops(nets: &[Net], node: &Node) -> u64 {
         let net = &nets[node.device.0];
         match node.task.sub {
-            SubTask::Update => {
-                let written = node.writes.iter().map(|p| match p.buffer {
-                    // Decay, rate, momentum and subtraction: six operations a value; two for a running sum.
-                    Buffer::History(_) => 4 * elements(net, p.buffer),
-                    buffer => 2 * elements(net, buffer),
-                });
-                written.sum::<usize>() as u64
-            }
+            SubTask::Update => flops_of_rule(net, node),
+            SubTask::StepWeight => net.flops(node.task.layer, node.task.sub) + flops_of_rule(net, node),
             SubTask::AddShared => node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),
         }
@@ -67,6 +61,16 @@ impl CostModel {
         }
         per_device.into_iter().fold(0.0, f64::max)
     }
+}
+
+/// Operations of the solver's rule on the parameters that a task writes.
+fn flops_of_rule(net: &Net, node: &Node) -> u64 {
+    let written = node.writes.iter().map(|p| match p.buffer {
+        // Decay, rate, momentum and subtraction: six operations a value; two for a running sum.
+        Buffer::History(_) => 4 * elements(net, p.buffer),
+        buffer => 2 * elements(net, buffer),
+    });
+    written.sum::<usize>() as u64
 }
 
 /// Elements of a buffer.

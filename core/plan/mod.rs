@@ -32,6 +32,7 @@ impl Stage {
     pub fn includes(self, sub: SubTask) -> bool {
         match sub {
             SubTask::Update => matches!(self, Self::Iteration | Self::Update),
+            SubTask::StepWeight => self == Self::Iteration,
             SubTask::Load | SubTask::Forward => self != Self::Update,
             _ => matches!(self, Self::Iteration | Self::Gradients),
         }
@@ -46,7 +47,8 @@ pub enum LaneRole {
     Critical,
     /// Gradient sums between the devices of a worker.
     Transfer,
-    /// ∇W and ∇B, and sums of them over layers that share parameters, which nobody waits for before the update (TurboDL).
+    /// ∇W, alone or with the update, and ∇B, and sums of them over layers that share parameters, which nobody waits for
+    /// before the update (TurboDL).
     Gradient,
     /// Updates.
     Update,
@@ -61,7 +63,9 @@ impl LaneRole {
         match sub {
             SubTask::Load | SubTask::Forward | SubTask::GradActivation => Self::Critical,
             SubTask::Accumulate | SubTask::Broadcast => Self::Transfer,
-            SubTask::GradWeight | SubTask::GradBias | SubTask::AddShared => Self::Gradient,
+            SubTask::GradWeight | SubTask::StepWeight | SubTask::GradBias | SubTask::AddShared => {
+                Self::Gradient
+            }
             SubTask::Update => Self::Update,
         }
     }

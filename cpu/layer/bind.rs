@@ -115,9 +115,10 @@ impl<'a> Binder<'a> {
         Some(self.map.aux(id, len))
     }
 
-    /// Memory for the kernel's own use while a task of `sub` runs.
+    /// Memory for the kernel's own use while a task of `sub` runs. ∇W has the same whether it updates the weight or not.
     pub fn workspace(&mut self, sub: SubTask, len: usize) -> Span {
         const CACHE_LINE: usize = 16;
+        let sub = if sub == SubTask::StepWeight { SubTask::GradWeight } else { sub };
         let taken = SubTask::ALL.iter().position(|s| *s == sub).map(|i| &mut self.taken[i]);
         let mut none = 0;
         let taken = taken.unwrap_or(&mut none);
@@ -154,6 +155,20 @@ pub fn storage_lengths(
     Ok(decide(net, numerics, forced)?.storages.iter().map(Arrangement::len).collect())
 }
 
+/// The layers of `net` whose implementation can update the weight as it finds the gradient: what [`Net::stepping`] is to be
+/// told.
+///
+/// # Errors
+/// As [`storage_lengths`].
+pub fn stepping_layers(
+    net: &Net,
+    numerics: Numerics,
+    forced: &[(String, String)],
+) -> Result<Vec<LayerId>, String> {
+    let chosen = decide(net, numerics, forced)?.chosen;
+    Ok((0..chosen.len()).filter(|index| chosen[*index].steps).map(LayerId).collect())
+}
+
 /// Chooses and binds an implementation for every layer of `net`. `forced` holds (layer or type, implementation).
 ///
 /// # Errors
@@ -166,6 +181,12 @@ pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -
     let mut choices = Vec::new();
     for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {
         let candidate: &'static Candidate = candidate;
+        if layer.steps_weight && !candidate.steps {
+            return Err(format!(
+                "layer {:?}: {:?} cannot update a weight as it finds the gradient; the net was made for other kernels",
+                layer.name, candidate.name
+            ));
+        }
         let mut binder = Binder {
             net,
             id: LayerId(index),

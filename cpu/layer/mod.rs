@@ -25,7 +25,7 @@ mod split;
 mod update;
 
 pub(crate) use bind::{Binder, Bound, bind};
-pub use bind::{Choice, storage_lengths};
+pub use bind::{Choice, stepping_layers, storage_lengths};
 pub use select::implementations;
 pub(crate) use update::Update;
 
@@ -52,6 +52,8 @@ pub(crate) struct Grain<'a> {
     pub scratch: &'a mut [f32],
     /// What changes from step to step.
     pub scalars: Scalars,
+    /// The solver's rule on the layer's parameters.
+    pub update: &'a Update,
     /// The device's first image, counted over the worker's whole mini-batch.
     pub first_image: usize,
 }
@@ -91,7 +93,7 @@ pub(crate) fn share(count: usize, index: usize, shares: usize) -> Range<usize> {
     first..first + each + usize::from(index < more)
 }
 
-/// How one layer is computed: the five methods of every backend's layers. A kernel is bound to one layer of one
+/// How one layer is computed: the methods of every backend's layers. A kernel is bound to one layer of one
 /// net and knows where its arrays lie.
 ///
 /// A sub-task is done in one or several stages; all grains of a stage are done before the next one begins, since they
@@ -115,15 +117,20 @@ pub(crate) trait LayerKernel: Send + Sync {
     /// Computes the gradient of the weight.
     fn grad_weight(&self, _grain: &mut Grain<'_>) {}
 
+    /// Computes the gradient of the weight and updates the weight by it, piece by piece, in place of
+    /// [`LayerKernel::grad_weight`]. Only kernels whose candidate `steps` are asked to.
+    fn step_weight(&self, _grain: &mut Grain<'_>) {}
+
     /// Computes the gradient of the bias.
     fn grad_bias(&self, _grain: &mut Grain<'_>) {}
 
-    /// Computes one of the four.
+    /// Computes one of the five.
     fn compute(&self, sub: SubTask, grain: &mut Grain<'_>) {
         match sub {
             SubTask::Forward => self.forward(grain),
             SubTask::GradActivation => self.grad_activation(grain),
             SubTask::GradWeight => self.grad_weight(grain),
+            SubTask::StepWeight => self.step_weight(grain),
             SubTask::GradBias => self.grad_bias(grain),
             SubTask::AddShared
             | SubTask::Update

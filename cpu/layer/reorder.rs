@@ -16,8 +16,8 @@ use crate::layout::{Arrangement, Layout};
 use crate::memory::Span;
 
 /// The sub-tasks that kernels compute.
-const SUBS: [SubTask; 4] =
-    [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::GradBias];
+const SUBS: [SubTask; 5] =
+    [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias];
 
 /// An array in two layouts.
 struct Twin {
@@ -172,6 +172,10 @@ impl LayerKernel for Reorder {
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
         self.run(SubTask::GradWeight, grain);
+    }
+
+    fn step_weight(&self, grain: &mut Grain<'_>) {
+        self.run(SubTask::StepWeight, grain);
     }
 
     fn grad_bias(&self, grain: &mut Grain<'_>) {

@@ -46,6 +46,8 @@ pub(crate) struct Candidate {
     pub kept: Kept,
     /// Whether it is worth reordering its bottoms for it when a later one could do without.
     pub eager: bool,
+    /// Whether it can update the weight as it finds the gradient ([`Net::stepping`]).
+    pub steps: bool,
     /// Whether it can do a layer on a tier in a precision.
     pub fits: fn(&Net, LayerId, Numerics) -> bool,
     /// Binds it to a layer that it fits; `None` is a bug of `fits`.
@@ -59,7 +61,7 @@ const fn every(_: &Net, _: LayerId, _: Numerics) -> bool {
 }
 
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
-    Candidate { name, form, kept: Kept::F32, eager: false, fits: every, build }
+    Candidate { name, form, kept: Kept::F32, eager: false, steps: false, fits: every, build }
 }
 
 /// One that reads and writes blocks of either precision.
@@ -117,9 +119,14 @@ const POOLING: &[Candidate] = &[
 const INNER_PRODUCT: &[Candidate] = &[
     Candidate {
         fits: inner_product::fits_bf16,
+        steps: true,
         ..candidate("tiles-bf16", Form::Exit, inner_product::tiles_bf16)
     },
-    Candidate { fits: inner_product::fits_tiles, ..candidate("tiles", Form::Exit, inner_product::tiles) },
+    Candidate {
+        fits: inner_product::fits_tiles,
+        steps: true,
+        ..candidate("tiles", Form::Exit, inner_product::tiles)
+    },
     candidate("gemm", Form::Plain, inner_product::gemm),
     REFERENCE,
 ];

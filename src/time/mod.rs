@@ -33,7 +33,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let (spec, batch) = with_batch(spec, args.batch.or(compared))?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
-    let rewriting = Rewriting::new(&args.machine, machine.numerics);
+    let rewriting = Rewriting::new(&args.machine, machine.numerics, 1);
     let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;

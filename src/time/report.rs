@@ -75,7 +75,8 @@ impl Work {
     }
 }
 
-/// Whether a sub-task belongs to forward, backward or the update; transfers between quadrants belong to none.
+/// Whether a sub-task belongs to forward, backward or the update; transfers between quadrants belong to none. An update in one
+/// pass with ∇W belongs to backward, whose arithmetic is most of it.
 fn belongs(sub: SubTask) -> Option<&'static str> {
     match sub {
         SubTask::Load | SubTask::Forward => Some("forward_ms"),

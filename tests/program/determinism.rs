@@ -25,6 +25,31 @@ fn one_worker_on_any_number_of_threads() {
     all_equal(&["", "", "--threads 1", "--threads 2", "--threads 3"]);
 }
 
+/// Without exchange and cut, and with the layers' update in one pass with the gradient or apart.
+#[test]
+fn weights_that_are_updated_as_their_gradients_are_found() {
+    let precisions = Isa::detect().has_bf16().then_some("bf16").into_iter().chain(["f32"]);
+    for precision in precisions.map(|p| format!("--precision {p}")) {
+        all_equal(&[&precision, &format!("{precision} --no-fusion"), &format!("{precision} --threads 3")]);
+    }
+    let stage = Stage::new();
+    let says = |run: &str, flags: &str| {
+        let outcome =
+            stage.succeed(&format!("train --solver solver.prototxt --max-iter 2 --run {run} {flags}"));
+        outcome.stdout.contains("one pass    grad-weight and update of ip\n")
+    };
+    assert_eq!(says("alone", ""), Isa::detect() != Isa::Portable);
+    for (run, flags) in [
+        ("apart", "--no-fusion"),
+        ("cut", "--quadrants 2"),
+        ("easgd", "--workers 2"),
+        ("sgd", "--workers 2 --method sync-sgd"),
+        ("naive", "--kernel ip=reference"),
+    ] {
+        assert!(!says(run, flags), "{flags}");
+    }
+}
+
 #[test]
 fn another_seed_is_another_run() {
     let hashes = hashes(&["--seed 7", "--seed 8", ""]);

@@ -74,6 +74,12 @@ fn sub_tasks_state_their_work() {
     // Six planes of 4x4, to ten classes.
     let products = 2 * 20 * 96 * 10;
     assert_eq!(work(&layer("ip"), "grad-activation"), (products, 4 * (20 * 10 + 960 + 20 * 96)));
+    if Isa::detect() != Isa::Portable {
+        // With the rule's six operations a weight; weights and histories are read and written, gradients nowhere.
+        let step = (products + 6 * 960, 4 * (20 * 10 + 20 * 96 + 4 * 960));
+        assert_eq!(work(&layer("ip"), "step-weight"), step);
+        assert_eq!(work(&layer("ip"), "update").1, 4 * 5 * 10);
+    }
     let whole: u64 =
         report["layers"].as_array().expect("layers").iter().filter_map(|l| l["flops"].as_u64()).sum();
     assert_eq!(report["flops"].as_u64(), Some(whole));

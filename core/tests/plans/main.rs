@@ -4,6 +4,7 @@ mod common;
 mod fusion;
 mod lifetime;
 mod sharing;
+mod stepping;
 
 use common::{branching_net, lenet, nets, normalizing_net, residual_net, siamese_net};
 use quadrille_core::check::{Violation, check};
@@ -43,6 +44,7 @@ fn every_case() -> Vec<(Vec<Net>, Plan)> {
             }
         }
     }
+    cases.extend(stepping::cases());
     cases
 }
 

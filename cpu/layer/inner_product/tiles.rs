@@ -11,6 +11,8 @@
 //!
 //! In bf16 two steps of depth share a word.
 
+mod step;
+
 use std::ops::Range;
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
@@ -23,7 +25,7 @@ use crate::kernel::words::{Neighbours, Pairs, with_words, word};
 use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::Span;
+use crate::memory::{Memory, Span};
 
 /// Most vectors of a tile.
 const TILE_VECTORS: usize = 2;
@@ -336,25 +338,28 @@ impl Tiles {
         }
     }
 
-    /// The rows of ∇W of some outputs.
-    fn weight_rows(&self, grain: &mut Grain<'_>, weight_grad: Span, top_grad: Span) {
-        let outputs = grain.share(self.outputs);
-        let (width, depth) = (self.lanes * TILE_VECTORS, self.words(self.images));
-        // SAFETY: X was packed in the stage before; the gradient is only read; grains have rows of their own.
-        let (x, dy, dw) = unsafe {
-            (
-                grain.memory.read(self.tiles),
-                grain.memory.read(if self.precision == Precision::Bf16 { self.gradients } else { top_grad }),
-                grain.memory.write(weight_grad.part(outputs.start * self.inputs..outputs.end * self.inputs)),
-            )
-        };
-        let (a, sums) = grain.scratch.split_at_mut(outputs.len().next_multiple_of(MAX_SOURCES) * depth);
+    /// Elements of the packed gradients of some outputs.
+    fn sources(&self, outputs: usize) -> usize {
+        outputs.next_multiple_of(MAX_SOURCES) * self.words(self.images)
+    }
+
+    /// Packs the top's gradients of some outputs: a block of sources after the other, each step by step of depth.
+    fn pack_sources(&self, memory: &Memory, top_grad: Span, outputs: &Range<usize>, to: &mut [f32]) {
+        let depth = self.words(self.images);
+        let from = if self.precision == Precision::Bf16 { self.gradients } else { top_grad };
+        // SAFETY: the gradient is only read in this task; in bf16 it was packed in the stage before.
+        let dy = unsafe { memory.read(from) };
         for (step, dy) in dy.chunks_exact(self.outputs).enumerate() {
             for (block, from) in dy[outputs.clone()].chunks(MAX_SOURCES).enumerate() {
-                a[(block * depth + step) * MAX_SOURCES..][..from.len()].copy_from_slice(from);
+                to[(block * depth + step) * MAX_SOURCES..][..from.len()].copy_from_slice(from);
             }
         }
-        let of_tile = |tile: usize, block: &Range<usize>| Sum {
+    }
+
+    /// The sums of ∇W of a block of packed sources and a tile of inputs, to where rows of the weight lie.
+    fn weight_sum<'a>(&self, a: &'a [f32], x: &'a [f32], tile: usize, block: &Range<usize>) -> Sum<'a> {
+        let (width, depth) = (self.lanes * TILE_VECTORS, self.words(self.images));
+        Sum {
             sources: block.len(),
             depth,
             a: &a[block.start * depth..],
@@ -366,7 +371,24 @@ impl Tiles {
             vectors: TILE_VECTORS,
             c_source: self.inputs,
             add: false,
+        }
+    }
+
+    /// The rows of ∇W of some outputs.
+    fn weight_rows(&self, grain: &mut Grain<'_>, weight_grad: Span, top_grad: Span) {
+        let outputs = grain.share(self.outputs);
+        let width = self.lanes * TILE_VECTORS;
+        // SAFETY: X was packed in the stage before; grains have rows of their own.
+        let (x, dw) = unsafe {
+            (
+                grain.memory.read(self.tiles),
+                grain.memory.write(weight_grad.part(outputs.start * self.inputs..outputs.end * self.inputs)),
+            )
         };
+        let (a, sums) = grain.scratch.split_at_mut(self.sources(outputs.len()));
+        self.pack_sources(grain.memory, top_grad, &outputs, a);
+        let a = &*a;
+        let of_tile = |tile: usize, block: &Range<usize>| self.weight_sum(a, x, tile, block);
         let whole = self.inputs / width;
         for tiles in blocks(whole, (self.machine.inner_columns / width).max(1)) {
             for block in blocks(outputs.len(), MAX_SOURCES) {
@@ -453,7 +475,7 @@ impl Tiles {
     }
 
     /// Writes the sums of some tiles of inputs to where the bottom's gradient has them.
-    fn scatter(&self, memory: &crate::memory::Memory, bottom_grad: Span, tiles: Range<usize>, sums: &[f32]) {
+    fn scatter(&self, memory: &Memory, bottom_grad: Span, tiles: Range<usize>, sums: &[f32]) {
         let width = self.lanes * TILE_VECTORS;
         for (tile, sums) in tiles.zip(sums.chunks(self.images * width)) {
             let inputs = tile * width..((tile + 1) * width).min(self.inputs);
@@ -488,7 +510,7 @@ impl LayerKernel for Tiles {
             SubTask::Forward => {
                 Stages::one(self.grains.min(self.words(self.inputs))).then(self.grains.min(self.outputs))
             }
-            SubTask::GradWeight => {
+            SubTask::GradWeight | SubTask::StepWeight => {
                 Stages::one(self.words(self.images).min(self.grains)).then(self.grains.min(self.outputs))
             }
             SubTask::GradActivation => {
@@ -505,7 +527,7 @@ impl LayerKernel for Tiles {
         let forward = forward + MAX_SOURCES * (self.machine.inner_depth + self.lanes);
         let sums = self.images * self.machine.inner_columns.max(width);
         let activation = sums + self.images * rows + rows * width;
-        let weight = outputs.next_multiple_of(MAX_SOURCES) * self.words(self.images) + MAX_SOURCES * width;
+        let weight = self.sources(outputs) + MAX_SOURCES * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }
 
@@ -527,6 +549,14 @@ impl LayerKernel for Tiles {
         match grain.stage {
             0 => self.pack_images(grain, top_grad),
             _ => self.weight_rows(grain, weight_grad, top_grad),
+        }
+    }
+
+    fn step_weight(&self, grain: &mut Grain<'_>) {
+        let Some(top_grad) = self.top_grad else { return };
+        match grain.stage {
+            0 => self.pack_images(grain, top_grad),
+            _ => self.step_rows(grain, top_grad),
         }
     }
 

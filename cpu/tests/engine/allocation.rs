@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::{nets, numerics, options, plan, small_lenet, small_residual, worker};
 use crate::sharing::siamese;
+use crate::stepping::stepping;
 use crate::whole_nets::{flattened, whole_blocks};
 use quadrille_core::device::Scalars;
 use quadrille_core::net::{Net, NetSpec};
@@ -65,7 +66,8 @@ fn allocations(
     [quadrants, threads]: [usize; 2],
     [first, steps]: [u64; 2],
 ) -> usize {
-    let nets: Vec<Net> = nets(make, 60, quadrants).into_iter().map(Net::fused).collect();
+    let nets: Vec<Net> =
+        nets(make, 60, quadrants).into_iter().map(|net| stepping(net.fused(), &options(numerics))).collect();
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, &options(numerics)).expect("a worker");
     let devices = worker.devices(0);

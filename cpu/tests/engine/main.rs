@@ -13,5 +13,6 @@ mod lifetime;
 mod refusals;
 mod running_sums;
 mod sharing;
+mod stepping;
 mod watchdog;
 mod whole_nets;

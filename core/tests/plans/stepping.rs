@@ -1,0 +1,215 @@
+//! Weights that are updated as their gradients are found: where that is possible, what the task touches, and that every
+//! other plan of such a net is refused.
+
+use quadrille_core::check::{Violation, check};
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::plan::{CostModel, Node, Plan, PlanOptions, Stage};
+use quadrille_core::task::{Buffer, TaskId};
+
+use crate::common::{self, branching_net, chain, lenet, nets, normalizing_net, residual_net, siamese_net};
+use crate::{find, plan};
+
+const BATCH: usize = 8;
+
+/// A net on one device in which every layer steps that may.
+fn stepping(spec: &NetSpec) -> Net {
+    nets(spec, Phase::Train, 1).remove(0).stepping(|_| true)
+}
+
+fn steppers(net: &Net) -> Vec<&str> {
+    net.layers.iter().filter(|l| l.steps_weight).map(|l| l.name.as_str()).collect()
+}
+
+/// Every plan that there is of such nets.
+pub fn cases() -> Vec<(Vec<Net>, Plan)> {
+    let specs =
+        [lenet(BATCH), branching_net(BATCH), normalizing_net(BATCH), residual_net(BATCH), chain(BATCH, 6)];
+    let mut cases = Vec::new();
+    for net in specs
+        .iter()
+        .flat_map(|spec| [stepping(spec), stepping(spec).fused(), common::sharing(stepping(spec))])
+    {
+        for stage in [Stage::Iteration, Stage::Forward] {
+            for elastic in [false, true] {
+                for chunk_layers in [1, 100] {
+                    let options = PlanOptions { stage, elastic, chunk_layers };
+                    let nets = vec![net.clone()];
+                    let plan = Plan::build(&nets, options).expect("a plan");
+                    cases.push((nets, plan));
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// The only task of a layer of this kind, if there is one.
+fn of<'a>(plan: &'a Plan, net: &Net, layer: &str, sub: SubTask) -> Option<(TaskId, &'a Node)> {
+    let is_it = |node: &Node| node.task.sub == sub && net.layer(node.task.layer).name == layer;
+    let mut found = plan.nodes.iter().enumerate().filter(|(_, node)| is_it(node));
+    let first = found.next().map(|(id, node)| (TaskId(id), node));
+    assert!(found.next().is_none(), "{sub} of {layer} is there twice");
+    first
+}
+
+#[test]
+fn weights_step_where_only_the_update_asks_for_their_gradient() {
+    assert_eq!(steppers(&stepping(&lenet(BATCH))), ["conv1", "conv2", "ip1", "ip2"]);
+    // Running sums are no weights.
+    assert_eq!(steppers(&stepping(&normalizing_net(BATCH))), ["conv1", "scale1", "ip"]);
+    // "conv2" is frozen.
+    assert_eq!(steppers(&stepping(&branching_net(BATCH))), ["conv1", "ipa", "ipb"]);
+    let mut forced = branching_net(BATCH);
+    forced.force_backward = true;
+    assert_eq!(steppers(&stepping(&forced)), ["conv1", "ipa", "ipb"]);
+    let some = nets(&lenet(BATCH), Phase::Train, 1).remove(0);
+    let ip1 = some.layers.iter().position(|l| l.name == "ip1").expect("a layer");
+    assert_eq!(steppers(&some.stepping(|layer| layer.0 == ip1)), ["ip1"]);
+}
+
+#[test]
+fn no_gradient_is_kept_from_others() {
+    // Every weight is shared by three layers.
+    assert!(steppers(&stepping(&siamese_net(BATCH))).is_empty());
+    for devices in [2, 3] {
+        for net in nets(&lenet(BATCH), Phase::Train, devices) {
+            assert!(steppers(&net.stepping(|_| true)).is_empty(), "one of {devices} devices");
+        }
+    }
+    assert!(steppers(&nets(&lenet(BATCH), Phase::Test, 1).remove(0).stepping(|_| true)).is_empty());
+}
+
+#[test]
+fn a_step_reads_what_both_read_and_the_update_knows_of_the_bias_alone() {
+    for elastic in [false, true] {
+        let options = PlanOptions { stage: Stage::Iteration, elastic, chunk_layers: 1 };
+        let net = stepping(&lenet(BATCH));
+        let plan = Plan::build(std::slice::from_ref(&net), options).expect("a plan");
+        let apart_nets = nets(&lenet(BATCH), Phase::Train, 1);
+        let apart = Plan::build(&apart_nets, options).expect("a plan");
+        for layer in ["conv1", "conv2", "ip1", "ip2"] {
+            let id = net.layers.iter().find(|l| l.name == layer).expect("a layer").params[0];
+            let (at, step) = of(&plan, &net, layer, SubTask::StepWeight).expect("a step");
+            let (_, found) = of(&apart, &net, layer, SubTask::GradWeight).expect("a gradient");
+            let buffers = |places: &[quadrille_core::task::Place]| -> Vec<Buffer> {
+                let mut buffers: Vec<Buffer> = places.iter().map(|place| place.buffer).collect();
+                buffers.sort_unstable();
+                buffers
+            };
+            let mut reads = buffers(&found.reads);
+            reads.extend([Buffer::Weight(id), Buffer::History(id)]);
+            reads.extend(elastic.then_some(Buffer::Centre(id)));
+            assert_eq!(buffers(&step.reads), reads, "{layer}");
+            assert_eq!(buffers(&step.writes), [Buffer::Weight(id), Buffer::History(id)], "{layer}");
+            assert_eq!(of(&plan, &net, layer, SubTask::GradWeight), None);
+            let (_, update) = of(&plan, &net, layer, SubTask::Update).expect("the bias has one");
+            assert_eq!((update.writes.len(), update.reads.len()), (2, 3 + usize::from(elastic)), "{layer}");
+            // ∇A reads the weight before it changes.
+            if let Some((reader, _)) = of(&plan, &net, layer, SubTask::GradActivation) {
+                assert_eq!(step.waits, [reader], "{layer}");
+                let mut broken = plan.clone();
+                broken.nodes[at.0].waits.clear();
+                let violation = check(&broken, std::slice::from_ref(&net)).expect_err("a race");
+                assert!(
+                    matches!(violation, Violation::Race(_, task, _) if task == at),
+                    "{layer}: {violation}"
+                );
+            }
+            let touches =
+                |node: &Node| node.reads.iter().chain(&node.writes).any(|p| p.buffer == Buffer::Gradient(id));
+            assert!(!plan.nodes.iter().any(touches), "the gradient of {layer} is stored");
+        }
+    }
+}
+
+#[test]
+fn a_step_costs_what_both_cost_without_the_gradients_way_to_memory_and_back() {
+    let (net, apart_nets) = (stepping(&lenet(BATCH)), nets(&lenet(BATCH), Phase::Train, 1));
+    let nets = [net];
+    let (plan, apart) = (plan(&nets, Stage::Iteration), plan(&apart_nets, Stage::Iteration));
+    let sums = |plan: &Plan, nets: &[Net]| {
+        let all = plan.nodes.iter();
+        all.fold([0, 0], |[f, b], n| [f + CostModel::flops(nets, n), b + CostModel::bytes(nets, n)])
+    };
+    let weights: usize = nets[0].params.views().iter().step_by(2).map(|view| view.shape.count()).sum();
+    let [flops, bytes] = sums(&plan, &nets);
+    assert_eq!(sums(&apart, &apart_nets), [flops, bytes + 2 * 4 * weights as u64]);
+}
+
+#[test]
+fn there_is_no_plan_without_the_update_or_on_several_devices() {
+    let net = stepping(&lenet(BATCH));
+    for stage in [Stage::Gradients, Stage::Update] {
+        let options = PlanOptions { stage, elastic: false, chunk_layers: 1 };
+        let refused = Plan::build(std::slice::from_ref(&net), options).expect_err("no plan").to_string();
+        assert!(refused.contains("\"conv1\"") && refused.contains(&format!("{stage:?}")), "{refused}");
+    }
+    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let refused = Plan::build(&[net.clone(), net], options).expect_err("no plan").to_string();
+    assert!(refused.contains("2 device(s)"), "{refused}");
+}
+
+/// The validator says so by itself, whoever marked the net and made the plan.
+#[test]
+fn a_net_that_keeps_gradients_from_others_is_refused() {
+    let marked = |spec: &NetSpec, devices: usize, layer: &str| -> (Vec<Net>, Vec<Net>) {
+        let plain = nets(spec, Phase::Train, devices);
+        let mut marked = plain.clone();
+        for net in &mut marked {
+            net.layers.iter_mut().find(|l| l.name == layer).expect("a layer").steps_weight = true;
+        }
+        (plain, marked)
+    };
+    for (spec, devices, layer, stage) in [
+        (lenet(BATCH), 2, "ip1", Stage::Iteration),
+        (lenet(BATCH), 1, "ip1", Stage::Gradients),
+        (lenet(BATCH), 1, "ip1", Stage::Update),
+        (siamese_net(BATCH), 1, "ip_b", Stage::Iteration),
+        (normalizing_net(BATCH), 1, "bn1", Stage::Iteration),
+    ] {
+        let (plain, marked) = marked(&spec, devices, layer);
+        let mut plan = plan(&plain, stage);
+        assert!(matches!(check(&plan, &marked), Err(Violation::GradientNeeded(_))), "{layer}, {stage:?}");
+        for node in plan.nodes.iter_mut().filter(|n| n.task.sub == SubTask::GradWeight) {
+            node.task.sub = SubTask::StepWeight;
+        }
+        assert!(matches!(check(&plan, &marked), Err(Violation::GradientNeeded(_))), "{layer}, {stage:?}");
+    }
+    // A plan of the other kind of net.
+    let (plain, marked) = marked(&lenet(BATCH), 1, "ip1");
+    let [of_plain, of_marked] = [&plain, &marked].map(|nets| plan(nets, Stage::Iteration));
+    assert_eq!((check(&of_plain, &plain), check(&of_marked, &marked)), (Ok(()), Ok(())));
+    assert!(matches!(check(&of_plain, &marked), Err(Violation::Unexpected(_))));
+    assert!(matches!(check(&of_marked, &plain), Err(Violation::Unexpected(_))));
+}
+
+#[test]
+fn steps_broken_on_purpose_are_rejected_for_the_right_reason() {
+    let nets = [stepping(&lenet(BATCH))];
+    let broken = |break_it: &dyn Fn(&mut Plan, usize)| {
+        let mut plan = plan(&nets, Stage::Iteration);
+        let at = find(&plan, SubTask::StepWeight);
+        break_it(&mut plan, at);
+        check(&plan, &nets).expect_err("a broken plan")
+    };
+    // Bottom, gradient of the top, weight and history.
+    for hidden in 0..4 {
+        let violation = broken(&|plan, at| {
+            plan.nodes[at].reads.remove(hidden);
+        });
+        assert!(matches!(violation, Violation::WrongAccesses(_)), "read {hidden}: {violation}");
+    }
+    for hidden in [0, 1] {
+        let violation = broken(&|plan, at| {
+            plan.nodes[at].writes.remove(hidden);
+        });
+        assert!(matches!(violation, Violation::WrongAccesses(_)), "write {hidden}: {violation}");
+    }
+    let twice = broken(&|plan, at| plan.nodes.push(plan.nodes[at].clone()));
+    assert!(matches!(twice, Violation::Unexpected(_)), "{twice}");
+    let never = broken(&|plan, at| {
+        plan.nodes.truncate(at);
+    });
+    assert!(matches!(never, Violation::Missing(_, _, SubTask::StepWeight)), "{never}");
+}
