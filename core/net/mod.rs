@@ -5,11 +5,13 @@ mod fuse;
 mod gradients;
 mod lifetime;
 mod params;
+mod parts;
 mod sharing;
 mod spec;
 
-pub use lifetime::{BlobMemory, SharedMemory};
+pub use lifetime::{BlobMemory, SharedMemory, StorageNeeds};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
+pub use parts::Part;
 pub use sharing::SharedGrad;
 pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 
@@ -208,11 +210,15 @@ impl Net {
         self.is_trained(id) || self.params.view(id).rule != ParamRule::Gradient
     }
 
-    /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out.
+    /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out, and so is
+    /// what would only be copied to where it lies.
     /// `None` if nothing is left to do.
     pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         let layer = self.layer(id);
         let mut accesses = layer.layer.accesses(sub)?;
+        if self.is_in_place(id, sub) {
+            return None;
+        }
         // What adds to running sums asks nothing of the loss.
         let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)
             && !accesses.reads.iter().any(|read| matches!(read, Operand::TopGrad(_)));
