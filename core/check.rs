@@ -179,7 +179,7 @@ fn check_work(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
 /// What a sub-task of a layer must write, or `None` if it has nothing to do. Stated again here, from the layer's
 /// own declaration, and not taken from the planner.
 fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
-    use crate::plan::{operand_buffer, trained_params};
+    use crate::plan::{operand_buffers, trained_params};
     if sub == SubTask::Update {
         let params = trained_params(net, layer);
         let has_history = |p: &&ParamId| net.params.view(**p).rule == ParamRule::Gradient;
@@ -197,11 +197,11 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
         return (net.layer(layer).under_loss && !writes.is_empty()).then_some(writes);
     }
     let accesses = net.accesses(layer, sub)?;
-    Some(accesses.writes.iter().filter_map(|o| operand_buffer(net, net.layer(layer), *o)).collect())
+    Some(accesses.writes.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect())
 }
 
 fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    use crate::plan::operand_buffer;
+    use crate::plan::operand_buffers;
     for (id, node) in tasks(plan) {
         let net = &nets[node.device.0];
         let Some(copy) = &node.copy else {
@@ -218,7 +218,7 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 }
                 SubTask::StepWeight => {
                     let found = layer.layer.accesses(SubTask::GradWeight).unwrap_or_default().reads;
-                    let found = found.into_iter().filter_map(|o| operand_buffer(net, layer, o));
+                    let found = found.into_iter().flat_map(|o| operand_buffers(net, layer, o));
                     found.chain(writes.iter().copied()).collect()
                 }
                 SubTask::AddShared => {
@@ -226,7 +226,7 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                     own.chain(writes.iter().copied()).collect()
                 }
                 sub => net.accesses(node.task.layer, sub).map_or(Vec::new(), |a| {
-                    a.reads.iter().filter_map(|o| operand_buffer(net, layer, *o)).collect()
+                    a.reads.iter().flat_map(|o| operand_buffers(net, layer, *o)).collect()
                 }),
             };
             let same_writes =

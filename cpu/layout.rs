@@ -55,18 +55,41 @@ pub(crate) struct Arrangement {
     pub pixels: usize,
     /// Where the channels lie.
     pub layout: Layout,
+    /// Words between the end of an image and the beginning of the next: those of other arrays, if it is a part of a
+    /// larger one, and otherwise none.
+    pub gap: usize,
 }
 
 impl Arrangement {
     /// A blob's array in a layout.
     pub fn new(shape: &Shape, layout: Layout) -> Self {
         let (images, channels) = (shape.dim(0), shape.dim(1));
-        Self { images, channels, pixels: shape.count() / (images * channels).max(1), layout }
+        Self { images, channels, pixels: shape.count() / (images * channels).max(1), layout, gap: 0 }
     }
 
-    /// Words in memory, padding included.
+    /// `count` numbers that are no images.
+    pub fn row(count: usize) -> Self {
+        Self { images: 1, channels: 1, pixels: count, layout: Layout::PLAIN, gap: 0 }
+    }
+
+    /// Words of its own, padding included.
     pub fn len(&self) -> usize {
         self.images * self.image_len()
+    }
+
+    /// Words from the first in memory to the last, with those between images.
+    pub fn extent(&self) -> usize {
+        self.len() + self.images.saturating_sub(1) * self.gap
+    }
+
+    /// Words from the beginning of an image to that of the next.
+    pub fn image_stride(&self) -> usize {
+        self.image_len() + self.gap
+    }
+
+    /// Place in memory of one of its own words.
+    pub fn word(&self, index: usize) -> usize {
+        if self.gap == 0 { index } else { index + index / self.image_len() * self.gap }
     }
 
     /// Words of one image in memory, padding included.
@@ -92,7 +115,7 @@ impl Arrangement {
         (channel / block * self.pixels + pixel) * block + channel % block
     }
 
-    /// Whether both are the same order of the same elements.
+    /// Whether both are the same order of the same elements, whatever lies between images.
     pub fn is_like(&self, other: &Self) -> bool {
         let whole = |a: &Self| {
             a.pixels == 1 && a.channels.is_multiple_of(a.layout.block) && a.layout.precision == Precision::F32
@@ -163,6 +186,24 @@ mod tests {
                 assert_eq!(zeros, padding, "{channels} channels in {}", blocked.layout);
             }
         }
+    }
+
+    #[test]
+    fn images_that_lie_apart_have_as_many_words() {
+        let layout = Layout { block: 16, precision: Precision::Bf16 };
+        let dense = Arrangement::new(&Shape::new([3, 20, 2, 2]), layout);
+        let apart = Arrangement { gap: 10, ..dense };
+        assert_eq!(
+            (dense.image_len(), dense.image_stride(), dense.len(), dense.extent()),
+            (64, 64, 192, 192)
+        );
+        assert_eq!(
+            (apart.image_len(), apart.image_stride(), apart.len(), apart.extent()),
+            (64, 74, 192, 212)
+        );
+        assert_eq!([63, 64, 191].map(|word| apart.word(word)), [63, 74, 211]);
+        assert_eq!(dense.word(191), 191);
+        assert!(apart.is_like(&dense));
     }
 
     #[test]

@@ -13,6 +13,9 @@
 //!
 //! Storages that share memory (`Net::sharing_memory`) are one array to rule 1: plans order their tasks together. The host
 //! cannot know which of them lies there after a step, so it gets none of them.
+//!
+//! Between the images of a storage that lies inside another, other parts of that one lie. They are other arrays to rule 1,
+//! which other tasks may write meanwhile: whoever has such a span makes slices of parts of one image, and none of it all.
 
 use std::alloc::{alloc_zeroed, dealloc};
 use std::ops::Range;
@@ -160,6 +163,7 @@ pub struct BlobBytes {
 #[derive(Debug)]
 struct Stored {
     range: Range<usize>,
+    /// How it lies there; never with others between its images where the host may read it.
     arrangement: Arrangement,
     /// Whether others lie in the same memory.
     shares: bool,
@@ -187,13 +191,15 @@ impl MemoryMap {
             map.reserve(memory.len);
         }
         for (index, arrangement) in arrangements.iter().enumerate() {
-            let len = arrangement.len();
+            let len = arrangement.extent();
+            // Where it begins in its range.
+            let first = net.part(StorageId(index)).map_or(0, |part| part.elements.start);
             let range = match &net.memory {
-                Some(memory) => memory.ranges[index].start..memory.ranges[index].start + len,
+                Some(memory) => memory.ranges[index].start + first..memory.ranges[index].start + first + len,
                 None => map.reserve(len),
             };
             if let Some(planned) = net.memory.as_ref().map(|memory| memory.ranges[index].len())
-                && planned < len
+                && planned < first + len
             {
                 return Err(format!(
                     "array {index} takes {len} elements, but memory is shared as if it took {planned}; it was planned \

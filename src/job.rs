@@ -9,7 +9,7 @@ use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_lengths};
+use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
 use quadrille_io::data::{Dataset, SearchPath, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
@@ -85,7 +85,7 @@ pub struct Rewriting<'a> {
     pub fusion: bool,
     /// Whether nobody but the worker's own update asks for its gradients, so that it need not store all of them.
     alone: bool,
-    /// Whether values and gradients share memory by lifetime.
+    /// Whether values and gradients share memory by lifetime, and the bottoms of a Concat with its top.
     pub memory_sharing: bool,
     /// Tier and precision of the kernels.
     numerics: Numerics,
@@ -110,8 +110,8 @@ impl<'a> Rewriting<'a> {
         if !self.memory_sharing {
             return Ok(net);
         }
-        let lengths = storage_lengths(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
-        Ok(net.sharing_memory(&lengths))
+        let needs = storage_needs(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
+        Ok(net.sharing_memory(&needs))
     }
 }
 

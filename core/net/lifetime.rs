@@ -13,9 +13,9 @@
 use std::cmp::Reverse;
 use std::ops::{Range, RangeInclusive};
 
-use super::{ALIGNMENT, LayerId, Net, StorageId};
+use super::{ALIGNMENT, LayerId, Net, Part, StorageId};
 use crate::layer::SubTask;
-use crate::plan::{LaneRole, operand_buffer};
+use crate::plan::{LaneRole, operand_buffers};
 use crate::task::Buffer;
 
 /// Weight gradients run in a lane of lower priority: idle threads do them, and ∇A does not wait. So what ∇W and ∇B read is
@@ -25,19 +25,38 @@ const SLACK: usize = 3;
 /// The steps from first write to last use.
 type Life = RangeInclusive<usize>;
 
+/// What the storages of a net ask of its device's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageNeeds {
+    /// Elements that each takes, padding included.
+    pub lengths: Vec<usize>,
+    /// Which of them are to lie inside others, for each storage.
+    pub parts: Vec<Option<Part>>,
+}
+
+impl From<Vec<usize>> for StorageNeeds {
+    /// Of storages that lie in no other.
+    fn from(lengths: Vec<usize>) -> Self {
+        Self { parts: vec![None; lengths.len()], lengths }
+    }
+}
+
 /// Memory that storages share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
-    /// Where each storage lies, in elements; as much as its device asked for, rounded up to whole cache lines.
+    /// Where each storage lies, in elements; as much as its device asked for, rounded up to whole cache lines. Of a
+    /// storage inside another, where that lies.
     pub ranges: Vec<Range<usize>>,
     /// The end of the last.
     pub len: usize,
+    /// Which storages lie inside others, for each storage.
+    pub parts: Vec<Option<Part>>,
 }
 
 /// How much memory the values and gradients of a net take, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobMemory {
-    /// If each storage has memory of its own.
+    /// If each storage that lies inside no other has memory of its own.
     pub apart: usize,
     /// As the net has it.
     pub taken: usize,
@@ -46,44 +65,55 @@ pub struct BlobMemory {
 }
 
 impl Net {
-    /// The same net with storages in common memory where their lives permit it. `lengths` are the elements that each
-    /// storage takes on the net's device, padding included.
+    /// The same net with storages in common memory where their lives permit it, and inside others where its device says so
+    /// in its `needs`: the whole then lives as long as any of its parts.
     ///
     /// What the net puts out keeps memory of its own, so that it can be read after a step; any other storage may hold
     /// something else by then. Comes after [`Net::fused`].
     ///
     /// # Panics
-    /// If there is not a length for each storage.
-    pub fn sharing_memory(mut self, lengths: &[usize]) -> Self {
-        let lives = self.lives();
+    /// If `needs` does not say of each storage what it takes.
+    pub fn sharing_memory(mut self, needs: &StorageNeeds) -> Self {
+        let StorageNeeds { lengths, parts } = needs.clone();
+        let mut ranges = vec![0..0; lengths.len()];
+        // Lives are those of the wholes.
+        self.memory = Some(SharedMemory { ranges: ranges.clone(), len: 0, parts });
         let lengths: Vec<usize> = lengths.iter().map(|len| len.next_multiple_of(ALIGNMENT)).collect();
-        let mut order: Vec<usize> = (0..lives.len()).collect();
+        let lives = self.lives().into_iter().enumerate();
+        let mut order: Vec<(usize, Life)> = lives.filter_map(|(id, life)| Some((id, life?))).collect();
         // The largest first: what is small fits between what is large, and not the other way round.
-        order.sort_by_key(|id| (Reverse(lengths[*id]), *lives[*id].start()));
-        let mut ranges = vec![0..0; lives.len()];
-        let mut placed: Vec<usize> = Vec::new();
-        for id in order {
-            let meets = |other: &&usize| {
-                lives[id].start() <= lives[**other].end() && lives[**other].start() <= lives[id].end()
-            };
+        order.sort_by_key(|(id, life)| (Reverse(lengths[*id]), *life.start()));
+        for (place, (id, life)) in order.iter().enumerate() {
+            let meets =
+                |(_, other): &&(usize, Life)| life.start() <= other.end() && other.start() <= life.end();
             let mut taken: Vec<Range<usize>> =
-                placed.iter().filter(meets).map(|other| ranges[*other].clone()).collect();
-            let start = best_fit(&mut taken, lengths[id]);
-            ranges[id] = start..start + lengths[id];
-            placed.push(id);
+                order[..place].iter().filter(meets).map(|(other, _)| ranges[*other].clone()).collect();
+            let start = best_fit(&mut taken, lengths[*id]);
+            ranges[*id] = start..start + lengths[*id];
         }
         let len = ranges.iter().map(|range| range.end).max().unwrap_or(0);
-        self.memory = Some(SharedMemory { ranges, len });
+        for (id, part) in needs.parts.iter().enumerate() {
+            if let Some(part) = part {
+                ranges[id] = ranges[part.whole.0].clone();
+            }
+        }
+        self.memory = Some(SharedMemory { ranges, len, parts: needs.parts.clone() });
         self
     }
 
-    /// The storages that a storage overlaps in memory: itself, and what lies there at other times.
+    /// The storages that a storage overlaps in memory: itself, what lies there at other times, what it lies in and what
+    /// lies inside it.
     pub fn overlapping(&self, id: StorageId) -> impl Iterator<Item = StorageId> {
         let others = self.memory.iter().flat_map(move |memory| {
-            let mine = &memory.ranges[id.0];
-            let overlaps =
-                move |(_, other): &(usize, &Range<usize>)| mine.start < other.end && other.start < mine.end;
-            memory.ranges.iter().enumerate().filter(overlaps).map(|(other, _)| StorageId(other))
+            let (whole, mine) = self.place_in_whole(id);
+            let overlaps = move |other: &StorageId| {
+                let (around, theirs) = self.place_in_whole(*other);
+                if around == whole {
+                    return meet(&mine, &theirs);
+                }
+                meet(&memory.ranges[whole.0], &memory.ranges[around.0])
+            };
+            (0..memory.ranges.len()).map(StorageId).filter(overlaps)
         });
         [id].into_iter().chain(others.filter(move |other| *other != id))
     }
@@ -104,7 +134,9 @@ impl Net {
         };
         // What is alive grows with a first write and shrinks behind a last use.
         let mut changes = vec![0_isize; self.steps() + 1];
-        for (len, life) in lengths.iter().zip(self.lives()) {
+        let lives: Vec<Option<Life>> = self.lives();
+        let wholes = || lengths.iter().zip(&lives).filter_map(|(len, life)| Some((len, life.as_ref()?)));
+        for (len, life) in wholes() {
             changes[*life.start()] += *len as isize;
             changes[life.end() + 1] -= *len as isize;
         }
@@ -113,7 +145,7 @@ impl Net {
             Some(*alive)
         });
         let least = alive.max().unwrap_or(0) as usize;
-        let apart = lengths.iter().sum();
+        let apart = wholes().map(|(len, _)| len).sum();
         BlobMemory { apart, taken: self.memory.as_ref().map_or(apart, |memory| memory.len), least }
     }
 
@@ -122,8 +154,9 @@ impl Net {
         2 * self.layers.len() + 1
     }
 
-    /// The life of each storage. What nobody touches, and what the host may read after a step, lives all the time.
-    fn lives(&self) -> Vec<Life> {
+    /// The life of each storage and of all that lies inside it; `None` for those that lie inside others. What nobody
+    /// touches, and what the host may read after a step, lives all the time.
+    fn lives(&self) -> Vec<Option<Life>> {
         let mut lives: Vec<Option<Life>> = vec![None; self.storages.len()];
         let layers = self.layers.len();
         let late = self.late_steps();
@@ -136,21 +169,24 @@ impl Net {
                     LaneRole::Gradient => late[step],
                     _ => step,
                 };
-                for operand in accesses.reads.iter().chain(&accesses.writes) {
-                    let Some(Buffer::Storage(storage)) = operand_buffer(self, self.layer(id), *operand)
-                    else {
-                        continue;
-                    };
-                    let life = lives[storage.0].get_or_insert(step..=end);
+                let operands = accesses.reads.iter().chain(&accesses.writes);
+                for buffer in operands.flat_map(|operand| operand_buffers(self, self.layer(id), *operand)) {
+                    let Buffer::Storage(storage) = buffer else { continue };
+                    let (whole, _) = self.place_in_whole(storage);
+                    let life = lives[whole.0].get_or_insert(step..=end);
                     *life = step.min(*life.start())..=end.max(*life.end());
                 }
             }
         }
         let always = 0..=self.steps() - 1;
         for blob in self.outputs() {
-            lives[self.blob(blob).data.0] = Some(always.clone());
+            let (whole, _) = self.place_in_whole(self.blob(blob).data);
+            lives[whole.0] = Some(always.clone());
         }
-        lives.into_iter().map(|life| life.unwrap_or(always.clone())).collect()
+        let of_whole = |(id, life): (usize, Option<Life>)| {
+            self.part(StorageId(id)).is_none().then(|| life.unwrap_or(always.clone()))
+        };
+        lives.into_iter().enumerate().map(of_whole).collect()
     }
 
     /// For each step the one at which ∇W and ∇B of its layer are done at the latest, as far as memory is concerned.
@@ -169,6 +205,11 @@ impl Net {
         };
         (0..2 * layers).map(late).collect()
     }
+}
+
+/// Whether two ranges have something in common.
+fn meet(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// The start of the smallest gap between `taken` that holds `len` elements, or the end of them all.

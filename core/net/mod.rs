@@ -5,12 +5,14 @@ mod fuse;
 mod gradients;
 mod lifetime;
 mod params;
+mod parts;
 mod sharing;
 mod spec;
 mod step;
 
-pub use lifetime::{BlobMemory, SharedMemory};
+pub use lifetime::{BlobMemory, SharedMemory, StorageNeeds};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
+pub use parts::Part;
 pub use sharing::SharedGrad;
 pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 
@@ -212,9 +214,9 @@ impl Net {
         self.is_trained(id) || self.params.view(id).rule != ParamRule::Gradient
     }
 
-    /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out.
-    /// `None` if nothing is left to do. What the solver keeps of a weight (its history, the centre) is no operand: a plan
-    /// adds it.
+    /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out, and so is
+    /// what would only be copied to where it lies. `None` if nothing is left to do. What the solver keeps of a weight (its
+    /// history, the centre) is no operand: a plan adds it.
     pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         match (sub, self.layer(id).steps_weight) {
             (SubTask::GradWeight, true) | (SubTask::StepWeight, false) => None,
@@ -227,6 +229,9 @@ impl Net {
     fn accesses_apart(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         let layer = self.layer(id);
         let mut accesses = layer.layer.accesses(sub)?;
+        if self.is_in_place(id, sub) {
+            return None;
+        }
         // What adds to running sums asks nothing of the loss.
         let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)
             && !accesses.reads.iter().any(|read| matches!(read, Operand::TopGrad(_)));

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{LaneRole, Node, Plan, Stage};
 use crate::graph::AccessLog;
 use crate::layer::{Operand, SubTask};
-use crate::net::{LayerId, Net, NetLayer, ParamId, ParamRule};
+use crate::net::{BlobId, LayerId, Net, NetLayer, ParamId, ParamRule};
 use crate::task::{Buffer, Copy, DeviceId, Place, Task, TaskId, Tile};
 
 /// What a plan is made for.
@@ -109,7 +109,7 @@ impl<'a> Builder<'a> {
                 let net = &self.nets[device];
                 let Some(accesses) = net.accesses(layer, *sub) else { continue };
                 let buffers = |operands: &[Operand]| -> Vec<Buffer> {
-                    operands.iter().filter_map(|o| operand_buffer(net, net.layer(layer), *o)).collect()
+                    operands.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect()
                 };
                 let mut writes = buffers(&accesses.writes);
                 let mut reads = buffers(&accesses.reads);
@@ -295,19 +295,19 @@ pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
     (0..this.params.len()).filter(trained).map(|index| this.params[index]).collect()
 }
 
-/// The array behind a layer's operand; `None` for a gradient that nobody needs.
-pub(crate) fn operand_buffer(net: &Net, layer: &NetLayer, operand: Operand) -> Option<Buffer> {
-    let data = |blob| Some(Buffer::Storage(net.blob(blob).data));
-    let grad = |blob| net.blob(blob).grad.map(Buffer::Storage);
+/// The arrays behind a layer's operand: one, or the parts that lie in its memory; none for a gradient that nobody needs.
+pub(crate) fn operand_buffers(net: &Net, layer: &NetLayer, operand: Operand) -> Vec<Buffer> {
+    let parts = |id| -> Vec<Buffer> { net.innermost(id).into_iter().map(Buffer::Storage).collect() };
+    let grad = |blob: BlobId| net.blob(blob).grad.map_or(Vec::new(), parts);
     match operand {
-        Operand::Bottom(i) => data(layer.bottoms[i]),
-        Operand::Top(i) => data(layer.tops[i]),
+        Operand::Bottom(i) => parts(net.blob(layer.bottoms[i]).data),
+        Operand::Top(i) => parts(net.blob(layer.tops[i]).data),
         Operand::BottomGrad(i) => grad(layer.bottoms[i]),
         Operand::TopGrad(i) => grad(layer.tops[i]),
-        Operand::Param(i) => Some(Buffer::Weight(layer.params[i])),
+        Operand::Param(i) => vec![Buffer::Weight(layer.params[i])],
         Operand::ParamGrad(i) => {
-            Some(layer.own_grad(i).map_or(Buffer::Gradient(layer.params[i]), Buffer::Aux))
+            vec![layer.own_grad(i).map_or(Buffer::Gradient(layer.params[i]), Buffer::Aux)]
         }
-        Operand::Aux(i) => Some(Buffer::Aux(layer.aux[i])),
+        Operand::Aux(i) => vec![Buffer::Aux(layer.aux[i])],
     }
 }

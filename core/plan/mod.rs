@@ -5,7 +5,7 @@ mod build;
 mod cost;
 
 pub use build::{PlanError, PlanOptions, tiles};
-pub(crate) use build::{operand_buffer, trained_params};
+pub(crate) use build::{operand_buffers, trained_params};
 pub use cost::{CostModel, Rates};
 
 use std::fmt;

@@ -28,8 +28,11 @@ impl<T: Real> ReferenceNet<T> {
     /// The net with 0 everywhere.
     ///
     /// # Panics
-    /// If the net shares memory in which its storages do not fit.
+    /// If the net shares memory in which its storages do not fit, or in which they lie inside others, as blocks of
+    /// channels do.
     pub fn new(net: Net) -> Self {
+        let parts = net.memory.iter().flat_map(|memory| &memory.parts);
+        assert!(parts.flatten().next().is_none(), "the oracle's images lie side by side");
         let zeros = |count: usize| vec![T::ZERO; count];
         let mut end = 0;
         let starts: Vec<usize> = match &net.memory {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use quadrille_core::layer::{BatchNorm, Layer, Normalize, Operand, SubTask};
 
 use super::channels::{Cell, Channels, Numbers};
-use super::{Binder, Grain, LayerKernel, Stages};
+use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::Precision;
 use crate::kernel::channels::{Affine, Apply, Back, Correlate, Measure, ROW, Slope};
 use crate::kernel::element::{Element, Half};
@@ -31,15 +31,15 @@ struct Kernel<E> {
     scale: Option<Scale>,
     share: f32,
     channels: Channels,
-    bottom: Span,
-    top: Span,
+    bottom: Array,
+    top: Array,
     /// Mean and variance that forward normalised with.
     statistics: [Span; 2],
     /// Mean, variance, factor.
     running: Vec<Span>,
     running_grads: [Option<Span>; 3],
-    bottom_grad: Option<Span>,
-    top_grad: Option<Span>,
+    bottom_grad: Option<Array>,
+    top_grad: Option<Array>,
     /// Moments of the cells, and the sums of backward.
     moments: Span,
     sums: Span,
@@ -74,13 +74,13 @@ fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         norm: norm.clone(),
         scale,
         share: binder.net.share,
-        bottom: binder.span(Operand::Bottom(0))?,
-        top: binder.span(Operand::Top(0))?,
+        bottom: binder.array(Operand::Bottom(0))?,
+        top: binder.array(Operand::Top(0))?,
         statistics: [binder.span(Operand::Aux(0))?, binder.span(Operand::Aux(1))?],
         running: (0..3).map(|i| binder.span(Operand::Param(i))).collect::<Option<_>>()?,
         running_grads: [0, 1, 2].map(|i| binder.span(Operand::ParamGrad(i))),
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
-        top_grad: binder.span(Operand::TopGrad(0)),
+        bottom_grad: binder.array(Operand::BottomGrad(0)),
+        top_grad: binder.array(Operand::TopGrad(0)),
         moments: binder.workspace(SubTask::Forward, channels.workspace()),
         sums: binder.workspace(backward, channels.workspace()),
         channels,
@@ -185,7 +185,7 @@ impl<E: Element> Kernel<E> {
     }
 
     /// What backward takes the normalised values from, and how: the bottom, or the top as it is.
-    fn source(&self, grain: &Grain<'_>, plane: usize) -> (Span, Affine) {
+    fn source(&self, grain: &Grain<'_>, plane: usize) -> (Array, Affine) {
         match self.scale {
             Some(_) => (self.bottom, self.affine(grain, plane, &self.saved(grain, plane))),
             None => (self.top, Affine::IDENTITY),
@@ -193,7 +193,7 @@ impl<E: Element> Kernel<E> {
     }
 
     /// First the sums of the cells, if they are needed, then all gradients.
-    fn back(&self, grain: &Grain<'_>, top_grad: Span) {
+    fn back(&self, grain: &Grain<'_>, top_grad: Array) {
         if !self.needs_sums() {
             let Some(to) = self.bottom_grad else { return };
             return self.channels.cells(grain).for_each(|cell| self.pass_on(grain, cell, to, top_grad));
@@ -213,7 +213,7 @@ impl<E: Element> Kernel<E> {
     }
 
     /// Σ dy and Σ dy · x, x being the source's distances from their mean.
-    fn correlate(&self, grain: &Grain<'_>, cell: Cell, top_grad: Span) {
+    fn correlate(&self, grain: &Grain<'_>, cell: Cell, top_grad: Array) {
         let (source, affine) = self.source(grain, cell.plane);
         let mut sums = [[0.0; ROW]; 2];
         for place in self.channels.places(cell) {
@@ -228,7 +228,7 @@ impl<E: Element> Kernel<E> {
 
     /// `dx = s · (dy − mean(dy) − mean(dy · n) · n) / deviation`, n being normalised: the source's distances from their
     /// mean, over the deviation unless they are that already.
-    fn differentiate(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
+    fn differentiate(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Array, top_grad: Array) {
         let (source, affine) = self.source(grain, cell.plane);
         let slope = self.slope(grain, cell.plane);
         for place in self.channels.places(cell) {
@@ -263,7 +263,7 @@ impl<E: Element> Kernel<E> {
     }
 
     /// `dx = dy / deviation`.
-    fn pass_on(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Span, top_grad: Span) {
+    fn pass_on(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Array, top_grad: Array) {
         let factor = self.inverse(cell.plane, &self.saved(grain, cell.plane)[1]);
         let affine = &Affine { factor: self.channels.row(&factor), ..Affine::IDENTITY };
         for place in self.channels.places(cell) {
@@ -277,8 +277,8 @@ impl<E: Element> Kernel<E> {
         &self,
         grain: &Grain<'a>,
         place: Range<usize>,
-        bottom_grad: Span,
-        top_grad: Span,
+        bottom_grad: Array,
+        top_grad: Array,
     ) -> (Option<&'a [E]>, &'a mut [E]) {
         // SAFETY: cells have elements of their own; in place, only the bottom's gradient is made a slice.
         unsafe {

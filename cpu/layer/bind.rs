@@ -2,12 +2,13 @@
 
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Operand, SubTask};
-use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
+use quadrille_core::net::{LayerId, Net, NetLayer, StorageId, StorageNeeds};
 use quadrille_core::plan::LaneRole;
 
+use super::array::Array;
 use super::layout_pass::{Decisions, decide};
 use super::select::{Candidate, Form};
-use super::{LayerKernel, reorder};
+use super::{LayerKernel, flatten, joined, reorder};
 use crate::isa::{Isa, Numerics};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -78,15 +79,7 @@ impl<'a> Binder<'a> {
 
     /// The array of a blob's operand; `None` if it does not exist in this net or is not a blob's.
     pub(super) fn storage(&self, operand: Operand) -> Option<StorageId> {
-        let layer = self.layer();
-        let blob = |id: &BlobId| self.net.blob(*id);
-        match operand {
-            Operand::Bottom(i) => layer.bottoms.get(i).map(|b| blob(b).data),
-            Operand::Top(i) => layer.tops.get(i).map(|b| blob(b).data),
-            Operand::BottomGrad(i) => layer.bottoms.get(i).and_then(|b| blob(b).grad),
-            Operand::TopGrad(i) => layer.tops.get(i).and_then(|b| blob(b).grad),
-            Operand::Param(_) | Operand::ParamGrad(_) | Operand::Aux(_) => None,
-        }
+        self.decisions.storage(self.net, self.id, operand)
     }
 
     /// Where an operand other than state lies in the net's memory, in the layout of its blob; of a gradient, whether it
@@ -99,6 +92,11 @@ impl<'a> Binder<'a> {
             Operand::ParamGrad(i) => param(Packed::Gradients, i),
             blobs => self.storage(blobs).map(|storage| self.map.storage(storage)),
         }
+    }
+
+    /// Where a blob's operand lies, and how; `None` if it does not exist in this net. For kernels that find images apart.
+    pub fn array(&mut self, operand: Operand) -> Option<Array> {
+        Some(Array { span: self.span(operand)?, lies: self.arrangement(operand)? })
     }
 
     /// How a blob's operand lies for this kernel.
@@ -143,23 +141,26 @@ pub(crate) struct Bound {
     pub map: MemoryMap,
 }
 
-/// Elements that each storage of `net` takes in memory, padding included: what [`Net::sharing_memory`] is to be told.
+/// What the storages of `net` ask of memory, in words: how many each takes, padding included, and which are to lie inside
+/// others. It is what [`Net::sharing_memory`] is to be told.
 ///
 /// # Errors
 /// As binding the net would: if a forced implementation does not exist or cannot do the layer, or names no layer.
-pub fn storage_lengths(
+pub fn storage_needs(
     net: &Net,
     numerics: Numerics,
     forced: &[(String, String)],
-) -> Result<Vec<usize>, String> {
-    Ok(decide(net, numerics, forced)?.storages.iter().map(Arrangement::len).collect())
+) -> Result<StorageNeeds, String> {
+    let decisions = decide(net, numerics, forced)?;
+    let lengths = decisions.storages.iter().map(Arrangement::len).collect();
+    Ok(StorageNeeds { lengths, parts: joined::parts(net, &decisions) })
 }
 
 /// The layers of `net` whose implementation can update the weight as it finds the gradient: what [`Net::stepping`] is to be
 /// told.
 ///
 /// # Errors
-/// As [`storage_lengths`].
+/// As [`storage_needs`].
 pub fn stepping_layers(
     net: &Net,
     numerics: Numerics,
@@ -174,7 +175,8 @@ pub fn stepping_layers(
 /// # Errors
 /// If a forced implementation does not exist or cannot do the layer, or names no layer.
 pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Result<Bound, String> {
-    let decisions = decide(net, numerics, forced)?;
+    let mut decisions = decide(net, numerics, forced)?;
+    decisions.join(net)?;
     let isa = numerics.isa;
     let mut map = MemoryMap::new(net, &decisions.storages)?;
     let mut kernels = Vec::new();
@@ -198,15 +200,18 @@ pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -
             taken: [0; SubTask::ALL.len()],
             copies: Vec::new(),
         };
-        let reorders = reorder::is_needed(&binder);
-        let kernel =
-            if reorders { reorder::build(&mut binder, candidate) } else { (candidate.build)(&mut binder) };
+        let (reorders, joined) = (reorder::is_needed(&binder), net.is_joined(binder.id));
+        let kernel = match (joined, reorders) {
+            (true, _) => Some(flatten::view()),
+            (false, true) => reorder::build(&mut binder, candidate),
+            (false, false) => (candidate.build)(&mut binder),
+        };
         let top = layer.tops.first().map(|t| decisions.storages[net.blob(*t).data.0].layout);
         choices.push(Choice {
             layer: layer.name.clone(),
             label: layer.label(),
             type_name: layer.layer.type_name(),
-            implementation: candidate.name,
+            implementation: if joined { "view" } else { candidate.name },
             layout: top.map(|layout| layout.to_string()).unwrap_or_default(),
             reorders,
         });

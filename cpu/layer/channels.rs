@@ -50,7 +50,7 @@ pub(super) struct Cell {
 
 impl Channels {
     pub fn new(arrangement: &Arrangement, binder: &Binder<'_>) -> Self {
-        let Arrangement { images, channels, pixels, layout } = *arrangement;
+        let Arrangement { images, channels, pixels, layout, .. } = *arrangement;
         // Without pixels, whole blocks lie as they would in the blocked layout.
         let block = match layout.block {
             1 if pixels == 1 => [16, 8].into_iter().find(|b| channels.is_multiple_of(*b)).unwrap_or(1),
@@ -125,7 +125,7 @@ impl Channels {
         }
     }
 
-    /// The words where the plane of each image of a cell lies.
+    /// The words that are the plane of each image of a cell.
     pub fn places(&self, cell: Cell) -> impl Iterator<Item = Range<usize>> + use<> {
         let Self { planes, words, .. } = *self;
         share(self.images, cell.part, self.parts).map(move |image| {

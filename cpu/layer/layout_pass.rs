@@ -9,6 +9,7 @@
 use quadrille_core::layer::Operand;
 use quadrille_core::net::{BlobId, LayerId, Net, NetLayer, StorageId};
 
+use super::joined;
 use super::select::{Candidate, Form, Kept, candidates};
 use crate::isa::{Numerics, Precision};
 use crate::layout::{Arrangement, Layout};
@@ -70,7 +71,54 @@ impl Decisions {
             Operand::Param(_) | Operand::ParamGrad(_) | Operand::Aux(_) => return None,
         };
         let shape = &net.blob(blob).shape;
-        Some((Arrangement::new(shape, self.blobs[blob.0]), Arrangement::new(shape, wanted)))
+        let gap = self.storage(net, id, operand).map_or(0, |storage| self.storages[storage.0].gap);
+        let lies = Arrangement { gap, ..Arrangement::new(shape, self.blobs[blob.0]) };
+        let wanted = Arrangement::new(shape, wanted);
+        Some((lies, if lies.is_like(&wanted) { Arrangement { gap, ..wanted } } else { wanted }))
+    }
+
+    /// The array of an operand; `None` if it does not exist in this net or is not a blob's.
+    pub fn storage(&self, net: &Net, id: LayerId, operand: Operand) -> Option<StorageId> {
+        let layer = net.layer(id);
+        let blob = |id: &BlobId| net.blob(*id);
+        match operand {
+            Operand::Bottom(i) => layer.bottoms.get(i).map(|b| blob(b).data),
+            Operand::Top(i) => layer.tops.get(i).map(|b| blob(b).data),
+            Operand::BottomGrad(i) => layer.bottoms.get(i).and_then(|b| blob(b).grad),
+            Operand::TopGrad(i) => layer.tops.get(i).and_then(|b| blob(b).grad),
+            Operand::Param(_) | Operand::ParamGrad(_) | Operand::Aux(_) => None,
+        }
+    }
+
+    /// How a blob lies.
+    pub fn layout(&self, blob: BlobId) -> Layout {
+        self.blobs[blob.0]
+    }
+
+    /// Takes over which storages of `net` lie inside others, as its memory was planned.
+    ///
+    /// # Errors
+    /// If it was planned for other decisions than these.
+    pub fn join(&mut self, net: &Net) -> Result<(), String> {
+        let planned = net.memory.iter().flat_map(|memory| &memory.parts);
+        if planned.clone().flatten().next().is_none() {
+            return Ok(());
+        }
+        let parts = joined::parts(net, self);
+        if !planned.eq(&parts) {
+            return Err(
+                "arrays lie inside others where these kernels would not find them; memory was planned for \
+                        other kernels"
+                    .into(),
+            );
+        }
+        for (index, part) in parts.iter().enumerate() {
+            if let Some(part) = part {
+                self.storages[index].gap =
+                    self.storages[part.whole.0].image_len() - self.storages[index].image_len();
+            }
+        }
+        Ok(())
     }
 
     /// Whether an implementation finds every bottom as it wants it, and writes its tops as they lie already
@@ -187,8 +235,7 @@ pub(super) fn decide(
         }
         decisions.chosen.push(candidate);
     }
-    let plain = |count: &usize| Arrangement { images: 1, channels: 1, pixels: *count, layout: Layout::PLAIN };
-    decisions.storages = net.storages.iter().map(plain).collect();
+    decisions.storages = net.storages.iter().map(|count| Arrangement::row(*count)).collect();
     for (blob, layout) in net.blobs.iter().zip(&decisions.blobs) {
         let mut place = |id: StorageId| decisions.storages[id.0] = Arrangement::new(&blob.shape, *layout);
         place(blob.data);

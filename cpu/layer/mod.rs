@@ -1,6 +1,7 @@
 //! How the CPU does each layer: one file per layer family, chosen through an ordered list.
 
 mod accuracy;
+mod array;
 mod batch_norm;
 mod bind;
 mod channels;
@@ -10,6 +11,7 @@ mod dropout;
 mod eltwise;
 mod flatten;
 mod inner_product;
+mod joined;
 mod layout_pass;
 mod lrn;
 mod pieces;
@@ -24,8 +26,9 @@ mod softmax_loss;
 mod split;
 mod update;
 
+pub(crate) use array::Array;
 pub(crate) use bind::{Binder, Bound, bind};
-pub use bind::{Choice, stepping_layers, storage_lengths};
+pub use bind::{Choice, stepping_layers, storage_needs};
 pub use select::implementations;
 pub(crate) use update::Update;
 

@@ -6,7 +6,7 @@ use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 use quadrille_core::shape::Shape;
 
-use super::{Binder, Grain, LayerKernel, Stages};
+use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::{Isa, Numerics};
 use crate::layout::Layout;
 use crate::machine::Machine;
@@ -52,8 +52,8 @@ struct Copies {
 /// Where a blob's values and its gradient lie.
 #[derive(Clone, Copy)]
 struct Sides {
-    values: Option<Span>,
-    gradient: Option<Span>,
+    values: Option<Array>,
+    gradient: Option<Array>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
@@ -68,7 +68,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     };
     let layout = binder.arrangement(first)?.layout;
     let mut sides =
-        |operand| Sides { values: binder.span(operand), gradient: binder.span(gradient(operand)) };
+        |operand| Sides { values: binder.array(operand), gradient: binder.array(gradient(operand)) };
     let (whole_sides, parts) = (sides(first), (0..pieces.len()).map(|i| sides(piece(i))).collect());
     let mut end = 0;
     let places = pieces.iter().map(|shape| {
@@ -101,7 +101,7 @@ impl Copies {
     }
 
     /// The pieces from the whole.
-    fn split(&self, grain: &Grain<'_>, whole: Option<Span>, part: impl Fn(&Sides) -> Option<Span>) {
+    fn split(&self, grain: &Grain<'_>, whole: Option<Array>, part: impl Fn(&Sides) -> Option<Array>) {
         let Some(whole) = whole else { return };
         self.each(grain, |piece, at, to, len| {
             if let Some(part) = part(&self.parts[piece]) {
@@ -111,7 +111,7 @@ impl Copies {
     }
 
     /// The whole from the pieces; 0 for a piece that does not exist.
-    fn join(&self, grain: &Grain<'_>, whole: Option<Span>, part: impl Fn(&Sides) -> Option<Span>) {
+    fn join(&self, grain: &Grain<'_>, whole: Option<Array>, part: impl Fn(&Sides) -> Option<Array>) {
         let Some(whole) = whole else { return };
         self.each(grain, |piece, at, from, len| match part(&self.parts[piece]) {
             Some(part) => copy(grain.memory, part.part(from..from + len), whole.part(at..at + len)),

@@ -4,21 +4,21 @@ use std::marker::PhantomData;
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel, Stages};
+use super::array::runs;
+use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::{Isa, Precision};
 use crate::kernel::element::{Element, Half};
 use crate::kernel::elements::{Change, Fold, Map, Zip, passes, rectified};
-use crate::memory::Span;
 
 struct Stream<E> {
     isa: Isa,
     slope: f32,
-    bottom: Span,
-    top: Span,
+    bottom: Array,
+    top: Array,
     /// Whose sign tells the side in backward.
-    sign: Span,
-    bottom_grad: Option<Span>,
-    top_grad: Option<Span>,
+    sign: Array,
+    bottom_grad: Option<Array>,
+    top_grad: Option<Array>,
     grains: usize,
     elements: PhantomData<E>,
 }
@@ -32,15 +32,15 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Relu(relu) = &binder.layer().layer else { return None };
-    let bottom = binder.span(Operand::Bottom(0))?;
+    let bottom = binder.array(Operand::Bottom(0))?;
     Some(Box::new(Stream::<E> {
         isa: binder.isa,
         slope: relu.negative_slope,
         bottom,
-        top: binder.span(Operand::Top(0))?,
-        sign: binder.span(relu.sign())?,
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
-        top_grad: binder.span(Operand::TopGrad(0)),
+        top: binder.array(Operand::Top(0))?,
+        sign: binder.array(relu.sign())?,
+        bottom_grad: binder.array(Operand::BottomGrad(0)),
+        top_grad: binder.array(Operand::TopGrad(0)),
         grains: binder.stream_grains(bottom.len()),
         elements: PhantomData,
     }))
@@ -52,33 +52,37 @@ impl<E: Element> LayerKernel for Stream<E> {
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
-        let part = grain.share(self.top.len());
         let slope = self.slope;
         let f = |x: f32| rectified(x, slope);
-        // SAFETY: grains have elements of their own; in place, only the top is made a slice.
-        let y: &mut [E] = unsafe { grain.write(self.top.part(part.clone())) };
-        if self.bottom == self.top {
-            return E::on(self.isa, Change { y, f });
+        for run in runs(grain.share(self.top.len()), [&self.bottom, &self.top]) {
+            // SAFETY: grains have elements of their own; in place, only the top is made a slice.
+            let y: &mut [E] = unsafe { grain.write(self.top.part(run.clone())) };
+            if self.bottom == self.top {
+                E::on(self.isa, Change { y, f });
+                continue;
+            }
+            // SAFETY: another array, only read in this task.
+            let x: &[E] = unsafe { grain.read(self.bottom.part(run)) };
+            E::on(self.isa, Map { x, y, f });
         }
-        // SAFETY: another array, only read in this task.
-        let x: &[E] = unsafe { grain.read(self.bottom.part(part)) };
-        E::on(self.isa, Map { x, y, f });
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
-        let part = grain.share(bottom_grad.len());
         let slope = self.slope;
         let f = |dy: f32, sign: f32| dy * passes(sign, slope);
-        // SAFETY: grains have elements of their own; in place, only the bottom's gradient is made a slice.
-        let (dx, sign): (&mut [E], &[E]) = unsafe {
-            (grain.write(bottom_grad.part(part.clone())), grain.read(self.sign.part(part.clone())))
-        };
-        if bottom_grad == top_grad {
-            return E::on(self.isa, Fold { x: sign, y: dx, f });
+        for run in runs(grain.share(bottom_grad.len()), [&bottom_grad, &top_grad, &self.sign]) {
+            // SAFETY: grains have elements of their own; in place, only the bottom's gradient is made a slice.
+            let (dx, sign): (&mut [E], &[E]) = unsafe {
+                (grain.write(bottom_grad.part(run.clone())), grain.read(self.sign.part(run.clone())))
+            };
+            if bottom_grad == top_grad {
+                E::on(self.isa, Fold { x: sign, y: dx, f });
+                continue;
+            }
+            // SAFETY: another array, only read in this task.
+            let dy: &[E] = unsafe { grain.read(top_grad.part(run)) };
+            E::on(self.isa, Zip { a: dy, b: sign, y: dx, f });
         }
-        // SAFETY: another array, only read in this task.
-        let dy: &[E] = unsafe { grain.read(top_grad.part(part)) };
-        E::on(self.isa, Zip { a: dy, b: sign, y: dx, f });
     }
 }

@@ -117,7 +117,8 @@ impl Reordered {
             let (from, to) = if inward { (&twin.lies, &twin.wanted) } else { (&twin.wanted, &twin.lies) };
             for image in grain.share(from.1.images) {
                 let part = |(span, a): &(Span, Arrangement)| {
-                    span.part(image * a.image_len()..(image + 1) * a.image_len())
+                    let start = image * a.image_stride();
+                    span.part(start..start + a.image_len())
                 };
                 // SAFETY: grains have images of their own; an array and its copy are different memory.
                 let (source, target) =

@@ -6,7 +6,7 @@ use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
 use super::channels::Channels;
-use super::{Binder, Grain, LayerKernel, Stages};
+use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::{Numerics, Precision};
 use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
 use crate::kernel::element::{Element, Half};
@@ -24,12 +24,12 @@ pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
 
 struct Kernel<E> {
     channels: Channels,
-    bottom: Span,
-    top: Span,
+    bottom: Array,
+    top: Array,
     factors: Span,
     bias: Option<Span>,
-    bottom_grad: Option<Span>,
-    top_grad: Option<Span>,
+    bottom_grad: Option<Array>,
+    top_grad: Option<Array>,
     factors_grad: Option<Span>,
     bias_grad: Option<Span>,
     /// Sums of the cells, of ∇W and of ∇B.
@@ -48,12 +48,12 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
     Some(Box::new(Kernel::<E> {
-        bottom: binder.span(Operand::Bottom(0))?,
-        top: binder.span(Operand::Top(0))?,
+        bottom: binder.array(Operand::Bottom(0))?,
+        top: binder.array(Operand::Top(0))?,
         factors: binder.span(Operand::Param(0))?,
         bias: binder.span(Operand::Param(1)),
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
-        top_grad: binder.span(Operand::TopGrad(0)),
+        bottom_grad: binder.array(Operand::BottomGrad(0)),
+        top_grad: binder.array(Operand::TopGrad(0)),
         factors_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         factor_sums: binder.workspace(SubTask::GradWeight, channels.workspace()),
@@ -65,7 +65,7 @@ fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 impl<E: Element> Kernel<E> {
     /// `to ← from · factor`, and `+ bias` in forward.
-    fn apply(&self, grain: &Grain<'_>, from: Span, to: Span, bias: Option<Span>) {
+    fn apply(&self, grain: &Grain<'_>, from: Array, to: Array, bias: Option<Span>) {
         let channels = &self.channels;
         // SAFETY: parameters, only read in this task.
         let (factors, bias) =

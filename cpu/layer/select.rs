@@ -48,6 +48,8 @@ pub(crate) struct Candidate {
     pub eager: bool,
     /// Whether it can update the weight as it finds the gradient ([`Net::stepping`]).
     pub steps: bool,
+    /// Whether it finds the images of all its blobs apart, with other arrays between them.
+    pub strides: bool,
     /// Whether it can do a layer on a tier in a precision.
     pub fits: fn(&Net, LayerId, Numerics) -> bool,
     /// Binds it to a layer that it fits; `None` is a bug of `fits`.
@@ -61,12 +63,17 @@ const fn every(_: &Net, _: LayerId, _: Numerics) -> bool {
 }
 
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
-    Candidate { name, form, kept: Kept::F32, eager: false, steps: false, fits: every, build }
+    Candidate { name, form, kept: Kept::F32, eager: false, steps: false, strides: false, fits: every, build }
 }
 
 /// One that reads and writes blocks of either precision.
 const fn stream(name: &'static str, form: Form, build: Build) -> Candidate {
     Candidate { kept: Kept::Either, ..candidate(name, form, build) }
+}
+
+/// One that finds images apart.
+const fn strided(candidate: Candidate) -> Candidate {
+    Candidate { strides: true, ..candidate }
 }
 
 const REFERENCE: Candidate = candidate("reference", Form::Plain, reference::build);
@@ -75,33 +82,39 @@ const CONVOLUTION: &[Candidate] = &[
         fits: convolution::fits_entry_bf16,
         kept: Kept::Bf16,
         eager: true,
+        strides: true,
         ..candidate("entry-tiles-bf16", Form::Entry, convolution::tiles_bf16)
     },
     Candidate {
         fits: convolution::fits_entry,
         eager: true,
+        strides: true,
         ..candidate("entry-tiles", Form::Entry, convolution::tiles)
     },
     Candidate {
         fits: convolution::fits_winograd_bf16,
         kept: Kept::Bf16,
         eager: true,
+        strides: true,
         ..candidate("winograd-bf16", Form::Blocked, convolution::winograd_bf16)
     },
     Candidate {
         fits: convolution::fits_bf16,
         kept: Kept::Bf16,
         eager: true,
+        strides: true,
         ..candidate("tiles-bf16", Form::Blocked, convolution::tiles_bf16)
     },
     Candidate {
         fits: convolution::fits_winograd,
         eager: true,
+        strides: true,
         ..candidate("winograd", Form::Blocked, convolution::winograd)
     },
     Candidate {
         fits: convolution::fits_blocked,
         eager: true,
+        strides: true,
         ..candidate("tiles", Form::Blocked, convolution::tiles)
     },
     candidate("im2col-gemm", Form::Plain, convolution::im2col),
@@ -111,6 +124,7 @@ const POOLING: &[Candidate] = &[
     Candidate {
         fits: pooling::fits_blocked,
         kept: Kept::Either,
+        strides: true,
         ..candidate("blocks", Form::Blocked, pooling::blocked)
     },
     candidate("windows", Form::Plain, pooling::windows),
@@ -130,14 +144,14 @@ const INNER_PRODUCT: &[Candidate] = &[
     candidate("gemm", Form::Plain, inner_product::gemm),
     REFERENCE,
 ];
-const RELU: &[Candidate] = &[stream("stream", Form::Any, relu::build), REFERENCE];
+const RELU: &[Candidate] = &[strided(stream("stream", Form::Any, relu::build)), REFERENCE];
 const SOFTMAX: &[Candidate] = &[candidate("rows", Form::Plain, softmax::build), REFERENCE];
 const SOFTMAX_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[candidate("rows", Form::Plain, accuracy::build), REFERENCE];
-const SPLIT: &[Candidate] = &[stream("stream", Form::Any, split::build), REFERENCE];
-const BATCH_NORM: &[Candidate] = &[stream("channels", Form::Any, batch_norm::build), REFERENCE];
+const SPLIT: &[Candidate] = &[strided(stream("stream", Form::Any, split::build)), REFERENCE];
+const BATCH_NORM: &[Candidate] = &[strided(stream("channels", Form::Any, batch_norm::build)), REFERENCE];
 const SCALE: &[Candidate] =
-    &[Candidate { fits: scale::fits, ..stream("channels", Form::Any, scale::build) }, REFERENCE];
+    &[Candidate { fits: scale::fits, ..strided(stream("channels", Form::Any, scale::build)) }, REFERENCE];
 const ELTWISE: &[Candidate] = &[
     Candidate { fits: eltwise::keeps_zeros, ..stream("stream", Form::Any, eltwise::build) },
     Candidate { fits: eltwise::divides, ..candidate("stream", Form::Plain, eltwise::build) },
@@ -146,7 +160,7 @@ const ELTWISE: &[Candidate] = &[
 const CONCAT: &[Candidate] = PIECES;
 const SLICE: &[Candidate] = PIECES;
 const PIECES: &[Candidate] = &[
-    Candidate { fits: pieces::fits_blocked, ..stream("blocks", Form::Blocked, pieces::build) },
+    Candidate { fits: pieces::fits_blocked, ..strided(stream("blocks", Form::Blocked, pieces::build)) },
     candidate("stream", Form::Plain, pieces::build),
     REFERENCE,
 ];

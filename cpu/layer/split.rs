@@ -5,16 +5,16 @@ use std::ops::Range;
 
 use quadrille_core::layer::{Operand, SubTask};
 
-use super::{Binder, Grain, LayerKernel, Stages};
+use super::array::runs;
+use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::{Isa, Precision};
 use crate::kernel::element::{Element, Half};
 use crate::kernel::elements::{Change, Fold, RUN, Zip};
-use crate::memory::Span;
 
 struct Stream<E> {
     isa: Isa,
-    bottom_grad: Option<Span>,
-    top_grads: Vec<Span>,
+    bottom_grad: Option<Array>,
+    top_grads: Vec<Array>,
     grains: usize,
     elements: PhantomData<E>,
 }
@@ -28,11 +28,11 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let tops = binder.layer().tops.len();
-    let bottom = binder.span(Operand::Bottom(0))?;
+    let bottom = binder.arrangement(Operand::Bottom(0))?;
     Some(Box::new(Stream::<E> {
         isa: binder.isa,
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
-        top_grads: (0..tops).filter_map(|i| binder.span(Operand::TopGrad(i))).collect(),
+        bottom_grad: binder.array(Operand::BottomGrad(0)),
+        top_grads: (0..tops).filter_map(|i| binder.array(Operand::TopGrad(i))).collect(),
         grains: binder.stream_grains(bottom.len()),
         elements: PhantomData,
     }))
@@ -40,11 +40,11 @@ fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 impl<E: Element> Stream<E> {
     /// The sum of a run of words, which stays in the cache until all readers are added.
-    fn add(&self, grain: &Grain<'_>, scratch: &mut [f32], bottom_grad: Span, run: Range<usize>) {
+    fn add(&self, grain: &Grain<'_>, scratch: &mut [f32], bottom_grad: Array, run: Range<usize>) {
         // SAFETY: grains have elements of their own.
         let dx: &mut [E] = unsafe { grain.write(bottom_grad.part(run.clone())) };
         // SAFETY: other arrays, only read in this task.
-        let read = |span: &Span| -> &[E] { unsafe { grain.read(span.part(run.clone())) } };
+        let read = |array: &Array| -> &[E] { unsafe { grain.read(array.part(run.clone())) } };
         let (isa, f) = (self.isa, |sum: f32, dy: f32| sum + dy);
         match &self.top_grads[..] {
             [] => E::on(isa, Change { y: dx, f: |_| 0.0 }),
@@ -73,9 +73,11 @@ impl<E: Element> LayerKernel for Stream<E> {
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         let Some(bottom_grad) = self.bottom_grad else { return };
         let scratch = std::mem::take(&mut grain.scratch);
-        let part = grain.share(bottom_grad.len());
-        for start in part.clone().step_by(RUN) {
-            self.add(grain, scratch, bottom_grad, start..(start + RUN).min(part.end));
+        let arrays = self.top_grads.iter().chain([&bottom_grad]);
+        for piece in runs(grain.share(bottom_grad.len()), arrays) {
+            for start in piece.clone().step_by(RUN) {
+                self.add(grain, scratch, bottom_grad, start..(start + RUN).min(piece.end));
+            }
         }
     }
 }

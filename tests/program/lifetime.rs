@@ -7,7 +7,7 @@ use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::SgdRule;
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, NAN_HALVES, Program, storage_lengths};
+use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, NAN_HALVES, Program, storage_needs};
 
 use crate::common;
 use crate::models::{NETWORKS, build, network};
@@ -61,10 +61,10 @@ fn networks_train_to_the_same_bits_in_shared_memory() {
     for (name, sample, _) in NETWORKS {
         for numerics in std::iter::once(Numerics::from(isa)).chain(bf16) {
             let net = build(network(name), Phase::Train, sample).fused();
-            let lengths = storage_lengths(&net, numerics, &[]).expect("kernels");
+            let needs = storage_needs(&net, numerics, &[]).expect("kernels");
             let apart = train(net.clone(), numerics, 2, None);
             assert!(apart.iter().all(|weight| weight.is_finite()), "{name} in {numerics}");
-            let shared = train(net.sharing_memory(&lengths), numerics, 3, Some(NAN_HALVES));
+            let shared = train(net.sharing_memory(&needs), numerics, 3, Some(NAN_HALVES));
             let differ = apart.iter().zip(&shared).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             assert_eq!(differ, 0, "weights of {name} in {numerics}");
         }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use quadrille_core::layer::Layer;
-use quadrille_core::net::{BlobMemory, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{BlobMemory, LayerId, Net, NetSpec, NetState, Phase};
+use quadrille_cpu::isa::{Isa, Numerics};
+use quadrille_cpu::storage_needs;
 use quadrille_io::prototxt::{read_net, read_solver};
 
 /// Networks, the shape of their samples as they are stored, and their parameters: learned values, heads included,
@@ -77,11 +79,34 @@ fn networks_share_memory_with_little_waste() {
     for (name, sample, _) in NETWORKS {
         for phase in [Phase::Train, Phase::Test] {
             let net = build(network(name), phase, sample).fused();
-            let lengths = net.storages.clone();
-            let BlobMemory { apart, taken, least } = net.sharing_memory(&lengths).blob_memory();
+            let needs = net.storages.clone().into();
+            let BlobMemory { apart, taken, least } = net.sharing_memory(&needs).blob_memory();
             let waste = taken as f64 / least as f64;
             assert!(waste <= MOST_WASTE, "{name} in phase {phase}: {taken} of {least} elements");
             assert!(taken < apart, "{name} in phase {phase} shares nothing");
+        }
+    }
+}
+
+/// The branches of GoogLeNet are whole blocks of channels of every tier.
+#[test]
+fn the_branches_of_googlenet_lie_in_their_joint() {
+    let isa = Isa::detect();
+    if isa == Isa::Portable {
+        return println!("skipped: joined branches: {isa} has no blocks of channels");
+    }
+    let (name, sample, _) = NETWORKS.into_iter().find(|(name, ..)| *name == "googlenet").expect("a network");
+    let bf16 = isa.has_bf16().then_some(Numerics::bf16(isa));
+    for numerics in std::iter::once(Numerics::from(isa)).chain(bf16) {
+        for phase in [Phase::Train, Phase::Test] {
+            let net = build(network(name), phase, sample).fused();
+            let needs = storage_needs(&net, numerics, &[]).unwrap_or_else(|error| panic!("{error}"));
+            let net = net.sharing_memory(&needs);
+            let concats = (0..net.layers.len()).map(LayerId);
+            let concats: Vec<LayerId> =
+                concats.filter(|id| matches!(net.layer(*id).layer, Layer::Concat(_))).collect();
+            let joined = concats.iter().filter(|id| net.is_joined(**id)).count();
+            assert_eq!((concats.len(), joined), (9, 9), "{numerics} in phase {phase}");
         }
     }
 }

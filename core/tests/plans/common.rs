@@ -1,10 +1,12 @@
 //! Networks that several test files use.
 
 use quadrille_core::layer::{
-    Accuracy, BatchNorm, ContrastiveLoss, Convolution, Data, Eltwise, EltwiseOperation, Filler, InnerProduct,
-    Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform, VarianceNorm,
+    Accuracy, BatchNorm, Concat, ContrastiveLoss, Convolution, Data, Eltwise, EltwiseOperation, Filler,
+    InnerProduct, Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform, VarianceNorm,
 };
-use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
+use quadrille_core::net::{
+    LayerSpec, Net, NetSpec, NetState, ParamSpec, Part, Phase, StorageId, StorageNeeds,
+};
 use quadrille_core::task::Tile;
 
 fn convolution(outputs: usize, kernel: usize) -> Layer {
@@ -222,6 +224,62 @@ pub fn nets(spec: &NetSpec, phase: Phase, devices: usize) -> Vec<Net> {
 
 /// The net with memory shared between plain arrays.
 pub fn sharing(net: Net) -> Net {
-    let lengths = net.storages.clone();
-    net.sharing_memory(&lengths)
+    let needs = net.storages.clone().into();
+    net.sharing_memory(&needs)
+}
+
+/// Branches side by side, two of them joined before the third, with ReLUs in place; two layers read them.
+pub fn inception_net(batch: usize) -> NetSpec {
+    let relu =
+        |name: &str| LayerSpec::new(&format!("relu_{name}"), Layer::Relu(Relu::default()), &[name], &[name]);
+    let concat = |name: &str, bottoms: &[&str]| {
+        let layer = Layer::Concat(Concat { axis: 1, bottoms: bottoms.len() });
+        LayerSpec::new(name, layer, bottoms, &[name])
+    };
+    network(
+        "inception",
+        vec![
+            data(batch, 1, 8),
+            LayerSpec::new("stem", convolution(4, 3), &["data"], &["stem"]),
+            relu("stem"),
+            LayerSpec::new("one", convolution(2, 1), &["stem"], &["one"]),
+            relu("one"),
+            LayerSpec::new("two", convolution(3, 1), &["stem"], &["two"]),
+            relu("two"),
+            concat("first", &["one", "two"]),
+            LayerSpec::new("three", convolution(4, 1), &["stem"], &["three"]),
+            concat("second", &["first", "three"]),
+            LayerSpec::new("pool", pooling(), &["second"], &["pool"]),
+            LayerSpec::new("ipa", inner_product(5), &["pool"], &["ipa"]),
+            LayerSpec::new("ipb", inner_product(5), &["second"], &["ipb"]),
+            LayerSpec::new("lossa", loss(), &["ipa", "label"], &["lossa"]),
+            LayerSpec::new("lossb", loss(), &["ipb", "label"], &["lossb"]),
+        ],
+    )
+}
+
+/// The net with memory shared between plain arrays, and the bottoms of its Concats inside their tops.
+pub fn joined(net: Net) -> Net {
+    let mut parts: Vec<Option<Part>> = vec![None; net.storages.len()];
+    // The outermost first, so that what lies inside a part is known to lie inside its whole.
+    for layer in net.layers.iter().rev().filter(|layer| matches!(layer.layer, Layer::Concat(_))) {
+        let top = net.blob(layer.tops[0]);
+        let mut start = 0;
+        for bottom in layer.bottoms.iter().map(|bottom| net.blob(*bottom)) {
+            let end = start + bottom.shape.per_image();
+            let mut join = |part: StorageId, whole: StorageId| {
+                let (whole, first) = parts[whole.0]
+                    .as_ref()
+                    .map_or((whole, 0), |around| (around.whole, around.elements.start));
+                parts[part.0] = Some(Part { whole, elements: first + start..first + end });
+            };
+            join(bottom.data, top.data);
+            if let Some((part, whole)) = bottom.grad.zip(top.grad) {
+                join(part, whole);
+            }
+            start = end;
+        }
+    }
+    let needs = StorageNeeds { lengths: net.storages.clone(), parts };
+    net.sharing_memory(&needs)
 }

@@ -125,7 +125,7 @@ fn one_on_the_other(net: &Net, first: StorageId, second: StorageId) -> SharedMem
     }
     let start = ranges[first.0].end - 1;
     ranges[second.0] = start..start + net.storages[second.0];
-    SharedMemory { ranges, len }
+    SharedMemory { ranges, len, parts: vec![None; net.storages.len()] }
 }
 
 fn pairs(net: &Net) -> impl Iterator<Item = (StorageId, StorageId)> {

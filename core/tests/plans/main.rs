@@ -2,11 +2,12 @@
 
 mod common;
 mod fusion;
+mod joined;
 mod lifetime;
 mod sharing;
 mod stepping;
 
-use common::{branching_net, lenet, nets, normalizing_net, residual_net, siamese_net};
+use common::{branching_net, inception_net, lenet, nets, normalizing_net, residual_net, siamese_net};
 use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
@@ -30,7 +31,8 @@ fn every_case() -> Vec<(Vec<Net>, Plan)> {
     let fused = [normalizing_net(8), residual_net(8)].map(|spec| (spec, Net::fused as fn(Net) -> Net));
     let sharing = [lenet(8), branching_net(8), siamese_net(8)].map(|spec| (spec, common::sharing as _));
     let both: fn(Net) -> Net = |net| common::sharing(net.fused());
-    for (spec, rewrite) in apart.into_iter().chain(fused).chain(sharing).chain([(residual_net(8), both)]) {
+    let rest = [(residual_net(8), both), (inception_net(8), common::joined as fn(Net) -> Net)];
+    for (spec, rewrite) in apart.into_iter().chain(fused).chain(sharing).chain(rest) {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
             let nets: Vec<Net> = nets.into_iter().map(rewrite).collect();

@@ -190,7 +190,7 @@ impl Direction {
     /// The group's planes of an image of the source.
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
         let planes = self.packing.sources.div_ceil(self.source.layout.block) * self.source.plane_len();
-        let start = image * self.source.image_len() + group * planes;
+        let start = image * self.source.image_stride() + group * planes;
         source.part(start..start + planes)
     }
 
@@ -224,7 +224,7 @@ impl Direction {
     /// Where the targets of an image of the grain go, from one on.
     fn outputs(&self, part: &Part<'_>, image: usize, first_target: usize) -> Outputs {
         let (len, vector) = (self.target.image_len(), self.packing.vector);
-        let start = (part.work.images.start + image) * len;
+        let start = (part.work.images.start + image) * self.target.image_stride();
         let kept = part.memory.pointer(part.arrays.target.part(start..start + len));
         let kept = kept.wrapping_add(first_target / vector * self.target.plane_len());
         match self.sums {

@@ -90,7 +90,7 @@ impl WeightGradient {
         let x_row = match (&strip, together) {
             (_, 1) => passes.source_step[0] / passes.lattice(0) * row_len,
             (Some(strip), _) => strip.len(),
-            (None, _) => setup.source.image_len(),
+            (None, _) => setup.source.image_stride(),
         };
         let block_rows = block_rows.max(together);
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
@@ -161,7 +161,7 @@ impl WeightGradient {
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
         let (plane, planes) =
             (self.source.plane_len(), self.packing.sources.div_ceil(self.source.layout.block));
-        let start = image * self.source.image_len() + group * planes * plane;
+        let start = image * self.source.image_stride() + group * planes * plane;
         source.part(start..start + planes * plane)
     }
 
@@ -219,7 +219,7 @@ impl WeightGradient {
     fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
         let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
         let plane = self.target.plane_len();
-        let start = image * self.target.image_len() + first / self.packing.vector * plane;
+        let start = image * self.target.image_stride() + first / self.packing.vector * plane;
         gradient.part(start..start + self.packing.vectors(tile) * plane)
     }
 
@@ -235,7 +235,7 @@ impl WeightGradient {
         let (plane, pixel) = (self.target.plane_len(), self.target.layout.pixel());
         if !self.narrow {
             let first = (block.rows.start * width + block.columns.0) * vector;
-            let row = if self.together > 1 { self.target.image_len() } else { width * vector };
+            let row = if self.together > 1 { self.target.image_stride() } else { width * vector };
             return Gradients { first: memory.pointer(dy(0)).wrapping_add(first), row, vector: plane };
         }
         let row = block.columns.1 * vector;

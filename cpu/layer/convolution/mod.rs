@@ -20,7 +20,7 @@ use self::gradient::WeightGradient;
 use self::subsample::Subsample;
 use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
-use super::{Binder, Grain, LayerKernel, Stages, share};
+use super::{Array, Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::simd::Simd;
 use crate::kernel::stored::{OnStored, Stored, with_stored};
@@ -61,12 +61,12 @@ struct Tiles {
     forward: Way,
     activation: Option<Way>,
     weight: Option<WeightWay>,
-    bottom: Span,
-    top: Span,
+    bottom: Array,
+    top: Array,
     weights: Span,
     bias: Option<Span>,
-    bottom_grad: Option<Span>,
-    top_grad: Option<Span>,
+    bottom_grad: Option<Array>,
+    top_grad: Option<Array>,
     weight_grad: Option<Span>,
     bias_grad: Option<Span>,
     outputs: Arrangement,
@@ -159,15 +159,18 @@ fn build(
 ) -> Option<Box<dyn LayerKernel>> {
     let Layer::Convolution(layer) = &binder.layer().layer else { return None };
     let (net, id) = (binder.net, binder.id);
-    let (input, output) = (binder.arrangement(Operand::Bottom(0))?, binder.arrangement(Operand::Top(0))?);
+    let lies = |operand| binder.arrangement(operand);
+    let (input, output) = (lies(Operand::Bottom(0))?, lies(Operand::Top(0))?);
+    let (input_grad, output_grad) = (lies(Operand::BottomGrad(0))?, lies(Operand::TopGrad(0))?);
     let extents = |shape: quadrille_core::shape::Shape| [shape.dim(2), shape.dim(3)];
     let rows_and_columns =
         [net.bottom_shapes(id), net.top_shapes(id)].map(|mut shapes| extents(shapes.swap_remove(0)));
     let subsample = Subsample::new(layer, input, rows_and_columns[0], rows_and_columns[1]);
     // What is gathered is convolved at stride 1.
     let stride = if subsample.is_some() { [1; 2] } else { layer.stride };
-    let (layer, source) =
-        (&Convolution { stride, ..layer.clone() }, subsample.map_or(input, |subsample| subsample.seen()));
+    let layer = &Convolution { stride, ..layer.clone() };
+    let [source, source_grad] =
+        [input, input_grad].map(|input| subsample.map_or(input, |subsample| subsample.seen()));
     let setup = |sub: SubTask, from, to| Setup {
         layer,
         sub,
@@ -181,11 +184,11 @@ fn build(
     let forward = way(&setup(SubTask::Forward, source, output))?;
     let has = |sub| net.accesses(id, sub).is_some();
     let activation = match has(SubTask::GradActivation) {
-        true => Some(way(&setup(SubTask::GradActivation, output, source))?),
+        true => Some(way(&setup(SubTask::GradActivation, output_grad, source_grad))?),
         false => None,
     };
     let weight = match has(SubTask::GradWeight) {
-        true => Some(weight_way(&setup(SubTask::Forward, source, output))?),
+        true => Some(weight_way(&setup(SubTask::Forward, source, output_grad))?),
         false => None,
     };
     let padded = padded_outputs(layer, output.layout.block);
@@ -202,12 +205,12 @@ fn build(
         forward,
         activation,
         weight,
-        bottom: binder.span(Operand::Bottom(0))?,
-        top: binder.span(Operand::Top(0))?,
+        bottom: binder.array(Operand::Bottom(0))?,
+        top: binder.array(Operand::Top(0))?,
         weights: binder.span(Operand::Param(0))?,
         bias,
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
-        top_grad: binder.span(Operand::TopGrad(0)),
+        bottom_grad: binder.array(Operand::BottomGrad(0)),
+        top_grad: binder.array(Operand::TopGrad(0)),
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         outputs: output,
@@ -251,7 +254,7 @@ impl LayerKernel for Tiles {
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
-        let mut source = self.bottom;
+        let mut source = self.bottom.span;
         if let Some(seen) = &self.seen {
             if grain.stage == 0 {
                 return seen.subsample.gather(grain, self.bottom, seen.bottom);
@@ -265,7 +268,7 @@ impl LayerKernel for Tiles {
             }
             return self.forward.pack(grain, self.weights, self.packed);
         }
-        let arrays = Arrays { source, target: self.top, packed: self.packed, bias: self.packed_bias };
+        let arrays = Arrays { source, target: self.top.span, packed: self.packed, bias: self.packed_bias };
         self.forward.run(grain, &arrays);
     }
 
@@ -282,7 +285,7 @@ impl LayerKernel for Tiles {
         match seen.filter(|_| grain.stage == activation.stages().len()) {
             Some(seen) => seen.subsample.scatter(grain, seen.bottom_grad, target),
             None => {
-                let target = seen.map_or(target, |seen| seen.bottom_grad);
+                let (source, target) = (source.span, seen.map_or(target.span, |seen| seen.bottom_grad));
                 activation.run(grain, &Arrays { source, target, packed: self.packed_back, bias: None });
             }
         }
@@ -294,7 +297,7 @@ impl LayerKernel for Tiles {
         else {
             return;
         };
-        let mut source = self.bottom;
+        let mut source = self.bottom.span;
         if let Some(seen) = &self.seen {
             if grain.stage == 0 {
                 return seen.subsample.gather(grain, self.bottom, seen.bottom_again);
@@ -303,7 +306,7 @@ impl LayerKernel for Tiles {
             source = seen.bottom_again;
         }
         match grain.stage {
-            0 => weight.sum(grain, source, top_grad, self.partials),
+            0 => weight.sum(grain, source, top_grad.span, self.partials),
             _ => weight.unpack(grain, self.partials, weight_grad),
         }
     }
@@ -316,7 +319,7 @@ impl LayerKernel for Tiles {
         for block in share(blocks, grain.index, grain.grains) {
             let mut sums = [0.0f32; MAX_BLOCK];
             for image in 0..images {
-                let start = image * self.outputs.image_len() + block * plane;
+                let start = (image * blocks + block) * plane;
                 // SAFETY: only read in this task.
                 let dy = unsafe { grain.memory.read(top_grad.part(start..start + plane)) };
                 let mut of_image = [0.0f32; MAX_BLOCK];

@@ -3,7 +3,7 @@
 
 use quadrille_core::layer::Convolution;
 
-use crate::layer::Grain;
+use crate::layer::{Array, Grain};
 use crate::layout::Arrangement;
 use crate::memory::Span;
 
@@ -27,7 +27,7 @@ impl Subsample {
         output: [usize; 2],
     ) -> Option<Self> {
         let apart = layer.kernel == [1; 2] && layer.pad == [0; 2] && layer.stride != [1; 2];
-        let seen = Arrangement { pixels: output[0] * output[1], ..whole };
+        let seen = Arrangement { pixels: output[0] * output[1], gap: 0, ..whole };
         let widths = [input[1], output[1]];
         (apart && whole.layout.block > 1).then_some(Self { stride: layer.stride, whole, seen, widths })
     }
@@ -43,7 +43,7 @@ impl Subsample {
     }
 
     /// Copies the pixels that are seen: the grain's planes.
-    pub fn gather(&self, grain: &Grain<'_>, from: Span, to: Span) {
+    pub fn gather(&self, grain: &Grain<'_>, from: Array, to: Span) {
         let block = self.whole.layout.pixel();
         let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
         for plane in grain.share(self.planes()) {
@@ -63,7 +63,7 @@ impl Subsample {
     }
 
     /// Writes gradients to the pixels that are seen and 0 to all others: the grain's planes.
-    pub fn scatter(&self, grain: &Grain<'_>, from: Span, to: Span) {
+    pub fn scatter(&self, grain: &Grain<'_>, from: Span, to: Array) {
         let block = self.whole.layout.pixel();
         let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
         for plane in grain.share(self.planes()) {

@@ -16,7 +16,7 @@ use super::along;
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::simd::Simd;
 use crate::kernel::stored::{OnStored, Stored, with_stored};
-use crate::layer::{Binder, Grain, LayerKernel, Stages};
+use crate::layer::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
 /// Taps of the largest window whose maxima a byte can name.
@@ -47,12 +47,12 @@ struct Blocked {
     width: usize,
     rows: Vec<Window>,
     columns: Vec<Window>,
-    bottom: Span,
-    top: Span,
+    bottom: Array,
+    top: Array,
     /// The tap of each maximum, a byte each.
     taps: Option<Span>,
-    bottom_grad: Option<Span>,
-    top_grad: Option<Span>,
+    bottom_grad: Option<Array>,
+    top_grad: Option<Array>,
     grains: usize,
 }
 
@@ -82,11 +82,11 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
         width: extents[1],
         rows,
         columns: along(pooling, 1, extents, tops.dim(3)),
-        bottom: binder.span(Operand::Bottom(0))?,
-        top: binder.span(Operand::Top(0))?,
+        bottom: binder.array(Operand::Bottom(0))?,
+        top: binder.array(Operand::Top(0))?,
         taps,
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
-        top_grad: binder.span(Operand::TopGrad(0)),
+        bottom_grad: binder.array(Operand::BottomGrad(0)),
+        top_grad: binder.array(Operand::TopGrad(0)),
         grains,
     }))
 }

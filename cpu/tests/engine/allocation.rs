@@ -6,6 +6,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::{nets, numerics, options, plan, small_lenet, small_residual, worker};
+use crate::joined::inception;
+use crate::lifetime::sharing;
 use crate::sharing::siamese;
 use crate::stepping::stepping;
 use crate::whole_nets::{flattened, whole_blocks};
@@ -66,10 +68,11 @@ fn allocations(
     [quadrants, threads]: [usize; 2],
     [first, steps]: [u64; 2],
 ) -> usize {
-    let nets: Vec<Net> =
-        nets(make, 60, quadrants).into_iter().map(|net| stepping(net.fused(), &options(numerics))).collect();
+    let options = options(numerics);
+    let nets = nets(make, 60, quadrants).into_iter();
+    let nets: Vec<Net> = nets.map(|net| sharing(stepping(net.fused(), &options), &options)).collect();
     let plan = plan(&nets, Stage::Iteration);
-    let worker = worker(&nets, &plan, threads, &options(numerics)).expect("a worker");
+    let worker = worker(&nets, &plan, threads, &options).expect("a worker");
     let devices = worker.devices(0);
     let mut times = StepTimes::default();
     let mut step = |iteration| {
@@ -85,10 +88,11 @@ fn allocations(
 }
 
 /// Between them, every layer but those that only the oracle's loops compute.
-const NETS: [(&str, Make); 5] = [
+const NETS: [(&str, Make); 6] = [
     ("LeNet", small_lenet),
     ("a residual net", small_residual),
     ("branches", whole_blocks),
+    ("branches in their joint", inception),
     ("a flattened blob", flattened),
     ("twins", siamese),
 ];

@@ -7,18 +7,19 @@ use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::SgdRule;
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, implementations, storage_lengths};
+use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, implementations, storage_needs};
 
 use crate::common::{fractions, nets, numerics, options, plan, small_lenet, small_residual, worker};
+use crate::joined;
 use crate::running_sums::normalized;
 use crate::sharing::siamese;
 use crate::whole_nets::{flattened, part_blocks, whole_blocks};
 
 /// Images of a mini-batch, which 3 quadrants cut into uneven tiles.
 const BATCH: usize = 7;
-const STEPS: u64 = 3;
+pub const STEPS: u64 = 3;
 
-type Spec = fn(usize) -> NetSpec;
+pub type Spec = fn(usize) -> NetSpec;
 
 /// Every kind of layer and wiring, apart and fused.
 const NETS: [(&str, Spec); 7] = [
@@ -31,27 +32,27 @@ const NETS: [(&str, Spec); 7] = [
     ("normalized", normalized),
 ];
 
-fn sharing(net: Net, options: &EngineOptions) -> Net {
-    let lengths = storage_lengths(&net, options.numerics(), &options.kernels).expect("kernels");
-    net.sharing_memory(&lengths)
+pub fn sharing(net: Net, options: &EngineOptions) -> Net {
+    let needs = storage_needs(&net, options.numerics(), &options.kernels).expect("kernels");
+    net.sharing_memory(&needs)
 }
 
 /// How a net is run.
 #[derive(Clone, Copy, Debug)]
-struct How {
-    quadrants: usize,
-    threads: usize,
+pub struct How {
+    pub quadrants: usize,
+    pub threads: usize,
     /// Whether memory is shared.
-    shares: bool,
+    pub shares: bool,
     /// What is left in memory before each step.
-    poison: Option<f32>,
-    steps: u64,
+    pub poison: Option<f32>,
+    pub steps: u64,
 }
 
-const PLAINLY: How = How { quadrants: 1, threads: 2, shares: false, poison: None, steps: STEPS };
+pub const PLAINLY: How = How { quadrants: 1, threads: 2, shares: false, poison: None, steps: STEPS };
 
 /// Weights, gradients and histories of the first quadrant after some steps, as bits.
-fn train(make: &dyn Fn(usize) -> Vec<Net>, options: &EngineOptions, how: How) -> Vec<u32> {
+pub fn train(make: &dyn Fn(usize) -> Vec<Net>, options: &EngineOptions, how: How) -> Vec<u32> {
     let nets = make(how.quadrants).into_iter();
     let nets: Vec<Net> = nets.map(|net| if how.shares { sharing(net, options) } else { net }).collect();
     let plan = plan(&nets, Stage::Iteration);
@@ -92,19 +93,19 @@ fn train(make: &dyn Fn(usize) -> Vec<Net>, options: &EngineOptions, how: How) ->
     found
 }
 
-fn check_finite(bits: &[u32], what: &str) {
+pub fn check_finite(bits: &[u32], what: &str) {
     assert!(bits.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{what}: not finite");
     let zeros = bits.iter().filter(|bits| **bits == 0).count();
     assert!(zeros * 2 < bits.len(), "mistrusted: {zeros} of {} are 0 in {what}", bits.len());
 }
 
-fn momentum(numerics: Numerics) -> EngineOptions {
+pub fn momentum(numerics: Numerics) -> EngineOptions {
     let rule = SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() };
     EngineOptions { rule, ..options(numerics) }
 }
 
 /// A net of `spec`, fused or not, for each quadrant.
-fn made(spec: Spec, fused: bool) -> impl Fn(usize) -> Vec<Net> {
+pub fn made(spec: Spec, fused: bool) -> impl Fn(usize) -> Vec<Net> {
     move |quadrants| {
         let nets = nets(spec, BATCH, quadrants).into_iter();
         nets.map(|net| if fused { net.fused() } else { net }).collect()
@@ -168,7 +169,8 @@ fn no_kernel_depends_on_what_memory_held() {
 #[test]
 fn a_test_phase_puts_out_the_same_in_shared_memory() {
     for numerics in numerics("outputs in shared memory") {
-        for (name, spec) in NETS {
+        let joined = joined::NETS.map(|(name, spec, _)| (name, spec));
+        for (name, spec) in NETS.into_iter().chain(joined) {
             let outputs = |shares: bool| {
                 let options = options(numerics);
                 let net = Net::build(&spec(BATCH), &NetState::new(Phase::Test), 1.0).expect("a net").fused();
@@ -232,9 +234,9 @@ fn shared_memory_is_not_for_the_host() {
 fn memory_planned_for_shorter_arrays_is_refused() {
     let options = options(Isa::detect());
     let net = nets(small_lenet, BATCH, 1).remove(0);
-    let mut lengths = storage_lengths(&net, options.numerics(), &[]).expect("kernels");
-    lengths[4] /= 2;
-    let nets = [net.sharing_memory(&lengths)];
+    let mut needs = storage_needs(&net, options.numerics(), &[]).expect("kernels");
+    needs.lengths[4] /= 2;
+    let nets = [net.sharing_memory(&needs)];
     let plan = plan(&nets, Stage::Iteration);
     match worker(&nets, &plan, 1, &options).map(|_| ()) {
         Err(EngineError::Kernel(reason)) => assert!(reason.contains("array 4 takes"), "{reason}"),

@@ -9,6 +9,7 @@ mod dropout;
 mod exact;
 mod fusion;
 mod gemm;
+mod joined;
 mod lifetime;
 mod refusals;
 mod running_sums;

@@ -8,7 +8,7 @@ use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::{Decay, SgdRule};
 use quadrille_core::task::{Task, Tile};
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, stepping_layers, storage_lengths};
+use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, stepping_layers, storage_needs};
 
 use crate::common::{
     convolution, fractions, inner_product, input, labels, nets, network, numerics, options, plan,
@@ -111,8 +111,8 @@ fn check_step(apart: &Net, options: &EngineOptions, [threads, shares]: [usize; 2
     let steps: Vec<bool> = trained.map(|layer| layer.steps_weight).collect();
     assert_eq!(steps, [false, true, true], "conv, ip1 and ip2: {how}");
     if shares > 0 {
-        let lengths = storage_lengths(&net, options.numerics(), &[]).expect("kernels");
-        net = net.sharing_memory(&lengths);
+        let needs = storage_needs(&net, options.numerics(), &[]).expect("kernels");
+        net = net.sharing_memory(&needs);
     }
     let views = net.params.views().to_vec();
     let found = train(net, options, threads);

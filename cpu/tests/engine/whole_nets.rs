@@ -14,17 +14,19 @@ use quadrille_cpu::EngineOptions;
 use crate::common::{
     convolution, fractions, inner_product, input, labels, loss, nets, network, options, plan, tiers, worker,
 };
+use crate::joined::{inception, nested, read_twice};
+use crate::lifetime::sharing;
 
 const BATCH: usize = 7;
 const CLASSES: usize = 5;
 const PER_IMAGE: usize = 3 * 12 * 12;
 const SEED: u64 = 99;
 
-fn images(batch: usize) -> Vec<LayerSpec> {
+pub fn images(batch: usize) -> Vec<LayerSpec> {
     vec![input("data", &[batch, 3, 12, 12]), input("label", &[batch])]
 }
 
-fn head(layers: &mut Vec<LayerSpec>, bottom: &str) {
+pub fn head(layers: &mut Vec<LayerSpec>, bottom: &str) {
     layers.push(LayerSpec::new("score", Layer::InnerProduct(inner_product(CLASSES)), &[bottom], &["score"]));
     layers.push(LayerSpec::new("loss", loss(1), &["score", "label"], &["loss"]));
 }
@@ -52,7 +54,7 @@ pub fn flattened(batch: usize) -> NetSpec {
     network(layers, false)
 }
 
-fn relu(name: &str) -> LayerSpec {
+pub fn relu(name: &str) -> LayerSpec {
     LayerSpec::new(&format!("relu_{name}"), Layer::Relu(Relu::default()), &[name], &[name])
 }
 
@@ -120,9 +122,10 @@ fn weights(net: &Net) -> Vec<f32> {
     weights
 }
 
-/// The packed gradients of a mini-batch over `quadrants`.
-fn found(make: fn(usize) -> NetSpec, quadrants: usize, options: &EngineOptions) -> Vec<f32> {
-    let nets = nets(make, BATCH, quadrants);
+/// The packed gradients of a mini-batch over `quadrants`, of the net as it is or with layers fused and in shared memory.
+fn found(make: fn(usize) -> NetSpec, quadrants: usize, shares: bool, options: &EngineOptions) -> Vec<f32> {
+    let nets = nets(make, BATCH, quadrants).into_iter();
+    let nets: Vec<Net> = nets.map(|net| if shares { sharing(net.fused(), options) } else { net }).collect();
     let plan = plan(&nets, Stage::Gradients);
     let worker = worker(&nets, &plan, 2, options).expect("a worker");
     let devices = worker.devices(0);
@@ -168,8 +171,8 @@ fn agree(make: fn(usize) -> NetSpec, terms: usize) {
     let expected = oracle(make);
     let net = nets(make, BATCH, 1).remove(0);
     for isa in tiers("whole nets") {
-        for quadrants in [1, 3] {
-            let found = found(make, quadrants, &options(isa));
+        for (quadrants, shares) in [(1, false), (3, false), (1, true), (3, true)] {
+            let found = found(make, quadrants, shares, &options(isa));
             for view in net.params.views() {
                 let (e, f) = (&expected[view.range()], &found[view.range()]);
                 let norm = e.iter().map(|g| g * g).sum::<f64>().sqrt();
@@ -178,7 +181,11 @@ fn agree(make: fn(usize) -> NetSpec, terms: usize) {
                 let bound = terms as f64 * f64::from(f32::EPSILON) * norm;
                 // Written so that NaN fails.
                 let close = error <= bound;
-                assert!(close, "{}: {error:e} of {norm:e} on {isa}, {quadrants} quadrants", view.name);
+                assert!(
+                    close,
+                    "{}: {error:e} of {norm:e} on {isa}, {quadrants} quadrants, {shares}",
+                    view.name
+                );
             }
         }
     }
@@ -197,5 +204,14 @@ fn branches_side_by_side() {
     // inner products and of the scores, classes, and places of a tap in the mini-batch.
     for make in [whole_blocks, part_blocks] {
         agree(make, 27 + 9 * 32 + 32 + 2 * 5 + 80 * 36 + 64 + CLASSES + BATCH * 144);
+    }
+}
+
+#[test]
+fn branches_in_their_joint() {
+    // On the longest way of a gradient: taps and channels of four convolutions, a window of a pooling, inputs of the scores,
+    // classes, and places of a tap in the mini-batch.
+    for make in [inception, nested, read_twice] {
+        agree(make, 27 + 64 + 9 * 64 + 132 + 9 + 180 * 36 + CLASSES + BATCH * 144);
     }
 }

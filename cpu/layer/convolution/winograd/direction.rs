@@ -258,7 +258,7 @@ impl Winograd {
         self.tiling.each_image(block, |image, first, tiles| {
             for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
                 let channel = group * self.packing.targets + vector * lanes;
-                let start = image * self.target.image_len() + channel / lanes * plane_len;
+                let start = image * self.target.image_stride() + channel / lanes * plane_len;
                 let outputs = Outputs {
                     products: &products[(vector * self.block + first) * lanes..],
                     point,

@@ -158,7 +158,7 @@ impl WinogradGradient {
         self.tiling.each_image(block, |image, first, tiles| {
             for vector in targets.start * TILE_VECTORS..last {
                 let channel = group * self.packing.targets + vector * lanes;
-                let start = image * self.target.image_len() + channel / lanes * plane_len;
+                let start = image * self.target.image_stride() + channel / lanes * plane_len;
                 // SAFETY: only read in this task.
                 let plane = unsafe { memory.read(gradient.part(start..start + plane_len)) };
                 let to = &mut gradients[vector * self.tiling.row_len(self.block)..];

@@ -128,7 +128,7 @@ impl Tiling {
                 *tile = [0, 1].map(|a| place[a] as isize - self.pad[a] as isize);
             }
             for (i, plane) in planes.clone().enumerate() {
-                let start = image * self.source.image_len() + plane * plane_len;
+                let start = image * self.source.image_stride() + plane * plane_len;
                 // SAFETY: only read in this task.
                 let values = unsafe { memory.read(source.part(start..start + plane_len)) };
                 let place = match self.store {

@@ -6,6 +6,7 @@ mod arrange;
 mod bench;
 mod case;
 mod convolved;
+mod joined;
 mod layers;
 mod lrn;
 mod normalized;
