@@ -58,7 +58,8 @@ pub struct MachineArgs {
     /// Instruction-set tier: portable, avx2, avx512f, avx512, avx512bf16, amxbf16 [default: the highest of this CPU]
     #[arg(long, value_name = "TIER")]
     pub isa: Option<Isa>,
-    /// Precision in which convolutions and inner products multiply: f32, bf16; all else is f32
+    /// Precision in which convolutions and inner products multiply and activations are kept: f32, bf16; sums, weights and
+    /// their gradients are f32
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub precision: Precision,
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
@@ -68,7 +69,8 @@ pub struct MachineArgs {
     /// its gradient
     #[arg(long)]
     pub no_fusion: bool,
-    /// Give all values and gradients memory of their own, instead of memory that others used before
+    /// Give all values and gradients memory of their own, instead of memory that others used before or, for what goes into
+    /// a Concat, a part of its top's
     #[arg(long)]
     pub no_memory_sharing: bool,
 }

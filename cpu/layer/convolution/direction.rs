@@ -48,7 +48,7 @@ pub(super) struct Direction {
     pub packing: Packing,
     source: Arrangement,
     target: Arrangement,
-    /// `None` if taps see the source where it lies; words always lie in one.
+    /// `None` if taps see the source where it lies.
     strip: Option<Strip>,
     /// Elements of a row, of a plane of the source as the kernels see it, and of its pixels.
     row_len: usize,
