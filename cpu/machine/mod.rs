@@ -3,7 +3,7 @@
 //! A constant here decides how fast something is and into how many grains it is cut, never what is computed. The
 //! cut into grains depends on these constants and on shapes, never on the number of threads.
 
-use crate::isa::{Isa, Vectors};
+use crate::isa::{Isa, Numerics, Precision, Vectors};
 
 /// Bytes of a large page, on x86-64 and on most of AArch64.
 pub(crate) const LARGE_PAGE: usize = 2 << 20;
@@ -35,6 +35,9 @@ pub struct Machine {
     pub partial_bytes: usize,
     /// Fewest channels on both sides for which Winograd's transforms pay.
     pub winograd_channels: usize,
+    /// The same where tiles of AMX multiply. Products cost so little there that transforms, some hundred instructions for a
+    /// tile of a vector of channels each way, pay much later. Counted, not yet measured.
+    pub winograd_channels_amx: usize,
     /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
     pub winograd_tiles: usize,
     /// The same in ∇W, where each block of tiles reads and writes all sums.
@@ -82,6 +85,7 @@ const BASE: Machine = Machine {
     gradient_pixels: 128,
     partial_bytes: 64 << 20,
     winograd_channels: 32,
+    winograd_channels_amx: 192,
     winograd_tiles: 56,
     winograd_gradient_tiles: 112,
     winograd_targets: 2,
@@ -119,6 +123,15 @@ impl Machine {
             Vectors::None => BASE,
             Vectors::Avx2 => AVX2,
             Vectors::Avx512f => AVX512F,
+        }
+    }
+
+    /// Fewest channels on both sides for which Winograd's transforms pay with these products.
+    pub fn fewest_for_winograd(numerics: Numerics) -> usize {
+        let machine = Self::of(numerics.isa);
+        match (numerics.isa, numerics.precision) {
+            (Isa::AmxBf16, Precision::Bf16) => machine.winograd_channels_amx,
+            _ => machine.winograd_channels,
         }
     }
 

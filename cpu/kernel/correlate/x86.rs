@@ -60,52 +60,65 @@ pub(super) mod avx512f {
 
 /// AVX-512 BF16: as AVX-512F, with words of two bf16 for numbers.
 pub(super) mod avx512bf16 {
-    use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
+    use super::super::{Kernels, Pixel, Tile, WeightKernel, WeightTile, tile, weight};
     use crate::kernel::simd::{Avx512Bf16, Product};
 
     tables!(
         "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16", Avx512Bf16, [One 1, Vector 16, Half 8],
         tiles [1 2 3 4 5 6 7 8 9 10 11 12 13 14], weights [1 2 3 4 5 6 7 8]
     );
+
+    /// The gradients' kernels of one width and one distance of pixels.
+    pub fn weights<const VECTORS: usize, const PIXEL: usize>() -> &'static [WeightKernel] {
+        Table::<VECTORS, PIXEL>::KERNELS.weights
+    }
 }
 
-/// AMX: up to 16 pixels by two vectors over blocked channels. What has no runs of words, plain planes and gradients of
-/// weights, is the affair of AVX-512 BF16, which every CPU with AMX has.
+/// AMX: up to 32 pixels by two vectors over blocked channels, and gradients of up to 16 sources. What has no runs of words,
+/// plain planes and half a vector of words, is the affair of AVX-512 BF16, which every CPU with AMX has.
 pub(super) mod amxbf16 {
-    use super::super::amx::{ROWS, amxbf16 as rows};
-    use super::super::{Kernels, Pixel, TileKernel};
+    use super::super::amx::{MOST_PIXELS, MOST_SOURCES, amxbf16_pixels, amxbf16_sources};
+    use super::super::{Kernels, Pixel, TileKernel, WeightKernel, WeightTile};
     use super::avx512bf16;
 
-    struct Table<const VECTORS: usize>;
-
-    impl<const VECTORS: usize> Table<VECTORS> {
-        const TILES: [TileKernel; ROWS] = [
-            rows::<1, VECTORS>,
-            rows::<2, VECTORS>,
-            rows::<3, VECTORS>,
-            rows::<4, VECTORS>,
-            rows::<5, VECTORS>,
-            rows::<6, VECTORS>,
-            rows::<7, VECTORS>,
-            rows::<8, VECTORS>,
-            rows::<9, VECTORS>,
-            rows::<10, VECTORS>,
-            rows::<11, VECTORS>,
-            rows::<12, VECTORS>,
-            rows::<13, VECTORS>,
-            rows::<14, VECTORS>,
-            rows::<15, VECTORS>,
-            rows::<16, VECTORS>,
-        ];
+    /// # Safety
+    /// As for [`amxbf16_sources`].
+    unsafe fn sources<const SOURCES: usize, const VECTORS: usize, const PIXEL: usize>(t: &WeightTile<'_>) {
+        // SAFETY: by contract.
+        unsafe {
+            amxbf16_sources::<SOURCES, VECTORS, PIXEL>(t, avx512bf16::weights::<VECTORS, PIXEL>());
+        }
     }
+
+    struct Table<const VECTORS: usize, const PIXEL: usize>;
+
+    macro_rules! table {
+        ([$($pixels:literal)*], [$($sources:literal)*]) => {
+            impl<const VECTORS: usize, const PIXEL: usize> Table<VECTORS, PIXEL> {
+                const TILES: [TileKernel; MOST_PIXELS] = [$(amxbf16_pixels::<$pixels, VECTORS>),*];
+                const WEIGHTS: [WeightKernel; MOST_SOURCES] = [$(sources::<$sources, VECTORS, PIXEL>),*];
+            }
+        };
+    }
+
+    table!(
+        [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32],
+        [1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16]
+    );
 
     /// The kernels for tiles of `vectors` vectors.
     pub fn kernels(vectors: usize, pixel: Pixel) -> Option<Kernels> {
         let below = avx512bf16::kernels(vectors, pixel)?;
-        match (vectors, pixel) {
-            (1, Pixel::Vector) => Some(Kernels { tiles: &Table::<1>::TILES, ..below }),
-            (2, Pixel::Vector) => Some(Kernels { tiles: &Table::<2>::TILES, ..below }),
-            _ => Some(below),
-        }
+        Some(match (vectors, pixel) {
+            (1, Pixel::Vector) => {
+                Kernels { tiles: &Table::<1, 16>::TILES, weights: &Table::<1, 16>::WEIGHTS }
+            }
+            (2, Pixel::Vector) => {
+                Kernels { tiles: &Table::<2, 16>::TILES, weights: &Table::<2, 16>::WEIGHTS }
+            }
+            (1, Pixel::One) => Kernels { weights: &Table::<1, 1>::WEIGHTS, ..below },
+            (2, Pixel::One) => Kernels { weights: &Table::<2, 1>::WEIGHTS, ..below },
+            _ => below,
+        })
     }
 }

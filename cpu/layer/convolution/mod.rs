@@ -82,7 +82,7 @@ struct Tiles {
 /// Whether Winograd's transforms pay: 3×3 taps at stride 1, between enough channels.
 pub(super) fn fits_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
-    let fewest = Machine::of(numerics.isa).winograd_channels;
+    let fewest = Machine::fewest_for_winograd(numerics);
     let enough = |channels: usize| channels / layer.group >= fewest;
     winograd::is_possible(layer)
         && enough(layer.num_output)

@@ -1,36 +1,38 @@
-//! The tile of outputs in bf16 on AMX: up to 16 pixels by two vectors, all sums in two tile registers.
+//! The register tiles in bf16 on AMX: [`outputs`] of up to 32 pixels by two vectors, and [`gradient`]s of up to 16 sources
+//! by two vectors. All sums of a call stay in tile registers.
 //!
-//! A run of sources is a product of matrices: pixels × words of the strip, whose rows lie a pixel apart, and words ×
-//! outputs of the packed weights. Both lie in memory as the instructions want them, in the formats of AVX-512 BF16. A full
-//! run has 16 words; a shorter one ends each tap where the channels are no whole pair of blocks, so both shapes have
-//! registers of their own.
+//! A register holds up to 16 rows of 16 words. A product of two adds `A · B` to a third: rows of A by words, words by
+//! vectors of B, two numbers a word. The sources and the packed weights of the formats of AVX-512 BF16 lie in memory as
+//! outputs want them: the rows of A are pixels. Of a gradient they are sources, which lie side by side, so its A is turned
+//! round on the way.
 //!
-//! The algorithm stands on [`Tiles`], which the instructions implement and, in tests, a model of them in plain Rust.
+//! The algorithms stand on [`Tiles`], which the instructions implement and, in tests, a model of them in plain Rust.
 //!
-//! Shapes are a thread's state. Each call sets and releases them: so no state outlives a call, no other code of the thread
-//! meets it, and a system that switches threads saves no tiles between calls. That is one load of 64 bytes beside some
-//! twenty products of 16 cycles.
+//! The shapes of registers are a thread's state. They outlive a call, so that the next one of the same shapes need not set
+//! them: that costs as much as a dozen products. Nothing else in a thread of this program uses tiles.
+
+mod gradient;
+mod outputs;
+mod transpose;
 
 use std::arch::asm;
+use std::cell::Cell;
 
-use super::{End, Start, Tile};
+pub(super) use gradient::{MOST_SOURCES, amxbf16_sources};
+pub(super) use outputs::{MOST_PIXELS, amxbf16_pixels};
+
 use crate::isa::Isa;
-use crate::kernel::elements::rectified;
-use crate::kernel::words::word;
+use crate::kernel::simd::{Avx512Bf16, Avx512f, Simd};
+use crate::kernel::words::Narrow;
 
 /// Rows of a register, and words of one of its rows.
-pub(super) const ROWS: usize = 16;
+const ROWS: usize = 16;
 const WORDS: usize = 16;
-
-/// The registers: sums of both vectors, then source and weights of both vectors for full runs, then for short ones.
-const SUMS: [usize; 2] = [0, 1];
-const FULL: [usize; 3] = [2, 3, 4];
-const SHORT: [usize; 3] = [5, 6, 7];
 
 /// The shapes of all registers, as `ldtilecfg` reads them.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shapes {
+struct Shapes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -39,37 +41,55 @@ pub(super) struct Shapes {
     rows: [u8; 16],
 }
 
-impl Shapes {
-    /// For `pixels` pixels, and short runs of `short` words; 0 if there are none.
-    fn new(pixels: usize, short: usize) -> Self {
+/// What the registers of a call are for; a part that is not used has the length 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    /// Sums of two parts of the pixels by two vectors in 0 to 3, sources of both parts in 4 and 5, weights of both vectors in
+    /// 6 and 7.
+    Outputs { pixels: [u8; 2], words: u8 },
+    /// Sums of sources by two vectors in 0 and 1; sources and gradients of both vectors in 4, 6 and 7 for full runs of
+    /// pixels, in 2, 3 and 5 for short ones.
+    Gradient { sources: u8, short: u8 },
+}
+
+impl Needs {
+    fn shapes(self) -> Shapes {
         let (row_bytes, rows) = ([0; 16], [0; 16]);
-        let mut shapes = Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows };
-        let mut set = |register: usize, rows: usize, words: usize| {
-            shapes.rows[register] = rows as u8;
-            shapes.row_bytes[register] = (words * size_of::<f32>()) as u16;
+        let mut shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows };
+        let mut set = |registers: &[usize], rows: u8, words: u8| {
+            for register in registers.iter().filter(|_| rows > 0 && words > 0) {
+                shapes.rows[*register] = rows;
+                shapes.row_bytes[*register] = u16::from(words) * size_of::<f32>() as u16;
+            }
         };
-        SUMS.into_iter().for_each(|register| set(register, pixels, WORDS));
-        for ([source, first, second], words) in [(FULL, WORDS), (SHORT, short)] {
-            if words > 0 {
-                set(source, pixels, words);
-                set(first, words, WORDS);
-                set(second, words, WORDS);
+        const FULL: u8 = WORDS as u8;
+        match self {
+            Self::Outputs { pixels, words } => {
+                set(&[0, 1], pixels[0], FULL);
+                set(&[2, 3], pixels[1], FULL);
+                set(&[4], pixels[0], words);
+                set(&[5], pixels[1], words);
+                set(&[6, 7], words, FULL);
+            }
+            Self::Gradient { sources, short } => {
+                set(&[0, 1, 4], sources, FULL);
+                set(&[6, 7], FULL, FULL);
+                set(&[2], sources, short);
+                set(&[3, 5], short, FULL);
             }
         }
         shapes
     }
 }
 
-/// Tile registers. Registers are numbered from 0 to 7; distances are in bytes.
+/// Tile registers, numbered from 0 to 7, and what the algorithms need of vectors; distances are in bytes.
 ///
 /// # Safety
 /// Every method needs a CPU and a process that have the instructions. Registers are used in the shapes that were set, and
 /// pointers lead to as many rows, `distance` apart.
-pub(super) trait Tiles {
-    /// Sets the shapes of all registers.
-    unsafe fn configure(&mut self, shapes: &Shapes);
-    /// Gives all registers up.
-    unsafe fn release(&mut self);
+trait Tiles {
+    /// Sets the shapes of all registers. What they held is lost if that changes any.
+    unsafe fn configure(&mut self, needs: Needs);
     /// Sets a register to 0.
     unsafe fn zero<const T: usize>(&mut self);
     /// Loads the rows of a register.
@@ -78,21 +98,31 @@ pub(super) trait Tiles {
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);
     /// Stores the rows of a register.
     unsafe fn store<const T: usize>(&mut self, to: *mut f32, distance: usize);
+    /// Rounds a vector of numbers to bf16: half as many words.
+    unsafe fn round(&self, from: *const f32, to: *mut f32);
+    /// Turns `rows` rows of `columns` words round: word r of row c at `to` is word c of row r at `from`. Rows lie [`WORDS`]
+    /// words apart at `to`, which is a whole line of the cache, and all [`ROWS`] are written, with anything where nothing was.
+    unsafe fn transpose(&self, from: *const f32, distance: usize, extents: [usize; 2], to: *mut f32);
 }
 
 /// The instructions.
 struct Amx;
 
+thread_local! {
+    /// What the shapes of the thread's registers were set for.
+    static SET: Cell<Option<Needs>> = const { Cell::new(None) };
+}
+
 impl Tiles for Amx {
     #[inline(always)]
-    unsafe fn configure(&mut self, shapes: &Shapes) {
-        // SAFETY: by the trait's contract; 64 bytes are read.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) shapes, options(nostack, readonly, preserves_flags)) }
-    }
-    #[inline(always)]
-    unsafe fn release(&mut self) {
-        // SAFETY: by the trait's contract.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    unsafe fn configure(&mut self, needs: Needs) {
+        if SET.get() != Some(needs) {
+            // SAFETY: by the trait's contract; 64 bytes are read.
+            unsafe {
+                asm!("ldtilecfg [{}]", in(reg) &needs.shapes(), options(nostack, readonly, preserves_flags));
+            }
+            SET.set(Some(needs));
+        }
     }
     #[inline(always)]
     unsafe fn zero<const T: usize>(&mut self) {
@@ -123,137 +153,16 @@ impl Tiles for Amx {
                 options(nostack, preserves_flags));
         }
     }
-}
-
-/// Sets the sums to what they start from.
-///
-/// # Safety
-/// As for [`outputs`], whose shapes are set.
-#[inline(always)]
-unsafe fn begin<T: Tiles>(tiles: &mut T, t: &Tile<'_>, two: bool) {
-    let distance = t.y_pixel * size_of::<f32>();
-    // SAFETY: by contract.
-    unsafe {
-        match t.start {
-            Start::Zero => {
-                tiles.zero::<0>();
-                if two {
-                    tiles.zero::<1>();
-                }
-            }
-            Start::Bias(bias) => {
-                // All rows from the same place.
-                tiles.load::<0>(bias, 0);
-                if two {
-                    tiles.load::<1>(bias.add(WORDS), 0);
-                }
-            }
-            Start::There => {
-                tiles.load::<0>(t.y, distance);
-                if two {
-                    tiles.load::<1>(t.y.add(t.y_vector), distance);
-                }
-            }
-        }
+    #[inline(always)]
+    unsafe fn round(&self, from: *const f32, to: *mut f32) {
+        // SAFETY: a CPU with AMX has AVX-512 BF16; a vector lies at `from`, and there is room.
+        unsafe { Avx512Bf16::narrow(Avx512f::load(from), to) }
     }
-}
-
-/// Computes a tile of `pixels` pixels, `pixel` elements apart, by one or two (`two`) vectors.
-///
-/// # Safety
-/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say; all runs but those of
-/// one other length have 16 words.
-#[inline(always)]
-unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: bool, pixel: usize) {
-    let bytes = |elements: usize| elements * size_of::<f32>();
-    let width = if two { 2 * WORDS } else { WORDS };
-    let short = t.runs.iter().map(|run| run.len as usize).find(|len| *len != WORDS).unwrap_or(0);
-    // SAFETY: by contract; shapes are those of the runs.
-    unsafe {
-        tiles.configure(&Shapes::new(pixels, short));
-        begin(tiles, t, two);
-        for run in t.runs {
-            let x = t.x.add(run.offset as usize);
-            let w = t.w.add(run.first as usize * width);
-            if run.len as usize == WORDS {
-                tiles.load::<2>(x, bytes(pixel));
-                tiles.load::<3>(w, bytes(width));
-                tiles.dot::<0, 2, 3>();
-                if two {
-                    tiles.load::<4>(w.add(WORDS), bytes(width));
-                    tiles.dot::<1, 2, 4>();
-                }
-            } else {
-                debug_assert_eq!(run.len as usize, short, "short runs of two lengths");
-                tiles.load::<5>(x, bytes(pixel));
-                tiles.load::<6>(w, bytes(width));
-                tiles.dot::<0, 5, 6>();
-                if two {
-                    tiles.load::<7>(w.add(WORDS), bytes(width));
-                    tiles.dot::<1, 5, 7>();
-                }
-            }
-        }
-        let mut sums = Sums([[0.0; WORDS]; 2 * ROWS]);
-        let (y, distances) = match t.end {
-            End::There => (t.y, [t.y_pixel, t.y_vector]),
-            End::Kept { .. } => (sums.0.as_mut_ptr().cast::<f32>(), [WORDS, ROWS * WORDS]),
-        };
-        tiles.store::<0>(y, bytes(distances[0]));
-        if two {
-            tiles.store::<1>(y.add(distances[1]), bytes(distances[0]));
-        }
-        tiles.release();
-        let each = || (0..if two { 2 } else { 1 }).flat_map(|v| (0..pixels).map(move |p| (v, p)));
-        if t.relu {
-            for (v, p) in each() {
-                rectify(y.add(v * distances[1] + p * distances[0]));
-            }
-        }
-        if let End::Kept { y, pixel, vector } = t.end {
-            for (v, p) in each() {
-                round(&sums.0[v * ROWS + p], y.add(v * vector + p * pixel));
-            }
-        }
+    #[inline(always)]
+    unsafe fn transpose(&self, from: *const f32, distance: usize, extents: [usize; 2], to: *mut f32) {
+        // SAFETY: a CPU with AMX has AVX-512 F; the rest by the trait's contract.
+        unsafe { transpose::rows_to_columns(from, distance, extents, to) }
     }
-}
-
-/// Sums on their way to bf16, in the first-level cache: vector by vector, pixel by pixel.
-#[repr(C, align(64))]
-struct Sums([[f32; WORDS]; 2 * ROWS]);
-
-/// Lets a ReLU go over a vector of sums. The instructions have none, and the sums are in the first-level cache.
-///
-/// # Safety
-/// A vector lies at `y`.
-#[inline(always)]
-unsafe fn rectify(y: *mut f32) {
-    // SAFETY: by contract.
-    let y = unsafe { &mut *y.cast::<[f32; WORDS]>() };
-    y.iter_mut().for_each(|y| *y = rectified(*y, 0.0));
-}
-
-/// Rounds a vector of sums.
-///
-/// # Safety
-/// There is room for half as many words at `to`.
-#[inline(always)]
-unsafe fn round(sums: &[f32; WORDS], to: *mut f32) {
-    // SAFETY: by contract.
-    let to = unsafe { &mut *to.cast::<[f32; WORDS / 2]>() };
-    for (pair, to) in sums.as_chunks::<2>().0.iter().zip(to) {
-        *to = word(pair[0], pair[1]);
-    }
-}
-
-/// A tile of `PIXELS` pixels by `VECTORS` vectors, by the instructions.
-///
-/// # Safety
-/// The tier is available; the rest as for [`outputs`].
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn amxbf16<const PIXELS: usize, const VECTORS: usize>(t: &Tile<'_>) {
-    // SAFETY: by contract.
-    unsafe { outputs(&mut Amx, t, PIXELS, VECTORS == 2, WORDS) }
 }
 
 /// Products on all registers that sums can have, `rounds` times; returns the operations done (a multiply-add is two).
@@ -261,23 +170,21 @@ pub(super) unsafe fn amxbf16<const PIXELS: usize, const VECTORS: usize>(t: &Tile
 /// # Panics
 /// If the CPU or the process does not have the instructions.
 pub(crate) fn products(rounds: usize) -> u64 {
-    const CHAINS: usize = 5;
+    const CHAINS: usize = 4;
     assert!(Isa::AmxBf16.is_available(), "tiles of AMX on a CPU without them");
-    // SAFETY: the tier is available, as asserted; with full short runs all registers have the same shape.
+    // SAFETY: the tier is available, as asserted; all registers have the same shape.
     unsafe {
-        Amx.configure(&Shapes::new(ROWS, WORDS));
+        Amx.configure(Needs::Outputs { pixels: [ROWS as u8; 2], words: WORDS as u8 });
         for _ in 0..rounds {
-            Amx.dot::<0, 2, 3>();
-            Amx.dot::<1, 2, 3>();
-            Amx.dot::<5, 2, 3>();
-            Amx.dot::<6, 2, 3>();
-            Amx.dot::<7, 2, 3>();
+            Amx.dot::<0, 4, 6>();
+            Amx.dot::<1, 4, 7>();
+            Amx.dot::<2, 5, 6>();
+            Amx.dot::<3, 5, 7>();
         }
-        Amx.release();
     }
     // Two numbers a word.
     (2 * CHAINS * ROWS * WORDS * 2 * WORDS * rounds) as u64
 }
 
 #[cfg(test)]
-mod tests;
+mod model;

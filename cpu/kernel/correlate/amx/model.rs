@@ -1,0 +1,104 @@
+//! The instructions in plain Rust, as their description has them; where a CPU would raise an exception, this panics.
+
+use super::*;
+use crate::kernel::words::{halves, rounded, word};
+
+/// The registers of a thread.
+#[derive(Default)]
+pub(super) struct Model {
+    needs: Option<Needs>,
+    registers: [[[u32; WORDS]; ROWS]; 8],
+}
+
+impl Model {
+    /// Rows and words of a row.
+    fn shape(&self, register: usize) -> [usize; 2] {
+        let shapes = self.needs.expect("shapes are set").shapes();
+        let (rows, bytes) = (usize::from(shapes.rows[register]), usize::from(shapes.row_bytes[register]));
+        assert!((1..=ROWS).contains(&rows) && (1..=64).contains(&bytes) && bytes.is_multiple_of(4));
+        [rows, bytes / 4]
+    }
+}
+
+/// A bf16, of which numbers that are not normal count as 0.
+fn number(half: u32) -> f32 {
+    let value = f32::from_bits(half << 16);
+    if value.abs() < f32::MIN_POSITIVE { 0.0 } else { value }
+}
+
+impl Tiles for Model {
+    unsafe fn configure(&mut self, needs: Needs) {
+        let shapes = needs.shapes();
+        assert!(shapes.palette == 1 && shapes.start_row == 0 && shapes.reserved == [0; 14]);
+        assert!(shapes.rows[8..] == [0; 8] && shapes.row_bytes[8..] == [0; 8], "registers that do not exist");
+        assert!(shapes.rows.iter().zip(shapes.row_bytes).all(|(rows, bytes)| (*rows == 0) == (bytes == 0)));
+        if self.needs != Some(needs) {
+            *self = Self { needs: Some(needs), ..Self::default() };
+        }
+    }
+    unsafe fn zero<const T: usize>(&mut self) {
+        self.shape(T);
+        self.registers[T] = Default::default();
+    }
+    unsafe fn load<const T: usize>(&mut self, from: *const f32, distance: usize) {
+        let [rows, words] = self.shape(T);
+        self.registers[T] = Default::default();
+        for (r, w) in (0..rows * words).map(|i| (i / words, i % words)) {
+            // SAFETY: by the trait's contract.
+            let word = unsafe { from.byte_add(r * distance).add(w).read() };
+            self.registers[T][r][w] = word.to_bits();
+        }
+    }
+    unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {
+        let [c, a, b] = [C, A, B].map(|register| self.shape(register));
+        assert!(C != A && C != B && A != B, "registers are different ones");
+        assert!(c == [a[0], b[1]] && a[1] == b[0], "shapes do not agree: {c:?} {a:?} {b:?}");
+        for (m, n) in (0..c[0] * c[1]).map(|i| (i / c[1], i % c[1])) {
+            let mut sums = [0.0f32; 2];
+            for k in 0..a[1] {
+                let (a, b) = (self.registers[A][m][k], self.registers[B][k][n]);
+                sums[0] += number(a & 0xffff) * number(b & 0xffff);
+                sums[1] += number(a >> 16) * number(b >> 16);
+            }
+            let sum = f32::from_bits(self.registers[C][m][n]) + (sums[0] + sums[1]);
+            self.registers[C][m][n] = sum.to_bits();
+        }
+    }
+    unsafe fn store<const T: usize>(&mut self, to: *mut f32, distance: usize) {
+        let [rows, words] = self.shape(T);
+        for (r, w) in (0..rows * words).map(|i| (i / words, i % words)) {
+            // SAFETY: by the trait's contract.
+            unsafe { to.byte_add(r * distance).add(w).write(f32::from_bits(self.registers[T][r][w])) }
+        }
+    }
+    unsafe fn round(&self, from: *const f32, to: *mut f32) {
+        // SAFETY: by the trait's contract.
+        let (from, to) = unsafe { (&*from.cast::<[f32; WORDS]>(), &mut *to.cast::<[f32; WORDS / 2]>()) };
+        from.as_chunks::<2>().0.iter().zip(to).for_each(|(pair, to)| *to = word(pair[0], pair[1]));
+    }
+    unsafe fn transpose(&self, from: *const f32, distance: usize, [rows, columns]: [usize; 2], to: *mut f32) {
+        for (r, c) in (0..ROWS * WORDS).map(|i| (i / WORDS, i % WORDS)) {
+            // SAFETY: by the trait's contract; only what is there is read.
+            unsafe {
+                let there = r < rows && c < columns;
+                to.add(c * WORDS + r).write(match there {
+                    true => from.byte_add(r * distance).add(c).read(),
+                    false => f32::NAN,
+                });
+            }
+        }
+    }
+}
+
+/// Words of small integers, none of them 0, and the integers.
+pub(super) fn integers(words: usize, seed: usize) -> (Vec<f32>, Vec<f32>) {
+    let values: Vec<f32> = (0..2 * words)
+        .map(|i| {
+            let value = ((i * 7 + seed * 13 + i / 5) % 9) as f32 - 4.0;
+            if value == 0.0 { 5.0 } else { value }
+        })
+        .collect();
+    let mut packed = vec![0.0; words];
+    halves(&mut packed).iter_mut().zip(&values).for_each(|(half, value)| *half = rounded(*value));
+    (packed, values)
+}
