@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use quadrille_comm::protocol::Method;
+use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
@@ -19,6 +20,7 @@ Start here:
   quadrille train --quadrants 4     one worker on four quadrants
   quadrille test --weights FILE     accuracy of trained weights
   quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
+  quadrille extract --help          values and gradients of one mini-batch, to a file
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -41,6 +43,8 @@ pub enum Command {
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
     Time(TimeArgs),
+    /// Run one mini-batch and write every value and gradient to a file
+    Extract(ExtractArgs),
     /// Show this machine and the quadrants it would be cut into
     #[command(alias = "device_query")]
     Topo(TopoArgs),
@@ -203,6 +207,95 @@ pub struct TimeArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// A phase, as the command line has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PhaseArg {
+    /// Training.
+    Train,
+    /// Testing.
+    Test,
+}
+
+impl From<PhaseArg> for Phase {
+    fn from(phase: PhaseArg) -> Self {
+        match phase {
+            PhaseArg::Train => Self::Train,
+            PhaseArg::Test => Self::Test,
+        }
+    }
+}
+
+/// What `extract` takes.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Arrays of --inputs:
+  in/BLOB             values of a top of a Data or Input layer
+  param/LAYER/INDEX   a parameter: 0 is the weight, 1 the bias
+  seed/BLOB           the gradient of an output that is no loss
+Arrays of --out:
+  blob/BLOB           values, of all blobs but the inputs
+  diff/BLOB           gradients of blobs
+  pdiff/LAYER/INDEX   gradients of parameters
+  param_after/LAYER/INDEX   running sums after the mini-batch")]
+pub struct ExtractArgs {
+    /// Network file or name of a bundled network [default: the bundled LeNet]
+    #[arg(long, value_name = "FILE|NAME")]
+    pub model: Option<PathBuf>,
+    /// What goes in: arrays of NumPy (.npz); their extents, too, are those of the inputs
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// Where the arrays go that come out (.npz)
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Start from these weights (.caffemodel or a snapshot of quadrille) [default: the network's fillers]
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+    /// Phase whose layers are run [default: the file's; else train with --backward, test without]
+    #[arg(long, value_name = "PHASE")]
+    pub phase: Option<PhaseArg>,
+    /// Level of the state, instead of the file's
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub level: Option<i32>,
+    /// A stage of the state, beside those of the file; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub stage: Vec<String>,
+    /// Find gradients, too, from losses and from the given gradients of outputs
+    #[arg(long)]
+    pub backward: bool,
+    /// Seed of fillers
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
+    pub threads: Option<usize>,
+    /// Instruction-set tier [default: the highest of this CPU]
+    #[arg(long, value_name = "TIER")]
+    pub isa: Option<Isa>,
+    /// Precision of products and of what is kept: f32, bf16
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    pub precision: Precision,
+    /// Force an implementation, such as conv1=reference; may be repeated
+    #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
+    pub kernels: Vec<(String, String)>,
+}
+
+impl ExtractArgs {
+    /// The machine as one quadrant, with every value in memory of its own.
+    pub fn machine(&self) -> MachineArgs {
+        let Self { threads, isa, precision, .. } = *self;
+        let kernels = self.kernels.clone();
+        MachineArgs {
+            quadrants: Some(1),
+            threads,
+            isa,
+            precision,
+            kernels,
+            no_fusion: true,
+            no_memory_sharing: true,
+        }
+    }
 }
 
 /// What `topo` takes.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quadrille_core::layer::{Data, Layer};
-use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
 use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::SolverSpec;
 use quadrille_core::task::Tile;
@@ -139,7 +139,7 @@ impl PhaseJob {
         samples: Samples<'_>,
         batch: Option<usize>,
     ) -> Result<Option<Self>, Failure> {
-        let state = NetState::new(phase);
+        let state = spec.state(phase);
         let mut spec = spec.clone();
         let mut found = None;
         for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(&state)) {
@@ -186,13 +186,13 @@ impl PhaseJob {
             .into_iter()
             .map(|tile| {
                 let mut spec = self.spec.clone();
-                for layer in spec.layers.iter_mut().filter(|l| l.belongs(&NetState::new(self.phase))) {
+                for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.spec.state(self.phase))) {
                     if let Layer::Data(data) = &mut layer.layer {
                         data.batch = tile.images;
                     }
                 }
                 let share = tile.images as f32 / self.batch as f32;
-                let net = Net::build(&spec, &NetState::new(self.phase), share)?;
+                let net = Net::build(&spec, &self.spec.state(self.phase), share)?;
                 if quadrants > 1 {
                     check_cut(&net)?;
                 }
@@ -208,7 +208,7 @@ impl PhaseJob {
 
     /// Every label must be a class of every loss.
     fn check_labels(&self, source: &str) -> Result<(), Failure> {
-        let net = Net::build(&self.spec, &NetState::new(self.phase), 1.0)?;
+        let net = Net::build(&self.spec, &self.spec.state(self.phase), 1.0)?;
         for layer in &net.layers {
             let Layer::SoftmaxWithLoss(loss) = &layer.layer else { continue };
             let scores = &net.blob(layer.bottoms[0]).shape;

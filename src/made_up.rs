@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use quadrille_core::layer::{Data, Layer};
-use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;
 use quadrille_core::site::Fault;
@@ -75,7 +75,7 @@ pub fn labels(classes: Option<usize>, count: usize) -> Vec<u16> {
 /// # Errors
 /// If the network cannot be built on it, or if it would be too large.
 pub fn dataset(spec: &NetSpec, phase: Phase, shape: [usize; 3], batch: usize) -> Result<Dataset, Failure> {
-    let net = Net::build(spec, &NetState::new(phase), 1.0)?;
+    let net = Net::build(spec, &spec.state(phase), 1.0)?;
     let (name, images) = ("made-up data", batch.saturating_mul(BATCHES));
     let pixels = shape.iter().fold(images, |n, extent| n.saturating_mul(*extent));
     let refuse = |code, reason: String| {

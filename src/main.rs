@@ -6,6 +6,7 @@ mod output;
 mod bundled;
 mod cli;
 mod exchange;
+mod extract;
 mod failure;
 mod job;
 mod made_up;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Test(args) => test::run(args),
         Command::Time(args) => time::run(args),
+        Command::Extract(args) => extract::run(args),
         Command::Topo(args) => topo::run(args),
     };
     match outcome {

@@ -2,7 +2,7 @@
 
 use quadrille_core::device::{Device, Event, Packed, Region, Scalars};
 use quadrille_core::layer::{Input, Layer, Normalization, SoftmaxWithLoss, SubTask};
-use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, Phase, StorageId};
+use quadrille_core::net::{GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, Phase, StorageId};
 use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
@@ -70,7 +70,13 @@ impl Case {
             LayerSpec::new("loss", Layer::SoftmaxWithLoss(loss), &["top", "label"], &["loss"]),
         ];
         let file = "<shape>".into();
-        let spec = NetSpec { name: shape.name.clone(), file, force_backward: true, layers };
+        let spec = NetSpec {
+            name: shape.name.clone(),
+            file,
+            force_backward: true,
+            state: GivenState::default(),
+            layers,
+        };
         let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0);
         let net = net.map_err(|error| impossible(error.to_string()))?;
         let id = net.layers.iter().position(|layer| layer.name == NAME);

@@ -19,6 +19,7 @@ mod normalize;
 mod pooling;
 mod relu;
 mod scale;
+mod seed;
 mod slice;
 mod softmax;
 mod softmax_loss;
@@ -40,6 +41,7 @@ pub use normalize::Normalize;
 pub use pooling::{PoolMethod, Pooling, Window};
 pub use relu::Relu;
 pub use scale::{Factors, Scale};
+pub use seed::Seed;
 pub use slice::Slice;
 pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
@@ -253,6 +255,8 @@ pub enum Layer {
     Dropout(Dropout),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
+    /// A gradient from outside; no file says so.
+    Seed(Seed),
 }
 
 /// The names of the types in network files, as Caffe writes them.
@@ -301,6 +305,7 @@ impl Layer {
             Self::Slice(l) => l,
             Self::Flatten(l) => l,
             Self::Split(l) => l,
+            Self::Seed(l) => l,
         }
     }
 
@@ -326,6 +331,7 @@ impl Layer {
             Self::Slice(_) => "Slice",
             Self::Flatten(_) => "Flatten",
             Self::Split(_) => "Split",
+            Self::Seed(_) => "Seed",
         }
     }
 
@@ -371,6 +377,11 @@ impl Layer {
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::SoftmaxWithLoss(_) | Self::ContrastiveLoss(_))
+    }
+
+    /// Whether backward begins at the layer whatever its tops weigh.
+    pub fn begins_backward(&self) -> bool {
+        matches!(self, Self::Seed(_))
     }
 
     /// Whether the layer's loss is a sum over images and not a mean.

@@ -18,16 +18,31 @@ impl Net {
     /// # Errors
     /// A [`SpecError`] naming file, line and field of whatever cannot be.
     pub fn build(spec: &NetSpec, state: &NetState, share: f32) -> Result<Self, SpecError> {
+        let net = Self::assemble(spec, state, share, state.phase == Phase::Train)?;
+        if state.phase == Phase::Train && net.losses().next().is_none() {
+            let fault =
+                Fault::new("layer", "the network has no loss in phase TRAIN, so there is nothing to train")
+                    .hint("add a layer of type \"SoftmaxWithLoss\", or give a top a loss_weight");
+            let site = net.layers.last().map_or_else(|| file_site(spec), |l| l.site.clone());
+            return Err(fault.at(&site, "network"));
+        }
+        Ok(net)
+    }
+
+    /// As [`Net::build`], to look inside: backward may be asked for in either phase, and a net to train need not have a loss.
+    ///
+    /// # Errors
+    /// As [`Net::build`].
+    pub fn assemble(spec: &NetSpec, state: &NetState, share: f32, backward: bool) -> Result<Self, SpecError> {
         for layer in &spec.layers {
             check_rules(layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
         let chosen = spec.layers.iter().filter(|l| l.belongs(state)).cloned();
         let chosen: Vec<LayerSpec> =
             chosen.map(|l| LayerSpec { layer: l.layer.in_phase(state.phase), ..l }).collect();
-        let file_site = Site { file: spec.file.clone(), ..Site::default() };
         if chosen.is_empty() {
             let fault = Fault::new("layer", format!("no layer belongs to phase {}", state.phase));
-            return Err(fault.at(&file_site, "network"));
+            return Err(fault.at(&file_site(spec), "network"));
         }
         let readers = count_readers(&chosen);
         let mut builder = Builder::new(spec, state, share, readers);
@@ -35,19 +50,18 @@ impl Net {
             builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
         let Builder { mut net, stopped, .. } = builder;
-        if state.phase == Phase::Train && net.losses().next().is_none() {
-            let fault =
-                Fault::new("layer", "the network has no loss in phase TRAIN, so there is nothing to train")
-                    .hint("add a layer of type \"SoftmaxWithLoss\", or give a top a loss_weight");
-            let last = chosen.last().map_or(&file_site, |l| &l.site);
-            return Err(fault.at(last, "network"));
-        }
-        if state.phase == Phase::Train {
+        net.backward = backward;
+        if backward {
             net.find_gradients(&stopped);
             net.share_gradients();
         }
         Ok(net)
     }
+}
+
+/// Where a network file begins.
+fn file_site(spec: &NetSpec) -> Site {
+    Site { file: spec.file.clone(), ..Site::default() }
 }
 
 /// How errors name a layer.
@@ -99,6 +113,7 @@ impl Builder {
             aux: Vec::new(),
             params: ParamLayout::default(),
             force_backward: spec.force_backward,
+            backward: false,
             share,
         };
         Self {

@@ -54,7 +54,8 @@ impl Net {
         let mut reached = vec![false; self.blobs.len()];
         for (layer, down) in self.layers.iter_mut().zip(down).rev() {
             let is_loss = layer.loss_weights.iter().any(|weight| *weight != 0.0);
-            layer.under_loss = is_loss || layer.tops.iter().any(|top| reached[top.0]);
+            let begins = is_loss || layer.layer.begins_backward();
+            layer.under_loss = begins || layer.tops.iter().any(|top| reached[top.0]);
             if layer.under_loss {
                 down.iter().for_each(|bottom| reached[bottom.0] = true);
             }

@@ -14,7 +14,7 @@ pub use lifetime::{BlobMemory, SharedMemory, StorageNeeds};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use parts::Part;
 pub use sharing::SharedGrad;
-pub use spec::{LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
+pub use spec::{GivenState, LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 
 use std::sync::Arc;
 
@@ -143,6 +143,8 @@ pub struct Net {
     pub aux: Vec<usize>,
     /// The packed buffer.
     pub params: ParamLayout,
+    /// Whether gradients are found: in phase TRAIN, or where somebody wants to see them.
+    pub backward: bool,
     /// Whether parameters that are frozen (`lr_mult` 0) get gradients all the same.
     pub force_backward: bool,
     /// The part of the worker's mini-batch that this net computes.
@@ -236,7 +238,7 @@ impl Net {
         let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)
             && !accesses.reads.iter().any(|read| matches!(read, Operand::TopGrad(_)));
         let backward = SubTask::BACKWARD.contains(&sub);
-        if backward && !layer.under_loss && !(adds && self.phase == Phase::Train) {
+        if backward && !layer.under_loss && !(adds && self.backward) {
             return None;
         }
         let exists = |operand: &Operand| match *operand {

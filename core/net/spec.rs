@@ -153,6 +153,17 @@ impl LayerSpec {
     }
 }
 
+/// What a network file says about the state that it is meant for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GivenState {
+    /// Its phase; a command that has one of its own goes by that.
+    pub phase: Option<Phase>,
+    /// Its level.
+    pub level: i32,
+    /// Its stages.
+    pub stages: Vec<String>,
+}
+
 /// A network file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetSpec {
@@ -162,6 +173,15 @@ pub struct NetSpec {
     pub file: Arc<str>,
     /// Whether inputs get gradients, too.
     pub force_backward: bool,
+    /// What the file says about the state.
+    pub state: GivenState,
     /// All layers, of all phases, in order.
     pub layers: Vec<LayerSpec>,
+}
+
+impl NetSpec {
+    /// The state in `phase`, with the level and the stages of the file.
+    pub fn state(&self, phase: Phase) -> NetState {
+        NetState { phase, level: self.state.level, stages: self.state.stages.clone() }
+    }
 }

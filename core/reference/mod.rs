@@ -20,6 +20,7 @@ mod pooling;
 mod real;
 mod relu;
 mod scale;
+mod seed;
 mod softmax;
 mod softmax_loss;
 mod split;
@@ -77,6 +78,7 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::Dropout(layer) => dropout::compute(layer, ctx, sub, arrays),
         Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
+        Layer::Seed(_) => seed::compute(sub, arrays),
         // Their tops come from outside.
         Layer::Data(_) | Layer::Input(_) => {}
     }

@@ -4,7 +4,7 @@ use quadrille_core::layer::{
     Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu,
     Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
 };
-use quadrille_core::net::{Blob, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StateRule};
+use quadrille_core::net::{Blob, GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StateRule};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::site::{Site, SpecError};
@@ -85,7 +85,13 @@ fn small() -> NetSpec {
 }
 
 fn net_of(layers: Vec<LayerSpec>) -> NetSpec {
-    NetSpec { name: "small".into(), file: "small.prototxt".into(), force_backward: false, layers }
+    NetSpec {
+        name: "small".into(),
+        file: "small.prototxt".into(),
+        force_backward: false,
+        state: GivenState::default(),
+        layers,
+    }
 }
 
 /// The small net with its layer `name` changed; that layer stands on line 40 of its file, `fields` on theirs.

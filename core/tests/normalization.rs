@@ -3,7 +3,9 @@
 use quadrille_core::layer::{
     BatchNorm, Convolution, Filler, InnerProduct, Input, Layer, Relu, Scale, SoftmaxWithLoss, SubTask,
 };
-use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, ParamRule, ParamSpec, Phase};
+use quadrille_core::net::{
+    GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, ParamRule, ParamSpec, Phase,
+};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::Shape;
@@ -62,7 +64,13 @@ fn spec(tops: [&str; 3]) -> NetSpec {
         LayerSpec::new("ip", ip, &[re], &["ip"]),
         LayerSpec::new("loss", Layer::SoftmaxWithLoss(loss), &["ip", "label"], &["loss"]),
     ];
-    NetSpec { name: "normalizing".into(), file: "<test>".into(), force_backward: false, layers }
+    NetSpec {
+        name: "normalizing".into(),
+        file: "<test>".into(),
+        force_backward: false,
+        state: GivenState::default(),
+        layers,
+    }
 }
 
 const IN_PLACE: [&str; 3] = ["a"; 3];

@@ -170,6 +170,8 @@ const DROPOUT: &[Candidate] =
     &[Candidate { fits: dropout::fits, ..stream("stream", Form::Any, dropout::build) }, REFERENCE];
 const LRN: &[Candidate] = &[stream("parts", Form::Any, lrn::build), REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
+/// It is there to look inside, not to be fast.
+const SEED: &[Candidate] = &[REFERENCE];
 
 /// The implementations of a layer, best first.
 pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
@@ -192,6 +194,7 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::Dropout(_) => DROPOUT,
         Layer::Lrn(_) => LRN,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
+        Layer::Seed(_) => SEED,
     }
 }
 

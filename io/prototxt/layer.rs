@@ -138,12 +138,17 @@ fn param(param: &schema::ParamSpec) -> Result<ParamSpec, Fault> {
     })
 }
 
+/// A phase of the schema.
+pub(super) fn phase_of(phase: schema::Phase) -> Phase {
+    match phase {
+        schema::Phase::Train => Phase::Train,
+        schema::Phase::Test => Phase::Test,
+    }
+}
+
 fn rule(rule: &NetStateRule) -> StateRule {
     StateRule {
-        phase: rule.phase.map(|_| match rule.phase() {
-            schema::Phase::Train => Phase::Train,
-            schema::Phase::Test => Phase::Test,
-        }),
+        phase: rule.phase.map(|_| phase_of(rule.phase())),
         min_level: rule.min_level,
         max_level: rule.max_level,
         stages: rule.stage.clone(),

@@ -2,7 +2,7 @@
 
 use prost_reflect::{DynamicMessage, Value};
 use quadrille_core::layer::{Input, Layer};
-use quadrille_core::net::{LayerSpec, NetSpec};
+use quadrille_core::net::{GivenState, LayerSpec, NetSpec};
 use quadrille_core::site::{Fault, Site, SpecError};
 
 use super::fields::{extents, typed, unsupported};
@@ -31,8 +31,16 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
         name: net.name.clone().unwrap_or_default(),
         file: site.file.clone(),
         force_backward: net.force_backward(),
+        state: state_of(&net),
         layers: specs,
     })
+}
+
+/// The state that the file is meant for.
+fn state_of(net: &NetParameter) -> GivenState {
+    let Some(state) = &net.state else { return GivenState::default() };
+    let phase = state.phase.map(|_| layer::phase_of(state.phase()));
+    GivenState { phase, level: state.level(), stages: state.stage.clone() }
 }
 
 /// Takes the layers out, since each becomes a typed message on its own: all at once would be large.
@@ -51,7 +59,7 @@ fn take_layers(message: &mut DynamicMessage) -> Vec<DynamicMessage> {
 fn check(net: &NetParameter, layers: usize) -> Result<(), Fault> {
     let NetParameter {
         name: _,
-        state,
+        state: _,
         force_backward: _,
         debug_info: _,
         input: _,
@@ -66,12 +74,6 @@ fn check(net: &NetParameter, layers: usize) -> Result<(), Fault> {
     if !old_layers.is_empty() {
         return Err(unsupported("layers", "the old form of layers is")
             .hint("write layer { type: \"Convolution\" ... } for layers { type: CONVOLUTION ... }, or upgrade the file with Caffe's upgrade_net_proto_text"));
-    }
-    if let Some(state) = state
-        && (state.level.is_some() || !state.stage.is_empty() || state.phase.is_some())
-    {
-        return Err(unsupported("state", "a state in the network file is")
-            .hint("remove it; the phase follows from the command"));
     }
     if bn_stats_batch_size.is_some_and(|size| size != 0) {
         return Err(unsupported("bn_stats_batch_size", "a batch size for statistics is"));

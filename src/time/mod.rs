@@ -7,7 +7,7 @@ use std::path::Path;
 
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::layer::Layer;
-use quadrille_core::net::{Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
@@ -75,7 +75,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
 
 /// Gives every data layer the shape of its samples.
 fn with_samples(mut spec: NetSpec, file: &Path, asked: Option<[usize; 3]>) -> Result<NetSpec, Failure> {
-    let state = NetState::new(Phase::Train);
+    let state = spec.state(Phase::Train);
     for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
         let subject = format!("layer {:?}", layer.name);
         if let Layer::Data(data) = &mut layer.layer {
@@ -88,7 +88,7 @@ fn with_samples(mut spec: NetSpec, file: &Path, asked: Option<[usize; 3]>) -> Re
 
 /// Gives every source `batch` images, if that is asked for; returns the batch.
 fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize), Failure> {
-    let state = NetState::new(Phase::Train);
+    let state = spec.state(Phase::Train);
     let mut found = None;
     for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
         match &mut layer.layer {
@@ -113,7 +113,7 @@ fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize
 fn cut(spec: &NetSpec, batch: usize, quadrants: usize) -> Result<Vec<Net>, Failure> {
     let net_of = |tile: Tile| {
         let (spec, _) = with_batch(spec.clone(), Some(tile.images))?;
-        Ok(Net::build(&spec, &NetState::new(Phase::Train), tile.images as f32 / batch as f32)?)
+        Ok(Net::build(&spec, &spec.state(Phase::Train), tile.images as f32 / batch as f32)?)
     };
     Tile::cut(batch, quadrants).into_iter().map(net_of).collect()
 }

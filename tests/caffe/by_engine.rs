@@ -1,7 +1,7 @@
 //! A fixture by the engine of the CPU.
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
-use quadrille_core::net::{LayerId, Net, Phase, StorageId};
+use quadrille_core::net::{LayerId, Net, StorageId};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::SgdRule;
@@ -54,7 +54,7 @@ pub struct Run {
 impl Run {
     /// The net with these weights.
     pub fn new(net: &Net, weights: &[f32], options: &EngineOptions) -> Self {
-        let stage = if net.phase == Phase::Train { Stage::Iteration } else { Stage::Forward };
+        let stage = if net.backward { Stage::Iteration } else { Stage::Forward };
         let nets = std::slice::from_ref(net);
         let plan = Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan");
         let crew = CrewSpec { name: "quadrant 0".into(), cpus: vec![None; THREADS] };

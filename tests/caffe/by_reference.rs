@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use quadrille_core::net::Phase;
 use quadrille_core::reference::{Real, ReferenceNet};
 
 use crate::network::Prepared;
@@ -19,7 +18,7 @@ pub fn compute<T: Real>(prepared: &Prepared) -> Computed {
         run.set_input(name, &values.iter().map(|value| T::from_f32(*value)).collect::<Vec<_>>());
     }
     run.forward();
-    if net.phase == Phase::Train {
+    if net.backward {
         run.backward();
     }
     let double = |values: &[T]| values.iter().map(|value| value.to_f64()).collect::<Vec<f64>>();
@@ -37,7 +36,7 @@ pub fn compute<T: Real>(prepared: &Prepared) -> Computed {
         let gradient = run.param_grad(name).expect("the parameter exists");
         match prepared.running_sum(name) {
             Some(fraction) => {
-                let kept = if net.phase == Phase::Train { T::from_f32(fraction) } else { T::ONE };
+                let kept = if net.backward { T::from_f32(fraction) } else { T::ONE };
                 let sums = value.iter().zip(gradient).map(|(sum, term)| kept * *sum + *term);
                 computed.insert(format!("param_after/{name}"), double(&sums.collect::<Vec<_>>()));
             }

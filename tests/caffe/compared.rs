@@ -10,17 +10,6 @@ use crate::by_reference::Computed;
 use crate::fixture::{Case, singles};
 use crate::network::Prepared;
 
-/// Where a fixture asks for what is left out on purpose (see "Known limits" in ARCHITECTURE.md): its name, the beginning
-/// of keys, and what is left out.
-pub const KNOWN_LIMITS: [(&str, &str, &str); 2] = [
-    ("bn_test_local", "diff/", "in phase TEST there is no backward"),
-    ("bn_test_local", "param_after/", "testing never changes running sums"),
-];
-
-pub fn is_known_limit(case: &Case, key: &str) -> bool {
-    KNOWN_LIMITS.iter().any(|(name, start, _)| *name == case.name && key.starts_with(start))
-}
-
 /// The keys under which Caffe's results lie.
 pub fn is_result(key: &str) -> bool {
     ["blob/", "diff/", "pdiff/", "param_after/"].iter().any(|prefix| key.starts_with(prefix))
@@ -56,7 +45,7 @@ impl Report {
         how: &str,
     ) {
         let results = arrays.iter().filter(|(key, _)| is_result(key) && exists(net, key));
-        for (key, array) in results.filter(|(key, _)| !is_known_limit(case, key)) {
+        for (key, array) in results {
             let caffe = doubles(array);
             let statistics =
                 key.strip_prefix("pdiff/").is_some_and(|name| prepared.running_sum(name).is_some());

@@ -104,30 +104,16 @@ impl Case {
         read_npz(&self.path(".npz")).expect("a fixture")
     }
 
-    /// The network file without its `state`, which is no part of the layers: the phase is that of `meta/phase`.
+    /// The network file.
     pub fn network(&self) -> String {
         let path = self.path(".prototxt");
-        without_state(
-            &fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
-        )
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
     /// How far single precision is from double for one array in Caffe.
     pub fn rounding(&self, key: &str) -> Rounding {
         *self.rounding.get(key).unwrap_or_else(|| panic!("tolerance.json has no {key} of {}", self.name))
     }
-}
-
-/// The text of a network file without its outermost `state`.
-pub fn without_state(text: &str) -> String {
-    let mut inside = false;
-    let keep = |line: &&str| {
-        inside |= *line == "state {";
-        let kept = !inside;
-        inside &= *line != "}";
-        kept
-    };
-    text.lines().filter(keep).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The phase in which Caffe ran a fixture.

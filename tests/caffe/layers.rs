@@ -9,7 +9,7 @@ use quadrille_io::npz::Archive;
 use crate::bounds::{Bound, LAYER};
 use crate::by_engine::{self, every_implementation, options, tiers};
 use crate::by_reference;
-use crate::compared::{KNOWN_LIMITS, Report, doubles, is_known_limit, is_result};
+use crate::compared::Report;
 use crate::fixture::{Case, cases};
 use crate::network::{Prepared, prepare};
 
@@ -166,20 +166,4 @@ fn the_engine_agrees_as_it_chooses_with_layers_fused_and_apart() {
         }
     });
     report.finish("as the engine chooses", RUNNABLE);
-}
-
-#[test]
-fn known_limits_are_still_there() {
-    for (name, start, what) in KNOWN_LIMITS {
-        let case = cases("layers").into_iter().find(|case| case.name == name).expect("a fixture");
-        let arrays = case.arrays();
-        let computed = by_reference::compute::<f64>(&prepare(&case, &arrays).expect("a network"));
-        let held = arrays.iter().filter(|(key, _)| is_result(key) && is_known_limit(&case, key));
-        for (key, array) in held.filter(|(key, _)| key.starts_with(start)) {
-            let agrees = computed
-                .get(key)
-                .is_some_and(|found| Bound::Double.check(&case, key, &doubles(array), found).is_ok());
-            assert!(!agrees, "{name}: {key} agrees with Caffe by now: it is no limit that {what}");
-        }
-    }
 }

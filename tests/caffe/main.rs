@@ -3,6 +3,7 @@
 
 mod bounds;
 mod by_engine;
+mod by_program;
 mod by_reference;
 mod compared;
 mod fixture;

@@ -25,7 +25,7 @@ fn tested(arrays: &Archive) -> BTreeMap<String, Vec<f64>> {
 
 /// The network in phase TEST with the parameters that training's forward left.
 fn prepare_test(case: &Case, arrays: &Archive) -> Prepared {
-    let mut prepared = prepare_in(Phase::Test, case, arrays).expect("a network");
+    let mut prepared = prepare_in(Phase::Test, false, case, arrays).expect("a network");
     for (name, array) in under(arrays, "param_after/") {
         prepared.params.retain(|(known, _)| known != name);
         prepared.params.push((name.to_owned(), singles(array).to_vec()));

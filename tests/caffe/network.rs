@@ -1,15 +1,12 @@
-//! A fixture's network, with what stands for the gradients that Caffe was given.
+//! A fixture's network, with the gradients that Caffe was given.
 
-use quadrille_core::layer::{Filler, InnerProduct, Input, Layer, Normalization, SoftmaxWithLoss};
-use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamRule, Phase};
+use quadrille_core::layer::{Input, Layer, Seed};
+use quadrille_core::net::{LayerSpec, Net, NetState, ParamRule, Phase};
 use quadrille_core::site::SpecError;
 use quadrille_io::npz::Archive;
 use quadrille_io::prototxt::parse_net;
 
 use crate::fixture::{Case, phase, singles, under};
-
-/// So far below every score that its probability is 0.
-const HOPELESS: f32 = -1e9;
 
 /// A network and all that is to be put into it.
 pub struct Prepared {
@@ -44,58 +41,37 @@ impl Prepared {
     }
 }
 
-/// The network in the phase of the fixture.
+/// The network in the phase of the fixture, with backward if the fixture has gradients.
 ///
 /// # Errors
 /// What the file asks for that is not built yet.
 pub fn prepare(case: &Case, arrays: &Archive) -> Result<Prepared, SpecError> {
-    prepare_in(phase(arrays), case, arrays)
+    let phase = phase(arrays);
+    let has_gradients = arrays.keys().any(|key| key.starts_with("diff/") || key.starts_with("pdiff/"));
+    prepare_in(phase, phase == Phase::Train || has_gradients, case, arrays)
 }
 
-/// The network in a phase.
+/// The network in a phase, with or without backward.
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_in(phase: Phase, case: &Case, arrays: &Archive) -> Result<Prepared, SpecError> {
+pub fn prepare_in(
+    phase: Phase,
+    backward: bool,
+    case: &Case,
+    arrays: &Archive,
+) -> Result<Prepared, SpecError> {
     let owned =
         |prefix| under(arrays, prefix).map(|(name, array)| (name.to_owned(), singles(array).to_vec()));
     let mut spec = parse_net(case.network(), &case.name)?;
     let mut inputs: Vec<_> = owned("in/").collect();
-    let mut params: Vec<_> = owned("param/").collect();
-    if phase == Phase::Train {
-        for (blob, seed) in owned("seed/") {
-            let label = format!("(label of the seed of {blob})");
-            let product = add_seed(&mut spec, &blob, &label);
-            let zeros = std::iter::repeat_n(0.0, seed.len());
-            params.push((format!("{product}/0"), seed.iter().copied().chain(zeros).collect()));
-            params.push((format!("{product}/1"), vec![0.0, HOPELESS]));
-            inputs.push((label, vec![1.0]));
-        }
+    for (blob, seed) in owned("seed/").filter(|_| backward) {
+        let (input, begin) = (format!("(seed of {blob})"), format!("(backward from {blob})"));
+        let values = Layer::Input(Input { shapes: vec![vec![seed.len()]], tops: 1 });
+        spec.layers.push(LayerSpec::new(&input, values, &[], &[&input]));
+        spec.layers.push(LayerSpec::new(&begin, Layer::Seed(Seed), &[&blob, &input], &[]));
+        inputs.push((input, seed));
     }
-    let net = Net::build(&spec, &NetState::new(phase), 1.0)?;
-    Ok(Prepared { net, inputs, params })
-}
-
-/// Adds layers whose gradient at `blob` is the weights of the first of two scores, exactly: the second is hopeless and
-/// the answer all the same, so that the loss's gradient at the scores is 1 and −1, and the weights of the second are 0.
-/// Returns the name of the layer with the weights.
-fn add_seed(spec: &mut NetSpec, blob: &str, label: &str) -> String {
-    let (product, loss) = (format!("(seed of {blob})"), format!("(loss of the seed of {blob})"));
-    let scores = Layer::InnerProduct(InnerProduct {
-        num_output: 2,
-        bias: true,
-        axis: 0,
-        transpose: false,
-        weight_filler: Filler::default(),
-        bias_filler: Filler::default(),
-    });
-    let normalization = Normalization::Valid;
-    let softmax = Layer::SoftmaxWithLoss(SoftmaxWithLoss { axis: 0, ignore_label: None, normalization });
-    let input = Layer::Input(Input { shapes: vec![vec![1]], tops: 1 });
-    spec.layers.extend([
-        LayerSpec::new(label, input, &[], &[label]),
-        LayerSpec::new(&product, scores, &[blob], &[&product]),
-        LayerSpec::new(&loss, softmax, &[&product, label], &[&loss]),
-    ]);
-    product
+    let net = Net::assemble(&spec, &NetState::new(phase), 1.0, backward)?;
+    Ok(Prepared { net, inputs, params: owned("param/").collect() })
 }

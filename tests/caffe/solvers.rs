@@ -13,7 +13,7 @@ use quadrille_io::{NetWeights, SolverState};
 use crate::bounds::NET;
 use crate::by_engine::{Run, options, tiers};
 use crate::compared::{Report, doubles};
-use crate::fixture::{Case, cases, singles, under, without_state};
+use crate::fixture::{Case, cases, singles, under};
 
 /// Solvers of fixtures that come with the sources and are not built yet, and the fixtures.
 const NOT_BUILT: &[(&str, &[&str])] = &[("Adam", &["adam"]), ("Nesterov", &["nesterov"])];
@@ -43,7 +43,7 @@ impl Training {
     fn new(case: &Case) -> Option<Self> {
         let solver = read_solver(&case.path(".prototxt")).ok()?;
         let text = std::fs::read_to_string(case.beside(&solver.net)).expect("the network of the solvers");
-        let spec = parse_net(without_state(&text), &solver.net).expect("a network");
+        let spec = parse_net(&text, &solver.net).expect("a network");
         let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0).expect("a network");
         Some(Self { solver, net, arrays: case.arrays() })
     }

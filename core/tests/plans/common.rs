@@ -5,7 +5,7 @@ use quadrille_core::layer::{
     InnerProduct, Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform, VarianceNorm,
 };
 use quadrille_core::net::{
-    LayerSpec, Net, NetSpec, NetState, ParamSpec, Part, Phase, StorageId, StorageNeeds,
+    GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Part, Phase, StorageId, StorageNeeds,
 };
 use quadrille_core::task::Tile;
 
@@ -54,7 +54,13 @@ fn accuracy() -> Layer {
 }
 
 fn network(name: &str, layers: Vec<LayerSpec>) -> NetSpec {
-    NetSpec { name: name.into(), file: "made".into(), force_backward: false, layers }
+    NetSpec {
+        name: name.into(),
+        file: "made".into(),
+        force_backward: false,
+        state: GivenState::default(),
+        layers,
+    }
 }
 
 /// LeNet with an accuracy in both phases, so that there is a split.

@@ -2,7 +2,9 @@
 
 use crate::common::{named, nets, siamese_net};
 use quadrille_core::layer::{Filler, InnerProduct, Input, Layer, Normalization, SoftmaxWithLoss, SubTask};
-use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, ShareMode};
+use quadrille_core::net::{
+    GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, ShareMode,
+};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::site::{Site, SpecError};
@@ -100,7 +102,13 @@ fn chain(two: Layer, first: Vec<ParamSpec>, second: Vec<ParamSpec>) -> NetSpec {
         LayerSpec { params: second, site, ..LayerSpec::new("two", two, &["one"], &["two"]) },
         LayerSpec::new("loss", Layer::SoftmaxWithLoss(loss), &["two", "label"], &["loss"]),
     ];
-    NetSpec { name: "chain".into(), file: "chain.prototxt".into(), force_backward: false, layers }
+    NetSpec {
+        name: "chain".into(),
+        file: "chain.prototxt".into(),
+        force_backward: false,
+        state: GivenState::default(),
+        layers,
+    }
 }
 
 fn build(spec: &NetSpec) -> Result<Net, SpecError> {

@@ -1,7 +1,7 @@
 //! Dropout: masks that do not depend on the cut, gradients, memory, and the identity in phase TEST.
 
 use quadrille_core::layer::{Dropout, Input, Layer, Normalization, Operand, Relu, SoftmaxWithLoss, SubTask};
-use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{GivenState, LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::reference::{Arrays, ReferenceNet};
 use quadrille_core::rng::{Draw, Purpose, Stream, step_seed};
 use quadrille_core::task::Tile;
@@ -77,7 +77,13 @@ fn layers(images: usize, in_place: bool) -> Vec<LayerSpec> {
 
 fn net(images: usize, in_place: bool, phase: Phase) -> Net {
     let layers = layers(images, in_place);
-    let spec = NetSpec { name: "drops".into(), file: "<test>".into(), force_backward: false, layers };
+    let spec = NetSpec {
+        name: "drops".into(),
+        file: "<test>".into(),
+        force_backward: false,
+        state: GivenState::default(),
+        layers,
+    };
     Net::build(&spec, &NetState::new(phase), images as f32 / IMAGES as f32).expect("the net is possible")
 }
 

@@ -3,7 +3,7 @@
 use quadrille_core::layer::{
     Accuracy, Input, Layer, Normalization, PoolMethod, Pooling, Relu, SoftmaxWithLoss,
 };
-use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
+use quadrille_core::net::{GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 
@@ -57,7 +57,13 @@ fn layers() -> Vec<LayerSpec> {
 }
 
 fn build(layers: Vec<LayerSpec>, force_backward: bool, loss_share: f32) -> ReferenceNet<f64> {
-    let spec = NetSpec { name: "small".into(), file: "<test>".into(), force_backward, layers };
+    let spec = NetSpec {
+        name: "small".into(),
+        file: "<test>".into(),
+        force_backward,
+        state: GivenState::default(),
+        layers,
+    };
     let net = Net::build(&spec, &NetState::new(Phase::Train), loss_share).expect("the net is possible");
     let mut run = ReferenceNet::new(net);
     let mut packed = vec![0.0; run.net().params.len()];

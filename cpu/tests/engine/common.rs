@@ -7,7 +7,7 @@ use quadrille_core::layer::{
     Accuracy, BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Input, Layer,
     PoolMethod, Pooling, Relu, Scale, SoftmaxWithLoss, VarianceNorm,
 };
-use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::SgdRule;
@@ -152,7 +152,7 @@ pub fn input(name: &str, dims: &[usize]) -> LayerSpec {
 
 /// A network of these layers.
 pub fn network(layers: Vec<LayerSpec>, force_backward: bool) -> NetSpec {
-    NetSpec { name: "test".into(), file: "made".into(), force_backward, layers }
+    NetSpec { name: "test".into(), file: "made".into(), force_backward, state: GivenState::default(), layers }
 }
 
 /// LeNet in small, over images of 16 × 16 in 10 classes, with a split for its accuracy.
