@@ -20,6 +20,7 @@ Start here:
   quadrille train --quadrants 4     one worker on four quadrants
   quadrille test --weights FILE     accuracy of trained weights
   quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
+  quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
   quadrille topo                    how the program sees this machine
 
@@ -43,6 +44,8 @@ pub enum Command {
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
     Time(TimeArgs),
+    /// Read networks and solvers and show shapes, parameters, memory and work, without data
+    Check(CheckArgs),
     /// Run one mini-batch and write every value and gradient to a file
     Extract(ExtractArgs),
     /// Show this machine and the quadrants it would be cut into
@@ -207,6 +210,23 @@ pub struct TimeArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// What `check` takes.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// Network and solver files, or names of bundled networks
+    #[arg(value_name = "FILE|NAME", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Phase to show [default: train, and test where its layers are others]
+    #[arg(long, value_name = "PHASE")]
+    pub phase: Option<PhaseArg>,
+    /// Images in a mini-batch, instead of the network's
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
+    pub batch: Option<usize>,
+    /// Shape of samples: channels, height, width [default: from crop_size, the data set, or a well-known name]
+    #[arg(long = "data-shape", value_name = "C,H,W", value_parser = parse_shape)]
+    pub shape: Option<[usize; 3]>,
 }
 
 /// A phase, as the command line has it.

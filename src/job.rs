@@ -47,7 +47,7 @@ pub fn load_net(
 
 /// The network that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder
 /// above it, since Caffe's own solvers are written for the root of Caffe's sources.
-fn find_net(path: &Path, solver: &SolverSpec) -> Result<PathBuf, Failure> {
+pub fn find_net(path: &Path, solver: &SolverSpec) -> Result<PathBuf, Failure> {
     let net = solver.net.as_str();
     let folders = path.parent().map(Path::ancestors).into_iter().flatten();
     let places: Vec<PathBuf> =
@@ -153,7 +153,7 @@ impl PhaseJob {
             source.batch = batch.unwrap_or(source.batch);
             if source.batch == 0 {
                 let fault =
-                    Fault::new("data_param.batch_size", "0; expected at least 1 image in a mini-batch");
+                    Fault::new("data_param.batch_size", "missing; expected at least 1 image in a mini-batch");
                 return Err(fault.at(&layer.site, &subject).into());
             }
             if samples.made_up {

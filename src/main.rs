@@ -4,6 +4,7 @@
 mod output;
 
 mod bundled;
+mod check;
 mod cli;
 mod exchange;
 mod extract;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Test(args) => test::run(args),
         Command::Time(args) => time::run(args),
+        Command::Check(args) => check::run(args),
         Command::Extract(args) => extract::run(args),
         Command::Topo(args) => topo::run(args),
     };

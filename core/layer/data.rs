@@ -61,7 +61,10 @@ impl Meaning for Data {
 
     fn infer(&self, _: &[Shape]) -> Result<Inferred, Fault> {
         if self.batch == 0 {
-            return Err(Fault::new("data_param.batch_size", "0; expected at least 1 image in a mini-batch"));
+            return Err(Fault::new(
+                "data_param.batch_size",
+                "missing; expected at least 1 image in a mini-batch",
+            ));
         }
         let sample = self
             .sample
@@ -107,6 +110,10 @@ impl Meaning for Input {
             return Err(Fault::new("top", "0 given; a layer of type Input has at least 1"));
         }
         let field = "input_param.shape";
+        if self.shapes.is_empty() {
+            let hint = "write input_param { shape { dim: 1 dim: 3 dim: 224 dim: 224 } }";
+            return Err(Fault::new(field, "missing; the extents of the input are not known").hint(hint));
+        }
         if self.shapes.len() != 1 && self.shapes.len() != self.tops {
             return Err(Fault::new(
                 field,

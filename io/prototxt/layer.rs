@@ -255,10 +255,10 @@ fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let source = source.ok_or_else(|| {
         Fault::new("data_param.source", "missing").hint("name the data set: source: \"mnist\", for example")
     })?;
+    // A file may leave it to the command; 0 stands for that.
     let batch = batch_size.unwrap_or(0) as usize;
-    if batch == 0 {
-        let problem = if batch_size.is_some() { "0" } else { "missing" };
-        return Err(Fault::new("data_param.batch_size", format!("{problem}; expected at least 1 image")));
+    if batch_size == &Some(0) {
+        return Err(Fault::new("data_param.batch_size", "0; expected at least 1 image"));
     }
     Ok(Layer::Data(Data { source, batch, transform, sample: None }))
 }

@@ -49,6 +49,30 @@ pub fn read_solver(path: &Path) -> Result<SolverSpec, IoError> {
     Ok(parse_solver(text, &path.display().to_string())?)
 }
 
+/// What a file of the text format describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A network.
+    Net,
+    /// A solver.
+    Solver,
+}
+
+/// Tells a network from a solver by the first field; what is neither counts as a network, whose reading says why.
+///
+/// # Errors
+/// [`IoError::Missing`] if the file cannot be read.
+pub fn kind_of(path: &Path) -> Result<FileKind, IoError> {
+    let text = read(path, "a network or solver file (.prototxt)")?;
+    let has = |kind: &str, name: &str| descriptor(kind).get_field_by_name(name).is_some();
+    Ok(match tokens::Tokens::new(&text).next() {
+        Ok(tokens::Token::Word(name)) if has("SolverParameter", name) && !has("NetParameter", name) => {
+            FileKind::Solver
+        }
+        _ => FileKind::Net,
+    })
+}
+
 /// Parses the text of a network file; `file_name` is what errors call it.
 ///
 /// # Errors

@@ -106,14 +106,11 @@ fn legacy_input(net: &NetParameter, site: &Site) -> Result<Option<LayerSpec>, Fa
         (false, true) => {
             ("input_shape", shapes.iter().map(|s| extents(&s.dim, "input_shape")).collect::<Result<_, _>>()?)
         }
-        (true, true) => {
-            return Err(
-                Fault::new("input", "has no shape").hint("write input_shape { dim: 1 dim: 3 } after it")
-            );
-        }
+        // Whoever fills it knows; without anybody, the layer's meaning says what is missing.
+        (true, true) => ("input", Vec::new()),
         (true, false) => ("input_dim", dims_by_four(dims)?),
     };
-    if shapes.len() != names.len() && !(field == "input_shape" && shapes.len() == 1) {
+    if field != "input" && shapes.len() != names.len() && !(field == "input_shape" && shapes.len() == 1) {
         return Err(Fault::new(
             field,
             format!("{} shapes for {} inputs; expected one for each", shapes.len(), names.len()),

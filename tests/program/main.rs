@@ -1,6 +1,7 @@
 //! The program as a user has it: what it is given, what it prints, writes and exits with.
 
 mod bad_input;
+mod check;
 mod common;
 mod determinism;
 mod extract;

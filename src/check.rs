@@ -1,0 +1,178 @@
+//! `quadrille check`: reads networks and solvers, infers every shape and shows what there is, without data.
+
+use std::path::Path;
+
+use quadrille_core::layer::{Layer, SubTask};
+use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
+use quadrille_core::solver::SolverSpec;
+use quadrille_io::prototxt::{FileKind, kind_of, read_net, read_solver};
+
+use crate::bundled;
+use crate::cli::CheckArgs;
+use crate::failure::{Code, Failure};
+use crate::job::find_net;
+use crate::made_up;
+
+/// The longest list of parameters or blobs that a line shows.
+const WIDTH: usize = 34;
+
+/// Checks every file; the first that cannot be decides the exit code, but all are looked at.
+pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let mut failures: Vec<Failure> = Vec::new();
+    for (index, file) in args.files.iter().enumerate() {
+        if index > 0 {
+            say!("");
+        }
+        failures.extend(check(file, args).err());
+    }
+    let Some(first) = failures.first() else { return Ok(()) };
+    let messages: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
+    Err(Failure { code: first.code, message: messages.join("\nquadrille: ") })
+}
+
+fn check(file: &Path, args: &CheckArgs) -> Result<(), Failure> {
+    let path = bundled::model_file(file).map_err(|message| Failure::new(Code::Missing, message))?;
+    match kind_of(&path)? {
+        FileKind::Net => check_net(&path, args),
+        FileKind::Solver => {
+            let solver = read_solver(&path)?;
+            show_solver(&path, &solver);
+            match find_net(&path, &solver) {
+                Ok(net) => check_net(&net, args),
+                Err(_) => {
+                    say!("            its network {:?} is not here, so it was not checked", solver.net);
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+fn show_solver(path: &Path, solver: &SolverSpec) {
+    say!("solver      {}", path.display());
+    say!("            {} iterations at a rate of {} ({:?})", solver.max_iter, solver.base_lr, solver.policy);
+    say!("            {:?}", solver.rule);
+    if !solver.ignored.is_empty() {
+        say!("ignored     solver fields without effect here: {}", solver.ignored.join(", "));
+    }
+}
+
+fn check_net(path: &Path, args: &CheckArgs) -> Result<(), Failure> {
+    let spec = read_net(path)?;
+    say!("network     {} ({}): {} layers in the file", spec.name, path.display(), spec.layers.len());
+    let phases = match args.phase {
+        Some(phase) => vec![phase.into()],
+        None => [Phase::Train, Phase::Test].into_iter().filter(|phase| differs(&spec, *phase)).collect(),
+    };
+    for phase in phases {
+        let state = spec.state(phase);
+        let mut spec = spec.clone();
+        if let Some(layer) = complete(&mut spec, phase, path, args) {
+            say!(
+                "phase {phase}: the file does not say how large the samples of layer {layer:?} are, so no shapes"
+            );
+            say!(
+                "            give them with --data-shape, such as --data-shape 3,32,32 (channels, height, width)"
+            );
+            list(&spec, phase);
+            continue;
+        }
+        let net = Net::assemble(&spec, &state, 1.0, phase == Phase::Train)?;
+        let deploy = phase == Phase::Train && net.losses().next().is_none();
+        say!("phase {phase}{}", if deploy { ": no loss, so nothing to train" } else { "" });
+        show(&net);
+    }
+    Ok(())
+}
+
+/// Whether a phase has something to show of its own: that of training always, that of testing if its layers are others.
+fn differs(spec: &NetSpec, phase: Phase) -> bool {
+    let layers = |phase| {
+        let state = spec.state(phase);
+        spec.layers.iter().filter(move |layer| layer.belongs(&state)).map(|layer| &layer.site.line)
+    };
+    match phase {
+        Phase::Train => layers(Phase::Train).next().is_some(),
+        Phase::Test => !layers(Phase::Test).eq(layers(Phase::Train)),
+    }
+}
+
+/// Gives sources the batch and the shape of samples that the file leaves open. Returns a source whose shape nobody knows.
+fn complete(spec: &mut NetSpec, phase: Phase, file: &Path, args: &CheckArgs) -> Option<String> {
+    let state = spec.state(phase);
+    for layer in spec.layers.iter_mut().filter(|layer| layer.belongs(&state)) {
+        match &mut layer.layer {
+            Layer::Data(data) => {
+                data.batch = args.batch.unwrap_or(data.batch.max(1));
+                data.sample = made_up::sample_shape(data, phase, file, args.shape).ok();
+                if data.sample.is_none() {
+                    return Some(layer.name.clone());
+                }
+            }
+            Layer::Input(input) => {
+                if let (true, Some(sample)) = (input.shapes.is_empty(), args.shape) {
+                    input.shapes.push([&[1][..], &sample].concat());
+                }
+                let batched = input.shapes.iter_mut().filter(|shape| !shape.is_empty());
+                batched.for_each(|shape| shape[0] = args.batch.unwrap_or(shape[0]));
+                if input.shapes.is_empty() {
+                    return Some(layer.name.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The layers of a phase without shapes.
+fn list(spec: &NetSpec, phase: Phase) {
+    let state = spec.state(phase);
+    for layer in spec.layers.iter().filter(|layer| layer.belongs(&state)) {
+        let wires = format!("{} -> {}", layer.bottoms.join(" "), layer.tops.join(" "));
+        say!("  {:24} {:18} {wires}", layer.name, layer.layer.type_name());
+    }
+}
+
+/// The layers of a net, and what they take.
+fn show(net: &Net) {
+    say!("  {:24} {:18} {:>WIDTH$} {:>12} {:>10}", "layer", "type", "tops", "parameters", "MFLOP");
+    for (index, layer) in net.layers.iter().enumerate() {
+        let tops: Vec<String> = layer.tops.iter().map(|top| net.blob(*top).shape.to_string()).collect();
+        let values: usize = layer.params.iter().map(|id| net.params.view(*id).shape.count()).sum();
+        let values = if values > 0 { values.to_string() } else { String::new() };
+        say!(
+            "  {:24} {:18} {:>WIDTH$} {values:>12} {:>10.2}",
+            layer.name,
+            layer.layer.type_name(),
+            shortened(&tops),
+            flops(net, LayerId(index)) as f64 * 1e-6
+        );
+    }
+    let total: u64 = (0..net.layers.len()).map(|index| flops(net, LayerId(index))).sum();
+    let mib = |elements: usize| (elements * size_of::<f32>()) as f64 / f64::from(1 << 20);
+    let shared = net.clone().sharing_memory(&net.storages.clone().into()).blob_memory();
+    let outputs: Vec<&str> = net.outputs().map(|blob| net.blob(blob).name.as_str()).collect();
+    say!("  parameters  {} ({:.1} MiB)", net.params.values(), mib(net.params.len()));
+    say!(
+        "  memory      {:.1} MiB for values and gradients, {:.1} MiB if none shared any",
+        mib(shared.taken),
+        mib(shared.apart)
+    );
+    say!("  work        {:.3} GFLOP for a mini-batch of {}", total as f64 * 1e-9, net.batch());
+    say!("  outputs     {}", outputs.join(" "));
+}
+
+/// Operations of a layer in all that the net does.
+fn flops(net: &Net, id: LayerId) -> u64 {
+    SubTask::ALL.into_iter().map(|sub| net.flops(id, sub)).sum()
+}
+
+/// As many shapes as fit, and how many there are if not all do.
+fn shortened(tops: &[String]) -> String {
+    let text = tops.join(", ");
+    match tops {
+        [first, ..] if text.len() > WIDTH => format!("{first} and {} more", tops.len() - 1),
+        _ => text,
+    }
+}
