@@ -59,7 +59,7 @@ pub fn prepare(case: &Case, arrays: &Archive) -> Result<Prepared, SpecError> {
 pub fn prepare_in(phase: Phase, case: &Case, arrays: &Archive) -> Result<Prepared, SpecError> {
     let owned =
         |prefix| under(arrays, prefix).map(|(name, array)| (name.to_owned(), singles(array).to_vec()));
-    let mut spec = parse_net(case.network(), &case.name)?;
+    let mut spec = parse_net(case.network(), &case.path(".prototxt").display().to_string())?;
     let mut inputs: Vec<_> = owned("in/").collect();
     let mut params: Vec<_> = owned("param/").collect();
     if phase == Phase::Train {
