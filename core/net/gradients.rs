@@ -65,22 +65,19 @@ impl Net {
 }
 
 impl Net {
-    /// Makes sure that the loss's gradient comes to no layer without a backward, and to no label, below which something is
-    /// trained: Caffe runs such a net and stops at its first backward. `stopped` are the bottoms to which the file lets no gradient go.
+    /// Makes sure that the loss's gradient comes to no layer without a backward below which something is trained: Caffe runs such a net and stops at its first backward. `stopped` are the bottoms to which the file lets no gradient go.
     pub(super) fn check_dead_ends(&self, stopped: &HashSet<BlobId>) -> Result<(), SpecError> {
         let mut trained = vec![false; self.blobs.len()];
         for layer in &self.layers {
             let is_open = |bottom: &BlobId| trained[bottom.0] && !stopped.contains(bottom);
-            let passed: Vec<BlobId> = differentiable_bottoms(layer).collect();
-            let ends = |bottom: &&BlobId| is_open(bottom) && !passed.contains(bottom);
-            let must_pass = layer.under_loss && (passed.is_empty() || layer.layer.is_loss());
-            if let Some(end) = layer.bottoms.iter().find(ends).filter(|_| must_pass) {
+            let ends = layer.under_loss && differentiable_bottoms(layer).next().is_none();
+            if let Some(end) = layer.bottoms.iter().find(|bottom| is_open(bottom)).filter(|_| ends) {
                 let (kind, name) = (layer.layer.type_name(), &self.blob(*end).name);
                 let fault = Fault::new(
                     "bottom",
-                    format!("a layer of type {kind} has no gradient for {name:?}, below which something is trained"),
+                    format!("a layer of type {kind} has no gradient, but below {name:?} something is trained"),
                 )
-                .hint("write propagate_down: false for this bottom if nothing below it is to be trained by this loss");
+                .hint("write propagate_down: false if this loss is to train nothing below");
                 return Err(fault.at(&layer.site, &format!("layer {:?}", layer.name)));
             }
             let trains = layer.params.iter().any(|p| self.is_trained(*p)) || layer.bottoms.iter().any(is_open);

@@ -56,7 +56,7 @@ impl LayerKernel for Euclidean {
         }
         let [sum, _] = self.tally.total(grain);
         // SAFETY: the stage's only grain.
-        unsafe { grain.memory.write(loss) }[0] = sum as f32 / self.images / 2.0;
+        (unsafe { grain.memory.write(loss) })[0] = sum as f32 / self.images / 2.0;
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
@@ -146,10 +146,10 @@ impl LayerKernel for CrossEntropy {
         let [sum, valid] = self.tally.total(grain);
         let divisor = self.layer.divisor(&self.shape, valid as usize);
         // SAFETY: the stage's only grain.
-        unsafe { grain.memory.write(self.divisor) }[0] = divisor;
+        (unsafe { grain.memory.write(self.divisor) })[0] = divisor;
         if let Some(loss) = self.loss {
             // SAFETY: as above.
-            unsafe { grain.memory.write(loss) }[0] = sum as f32 / divisor;
+            (unsafe { grain.memory.write(loss) })[0] = sum as f32 / divisor;
         }
     }
 

@@ -143,7 +143,7 @@ impl LayerKernel for Rows {
         let [sum, valid] = self.tally.total(grain);
         if let Some(loss) = self.loss {
             // SAFETY: the stage's only grain.
-            unsafe { grain.memory.write(loss) }[0] =
+            (unsafe { grain.memory.write(loss) })[0] =
                 sum as f32 / self.layer.divisor(&self.view, valid as usize);
         }
     }

@@ -124,7 +124,7 @@ impl LayerKernel for Images {
         }
         let [sum, _] = self.tally.total(grain);
         // SAFETY: the stage's only grain.
-        unsafe { grain.memory.write(loss) }[0] = sum as f32 / self.view.outer as f32;
+        (unsafe { grain.memory.write(loss) })[0] = sum as f32 / self.view.outer as f32;
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {

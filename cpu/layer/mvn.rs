@@ -79,7 +79,7 @@ impl LayerKernel for Rows {
             let divisor = self.mean(y, |y| y * y).sqrt() + self.eps;
             on(self.isa, Change { y, f: |y| y / divisor });
             // SAFETY: grains have rows of their own.
-            unsafe { grain.memory.write(divisors.part(row..row + 1)) }[0] = divisor;
+            (unsafe { grain.memory.write(divisors.part(row..row + 1)) })[0] = divisor;
         }
     }
 

@@ -74,7 +74,7 @@ impl<E: Element> Kernel<E> {
         let planes = (0..channels.planes()).map(|plane| channels.sums(grain, self.sums, plane)[0]);
         let sum: f64 = planes.flatten().sum();
         // SAFETY: the stage's only grain.
-        unsafe { grain.memory.write(to) }[0] = sum as f32;
+        (unsafe { grain.memory.write(to) })[0] = sum as f32;
     }
 }
 
