@@ -42,11 +42,7 @@ impl Meaning for Bias {
         }
         let shape = self.factors(bottoms)?.shape;
         let own = (self.bottoms == 1).then(|| ParamShape { shape, filler: self.filler.clone() });
-        Ok(Inferred {
-            tops: vec![bottoms[0].clone()],
-            params: own.into_iter().collect(),
-            aux: Vec::new(),
-        })
+        Ok(Inferred { tops: vec![bottoms[0].clone()], params: own.into_iter().collect(), aux: Vec::new() })
     }
 
     fn accesses(&self, sub: SubTask) -> Option<Accesses> {
@@ -98,6 +94,10 @@ mod tests {
         let second = bias(2, 1, 1).infer(&[x.clone(), Shape::new([3, 4])]).map(|i| i.params);
         assert_eq!(second, Ok(Vec::new()));
         let fault = bias(2, 1, 1).infer(&[x, Shape::new([4])]).expect_err("it does not fit");
-        assert!(fault.field == "bottom" && fault.message.contains("bottom 1 has shape 4"), "{}", fault.message);
+        assert!(
+            fault.field == "bottom" && fault.message.contains("bottom 1 has shape 4"),
+            "{}",
+            fault.message
+        );
     }
 }

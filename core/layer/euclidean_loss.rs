@@ -13,7 +13,8 @@ pub(super) fn check_pair([a, b]: [&Shape; 2]) -> Result<(), Fault> {
     if a.axes() > 0 && b.axes() > 0 && [b.images(), b.count()] == [a.images(), a.count()] {
         return Ok(());
     }
-    let message = format!("blobs of shapes {a} and {b}; expected the same images, with as many values in each");
+    let message =
+        format!("blobs of shapes {a} and {b}; expected the same images, with as many values in each");
     Err(Fault::new("bottom", message))
 }
 

@@ -42,7 +42,8 @@ impl InfogainLoss {
         if values == classes * classes {
             return Ok(());
         }
-        let message = format!("a matrix of {values} values for {classes} classes; expected {classes}x{classes}");
+        let message =
+            format!("a matrix of {values} values for {classes} classes; expected {classes}x{classes}");
         Err(Fault::new(field, message))
     }
 }

@@ -52,9 +52,8 @@ impl Factors {
             // A single factor fits everywhere.
             let first = if given.axes() == 0 { 0 } else { all.axis(axis, &field)? };
             let fits = all.dims()[first..].starts_with(given.dims());
-            let message = || {
-                format!("bottom 1 has shape {given}, which does not fit {all} from axis {first} on")
-            };
+            let message =
+                || format!("bottom 1 has shape {given}, which does not fit {all} from axis {first} on");
             return fits.then(|| view(first, given.clone())).ok_or_else(|| Fault::new("bottom", message()));
         }
         let first = all.axis(axis, &field)?;

@@ -310,12 +310,8 @@ impl Builder {
         }
         if is_term {
             let term = offered.remove(0);
-            let same = self.insert(
-                &format!("{name}_{producer}_loss"),
-                Layer::LossTerm(LossTerm),
-                term,
-                &[weight],
-            );
+            let same =
+                self.insert(&format!("{name}_{producer}_loss"), Layer::LossTerm(LossTerm), term, &[weight]);
             // Nobody may read it, but its name is taken.
             if offered.is_empty() {
                 offered = same;

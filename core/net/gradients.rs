@@ -75,12 +75,15 @@ impl Net {
                 let (kind, name) = (layer.layer.type_name(), &self.blob(*end).name);
                 let fault = Fault::new(
                     "bottom",
-                    format!("a layer of type {kind} has no gradient, but below {name:?} something is trained"),
+                    format!(
+                        "a layer of type {kind} has no gradient, but below {name:?} something is trained"
+                    ),
                 )
                 .hint("write propagate_down: false if this loss is to train nothing below");
                 return Err(fault.at(&layer.site, &format!("layer {:?}", layer.name)));
             }
-            let trains = layer.params.iter().any(|p| self.is_trained(*p)) || layer.bottoms.iter().any(is_open);
+            let trains =
+                layer.params.iter().any(|p| self.is_trained(*p)) || layer.bottoms.iter().any(is_open);
             layer.tops.iter().for_each(|top| trained[top.0] = trains);
         }
         Ok(())

@@ -46,9 +46,7 @@ fn value<T: Real>(layer: &Neuron, x: T) -> T {
         Neuron::Bnll if x > T::ZERO => x + (T::ONE + (-x).exp()).ln(),
         Neuron::Bnll => (T::ONE + x.exp()).ln(),
         Neuron::Clip { min, max } => T::from_f32(min).larger(x.smaller(T::from_f32(max))),
-        Neuron::Elu { alpha } => {
-            x.larger(T::ZERO) + T::from_f32(alpha) * (x.smaller(T::ZERO).exp() - T::ONE)
-        }
+        Neuron::Elu { alpha } => x.larger(T::ZERO) + T::from_f32(alpha) * (x.smaller(T::ZERO).exp() - T::ONE),
         Neuron::Exp { base, scale, shift } => {
             let ln = ln_of::<T>(base);
             let outer = match base {
@@ -88,10 +86,18 @@ fn derivative<T: Real>(layer: &Neuron, at: T) -> T {
         Neuron::Clip { min, max } if at >= number(min) && at <= number(max) => T::ONE,
         Neuron::Clip { .. } => T::ZERO,
         Neuron::Elu { alpha } if alpha >= 0.0 => {
-            if at > T::ZERO { T::ONE } else { number(alpha) + at }
+            if at > T::ZERO {
+                T::ONE
+            } else {
+                number(alpha) + at
+            }
         }
         Neuron::Elu { alpha } => {
-            if at > T::ZERO { T::ONE } else { number(alpha) * at.exp() }
+            if at > T::ZERO {
+                T::ONE
+            } else {
+                number(alpha) * at.exp()
+            }
         }
         Neuron::Exp { base, scale, .. } => at * (ln_of::<T>(base) * number(scale)),
         Neuron::Log { base, scale, shift } => {

@@ -29,7 +29,8 @@ pub(super) fn compute<T: Real>(
         }
         SubTask::GradActivation => {
             let scale = T::from_f32(ctx.loss_weights[0]) / arrays.get(Operand::Aux(0))[0];
-            let each = |(x, t): (&T, &T)| if counts(layer, *t) { scale * (sigmoid(*x) - *t) } else { T::ZERO };
+            let each =
+                |(x, t): (&T, &T)| if counts(layer, *t) { scale * (sigmoid(*x) - *t) } else { T::ZERO };
             let dx = x.iter().zip(targets).map(each).collect();
             arrays.insert(Operand::BottomGrad(0), dx);
         }

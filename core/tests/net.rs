@@ -1,8 +1,8 @@
 //! From a network's description to a net: what is wired, what is refused, and where the complaint points.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, Neuron, PoolMethod,
-    Pooling, Relu, Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
+    Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, Neuron, PoolMethod, Pooling,
+    Relu, Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
 };
 use quadrille_core::net::{Blob, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StateRule};
 use quadrille_core::reference::ReferenceNet;

@@ -125,7 +125,10 @@ impl LayerKernel for Spread {
             for (run, _) in self.runs(grain) {
                 // SAFETY: grains have values of their own; what is read is another array.
                 unsafe {
-                    grain.memory.write(to.part(run.clone())).copy_from_slice(grain.memory.read(from.part(run)));
+                    grain
+                        .memory
+                        .write(to.part(run.clone()))
+                        .copy_from_slice(grain.memory.read(from.part(run)));
                 }
             }
         }

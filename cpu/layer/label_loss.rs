@@ -118,9 +118,9 @@ impl LayerKernel for Images {
     fn forward(&self, grain: &mut Grain<'_>) {
         let Some(loss) = self.loss else { return };
         if grain.stage == 0 {
-            return self.tally.leave(grain, |images| {
-                [images.map(|image| self.loss(self.image(grain, image))).sum(), 0.0]
-            });
+            return self
+                .tally
+                .leave(grain, |images| [images.map(|image| self.loss(self.image(grain, image))).sum(), 0.0]);
         }
         let [sum, _] = self.tally.total(grain);
         // SAFETY: the stage's only grain.

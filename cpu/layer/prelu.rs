@@ -99,8 +99,7 @@ impl<E: Element> LayerKernel for Kernel<E> {
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
-        let (channels, Some(bottom_grad), Some(top_grad)) =
-            (&self.channels, self.bottom_grad, self.top_grad)
+        let (channels, Some(bottom_grad), Some(top_grad)) = (&self.channels, self.bottom_grad, self.top_grad)
         else {
             return;
         };

@@ -183,8 +183,7 @@ const BIAS: &[Candidate] = &[
 ];
 const MVN: &[Candidate] = &[candidate("rows", Form::Plain, mvn::build), REFERENCE];
 const REDUCTION: &[Candidate] = &[candidate("rows", Form::Plain, reduction::build), REFERENCE];
-const EUCLIDEAN_LOSS: &[Candidate] =
-    &[candidate("stream", Form::Plain, distance_loss::euclidean), REFERENCE];
+const EUCLIDEAN_LOSS: &[Candidate] = &[candidate("stream", Form::Plain, distance_loss::euclidean), REFERENCE];
 const SIGMOID_CROSS_ENTROPY_LOSS: &[Candidate] =
     &[candidate("stream", Form::Plain, distance_loss::sigmoid_cross_entropy), REFERENCE];
 const LABEL_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, label_loss::build), REFERENCE];

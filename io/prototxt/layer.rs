@@ -141,7 +141,9 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
         "BatchNorm" => (&["batch_norm_param"], batch_norm(parameter)),
         "Scale" => (&["scale_param"], scale(parameter)),
         "Eltwise" => (&["eltwise_param"], eltwise(parameter)),
-        "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: loss::softmax_axis(parameter) }))),
+        "Softmax" => {
+            (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: loss::softmax_axis(parameter) })))
+        }
         "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], loss::softmax_with_loss(parameter)),
         "Concat" => (&["concat_param"], arrange::concat(parameter)),
         "Slice" => (&["slice_param"], arrange::slice(parameter)),
@@ -159,9 +161,7 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
         "HingeLoss" => (&["hinge_loss_param"], Ok(loss::hinge(parameter))),
         "MultinomialLogisticLoss" => (&[], Ok(Layer::MultinomialLogisticLoss(MultinomialLogisticLoss))),
         "InfogainLoss" => (&["infogain_loss_param", "loss_param"], loss::infogain(parameter, file)),
-        other => {
-            neuron::neuron(other, message, parameter).ok_or_else(|| unknown_type(other))?
-        }
+        other => neuron::neuron(other, message, parameter).ok_or_else(|| unknown_type(other))?,
     };
     let stranger = message
         .fields()

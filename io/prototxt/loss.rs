@@ -17,7 +17,8 @@ use crate::caffemodel;
 use crate::schema::hinge_loss_parameter::Norm;
 use crate::schema::loss_parameter::NormalizationMode;
 use crate::schema::{
-    BlobProto, ContrastiveLossParameter, HingeLossParameter, InfogainLossParameter, LayerParameter, LossParameter,
+    BlobProto, ContrastiveLossParameter, HingeLossParameter, InfogainLossParameter, LayerParameter,
+    LossParameter,
 };
 
 /// Largest file of a matrix that is read, in bytes: that of some 5000 classes.
@@ -83,9 +84,8 @@ pub(super) fn infogain(parameter: &LayerParameter, file: &str) -> Result<Layer, 
     let matrix = match (parameter.bottom.len(), source.as_deref().filter(|source| !source.is_empty())) {
         (2, Some(source)) => Some(read_matrix(source, file)?),
         (2, None) => {
-            return Err(Fault::new("infogain_loss_param.source", "missing").hint(
-                "name a file (.binaryproto) with the matrix, or give the matrix as a third bottom",
-            ));
+            return Err(Fault::new("infogain_loss_param.source", "missing")
+                .hint("name a file (.binaryproto) with the matrix, or give the matrix as a third bottom"));
         }
         _ => None,
     };

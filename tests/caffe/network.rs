@@ -64,6 +64,10 @@ pub fn prepare_in(phase: Phase, case: &Case, arrays: &Archive) -> Result<Prepare
     let mut params: Vec<_> = owned("param/").collect();
     if phase == Phase::Train {
         for (blob, seed) in owned("seed/") {
+            if let [seed] = seed[..] {
+                weigh(&mut spec, &blob, seed);
+                continue;
+            }
             let label = format!("(label of the seed of {blob})");
             let product = add_seed(&mut spec, &blob, &label);
             let zeros = std::iter::repeat_n(0.0, seed.len());
@@ -74,6 +78,13 @@ pub fn prepare_in(phase: Phase, case: &Case, arrays: &Archive) -> Result<Prepare
     }
     let net = Net::build(&spec, &NetState::new(phase), 1.0)?;
     Ok(Prepared { net, inputs, params })
+}
+
+/// Makes a blob of one value a part of the loss, by the weight that is its gradient. An inner product has no axis there.
+fn weigh(spec: &mut NetSpec, blob: &str, seed: f32) {
+    let maker = spec.layers.iter_mut().rfind(|layer| layer.tops.iter().any(|top| top == blob));
+    let maker = maker.expect("a layer makes the blob");
+    maker.loss_weights = maker.tops.iter().map(|top| if top == blob { seed } else { 0.0 }).collect();
 }
 
 /// Adds layers whose gradient at `blob` is the weights of the first of two scores, exactly: the second is hopeless and

@@ -1,6 +1,8 @@
 //! `loss_weight` in layers that are no losses, and layers that let no gradient pass.
 
-use quadrille_core::layer::{Input, Layer, LossTerm, Neuron, Operand, Reduction, ReductionOperation, SubTask};
+use quadrille_core::layer::{
+    Input, Layer, LossTerm, Neuron, Operand, Reduction, ReductionOperation, SubTask,
+};
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::reference::{Arrays, ReferenceNet};
 use quadrille_core::site::SpecError;
@@ -86,7 +88,8 @@ fn a_layer_without_a_gradient_stands_above_what_is_not_trained() {
     spec.layers[2].propagate_down = vec![false];
     assert!(build(&spec, 1.0).is_ok());
     // Nor is anything asked of it if the loss does not reach it.
-    spec.layers[2] = LayerSpec { loss_weights: Vec::new(), propagate_down: Vec::new(), ..spec.layers[2].clone() };
+    spec.layers[2] =
+        LayerSpec { loss_weights: Vec::new(), propagate_down: Vec::new(), ..spec.layers[2].clone() };
     spec.layers[1].loss_weights = vec![1.0];
     assert!(build(&spec, 1.0).is_ok());
 }

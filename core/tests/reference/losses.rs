@@ -1,8 +1,8 @@
 //! Losses: gradients, examples worked by hand, and Caffe's rules.
 
 use quadrille_core::layer::{
-    EuclideanLoss, HingeLoss, HingeNorm, InfogainLoss, Layer, MultinomialLogisticLoss, Normalization, Operand,
-    SigmoidCrossEntropyLoss, SubTask,
+    EuclideanLoss, HingeLoss, HingeNorm, InfogainLoss, Layer, MultinomialLogisticLoss, Normalization,
+    Operand, SigmoidCrossEntropyLoss, SubTask,
 };
 use quadrille_core::reference::Arrays;
 
@@ -134,7 +134,12 @@ fn a_multinomial_loss_by_hand() {
     assert!(loss.is_nan() && dp[..2] == [-1.0 / least, 0.0] && dp[2].is_nan() && dp[3].is_nan());
 }
 
-fn infogain(axis: i32, ignore_label: Option<i32>, normalization: Normalization, matrix: Option<&[f32]>) -> Layer {
+fn infogain(
+    axis: i32,
+    ignore_label: Option<i32>,
+    normalization: Normalization,
+    matrix: Option<&[f32]>,
+) -> Layer {
     Layer::InfogainLoss(InfogainLoss { axis, ignore_label, normalization, matrix: matrix.map(Into::into) })
 }
 
@@ -163,11 +168,13 @@ fn a_matrix_that_is_a_bottom_is_the_same_and_the_identity_is_a_softmax_with_loss
     let (scores, truths) = (distinct(5, 12), [2.0, 1.0, 0.0, 1.0]);
     for normalization in NORMALIZATIONS {
         let own = weighted(infogain(1, Some(1), normalization, Some(&GAINS)), 0.5, &[&[4, 3], &[4]]);
-        let bottom = weighted(infogain(1, Some(1), normalization, None), 0.5, &[&[4, 3], &[4], &[1, 1, 3, 3]]);
+        let bottom =
+            weighted(infogain(1, Some(1), normalization, None), 0.5, &[&[4, 3], &[4], &[1, 1, 3, 3]]);
         assert_eq!(run(&own, &[&scores, &truths]), run(&bottom, &[&scores, &truths, &gains]));
         let identity = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
         let like = weighted(infogain(1, Some(1), normalization, Some(&identity)), 0.5, &[&[4, 3], &[4]]);
-        let softmax = quadrille_core::layer::SoftmaxWithLoss { axis: 1, ignore_label: Some(1), normalization };
+        let softmax =
+            quadrille_core::layer::SoftmaxWithLoss { axis: 1, ignore_label: Some(1), normalization };
         let softmax = weighted(Layer::SoftmaxWithLoss(softmax), 0.5, &[&[4, 3], &[4]]);
         let (found, expected) = (run(&like, &[&scores, &truths]), run(&softmax, &[&scores, &truths]));
         assert!((found.0 - expected.0).abs() < 1e-14, "{} is not {}", found.0, expected.0);

@@ -204,7 +204,12 @@ const WRONG: &[(&str, &str, &str, &str)] = &[
     ("TanH", "sigmoid_param { }", "sigmoid_param", "has no meaning in a layer of type TanH"),
     ("AbsVal", "relu_param { }", "relu_param", "this type reads no such message"),
     ("PReLU", "prelu_param { filler { type: \"bilinear\" } }", "prelu_param.filler.type", "bilinear"),
-    ("PReLU", "prelu_param { filler { type: \"xaver\" } }", "prelu_param.filler.type", "did you mean \"xavier\"?"),
+    (
+        "PReLU",
+        "prelu_param { filler { type: \"xaver\" } }",
+        "prelu_param.filler.type",
+        "did you mean \"xavier\"?",
+    ),
     ("Bias", "bias_param { filler { value: inf } }", "bias_param.filler.value", "expected a finite number"),
     ("MVN", "mvn_param { eps: nan }", "mvn_param.eps", "expected a finite number"),
     ("Reduction", "reduction_param { coeff: inf }", "reduction_param.coeff", "expected a finite number"),
@@ -257,7 +262,13 @@ const UNFIT: &[Unfit] = &[
         "bottom",
         "a matrix of 3 values for 3 classes; expected 3x3",
     ),
-    (&[&[2, 3], &[2], &[9], &[9]], "InfogainLoss", "", "bottom", "4 given; a layer of type InfogainLoss has 2 to 3"),
+    (
+        &[&[2, 3], &[2], &[9], &[9]],
+        "InfogainLoss",
+        "",
+        "bottom",
+        "4 given; a layer of type InfogainLoss has 2 to 3",
+    ),
     (
         &[&[2, 3], &[2], &[9]],
         "InfogainLoss",
@@ -297,7 +308,20 @@ fn only_an_absolute_value_refuses_to_work_in_place() {
         );
         Net::build(&parse_net(&text, "some.prototxt").unwrap(), &NetState::new(Phase::Test), 1.0)
     };
-    for kind in ["BNLL", "ELU", "Exp", "Log", "Power", "Sigmoid", "Swish", "TanH", "Threshold", "PReLU", "Bias", "MVN"] {
+    for kind in [
+        "BNLL",
+        "ELU",
+        "Exp",
+        "Log",
+        "Power",
+        "Sigmoid",
+        "Swish",
+        "TanH",
+        "Threshold",
+        "PReLU",
+        "Bias",
+        "MVN",
+    ] {
         assert!(build(kind).is_ok(), "{kind}");
     }
     let error = build("AbsVal").unwrap_err();

@@ -2,8 +2,8 @@
 //! roundings as in `rounded.rs`.
 
 use quadrille_core::layer::{
-    ClassView, EuclideanLoss, HingeLoss, HingeNorm, InfogainLoss, Layer, MultinomialLogisticLoss, Normalization,
-    Operand, SigmoidCrossEntropyLoss,
+    ClassView, EuclideanLoss, HingeLoss, HingeNorm, InfogainLoss, Layer, MultinomialLogisticLoss,
+    Normalization, Operand, SigmoidCrossEntropyLoss,
 };
 use quadrille_core::reference::Arrays;
 
@@ -66,8 +66,9 @@ fn hinge_losses_of_integers() {
 
 #[test]
 fn sigmoid_cross_entropies() {
-    for (normalization, ignore_label) in
-        NORMALIZATIONS.into_iter().flat_map(|normalization| [(normalization, None), (normalization, Some(-1))])
+    for (normalization, ignore_label) in NORMALIZATIONS
+        .into_iter()
+        .flat_map(|normalization| [(normalization, None), (normalization, Some(-1))])
     {
         for dims in [&[1, 1][..], &[5, 7, 3], &[61, 5, 31, 3]] {
             let layer = SigmoidCrossEntropyLoss { ignore_label, normalization };
@@ -113,7 +114,8 @@ fn multinomial_losses() {
         let mut p: Vec<f32> = fractions(7, dims[0] * classes).iter().map(|v| v.abs()).collect();
         p[0] = 0.0;
         let truths = labels(8, dims[0], classes);
-        let logarithms = truths.iter().enumerate().map(|(n, k)| p[n * classes + *k as usize].max(1e-20).ln().abs());
+        let logarithms =
+            truths.iter().enumerate().map(|(n, k)| p[n * classes + *k as usize].max(1e-20).ln().abs());
         let magnitude: f64 = logarithms.map(f64::from).sum();
         arrays.insert(Operand::Bottom(0), p);
         arrays.insert(Operand::Bottom(1), truths.clone());
@@ -126,7 +128,9 @@ fn multinomial_losses() {
                 let bound = 6.0 * EPSILON * magnitude / dims[0] as f64;
                 close(&format!("loss of {how}"), expected.get(loss), found.get(loss), |_| bound);
                 let expected = expected.get(dp);
-                close(&format!("gradient of {how}"), expected, found.get(dp), |i| 4.0 * EPSILON * expected[i].abs());
+                close(&format!("gradient of {how}"), expected, found.get(dp), |i| {
+                    4.0 * EPSILON * expected[i].abs()
+                });
             }
         }
         let mut truths = truths;

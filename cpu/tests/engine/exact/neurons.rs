@@ -107,7 +107,8 @@ fn prelus() {
     for channel_shared in [false, true] {
         let layer = || Layer::Prelu(Prelu { channel_shared, filler: Filler::default() });
         for dims in SHAPES.into_iter().chain([&[7, 40][..], &[2, 20, 50, 49]]) {
-            cases.extend(Case::everywhere(layer(), dims).into_iter().map(|case| case.zeros("one slope only")));
+            cases
+                .extend(Case::everywhere(layer(), dims).into_iter().map(|case| case.zeros("one slope only")));
         }
     }
     exact("PReLU", &cases);
@@ -115,9 +116,8 @@ fn prelus() {
 
 #[test]
 fn biases() {
-    let bias = |bottoms, axis, num_axes| {
-        Layer::Bias(Bias { bottoms, axis, num_axes, filler: Filler::default() })
-    };
+    let bias =
+        |bottoms, axis, num_axes| Layer::Bias(Bias { bottoms, axis, num_axes, filler: Filler::default() });
     let why = "integers of both signs add up to 0";
     let mut cases = Vec::new();
     for n in [1, 2, 5, 64] {
@@ -169,7 +169,8 @@ fn mean_variance_normalisations() {
                 let layer = Mvn { normalize_variance, across_channels, eps: 0.01 };
                 for case in Case::everywhere(Layer::Mvn(layer.clone()), dims) {
                     let mut arrays = case.integers();
-                    let x: Vec<f32> = fractions(4, case.bottoms[0].count()).iter().map(|v| 3.0 * v + 1.0).collect();
+                    let x: Vec<f32> =
+                        fractions(4, case.bottoms[0].count()).iter().map(|v| 3.0 * v + 1.0).collect();
                     arrays.insert(Operand::Bottom(0), x);
                     let (found, expected) = (run(&case, &options(isa), 2, &arrays), doubled(&case, &arrays));
                     let count = case.bottoms[0].count() / layer.rows(&case.bottoms[0]);
