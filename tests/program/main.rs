@@ -3,6 +3,7 @@
 mod bad_input;
 mod common;
 mod determinism;
+mod functions;
 mod interruption;
 mod layer_times;
 mod layers;
