@@ -24,6 +24,8 @@ struct Spread {
     bottom_grad: Option<Span>,
     top_grad: Option<Span>,
     bias_grad: Option<Span>,
+    /// Whether the bias is a bottom, so that ∇A finds its gradient, too.
+    is_bottom: bool,
     grains: usize,
 }
 
@@ -48,6 +50,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
         bias_grad: binder.span(bias_grad),
+        is_bottom,
         grains: binder.stream_grains(bottom.len()),
     }))
 }
@@ -132,7 +135,7 @@ impl LayerKernel for Spread {
                 }
             }
         }
-        if let Some(to) = self.bias_grad {
+        if let Some(to) = self.bias_grad.filter(|_| self.is_bottom) {
             self.sum(grain, from, to);
         }
     }

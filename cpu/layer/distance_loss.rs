@@ -25,7 +25,7 @@ struct Euclidean {
 
 pub(super) fn euclidean(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let sides = [binder.span(Operand::Bottom(0))?, binder.span(Operand::Bottom(1))?];
-    let count = sides[0].len();
+    let count = binder.net.bottom_shapes(binder.id)[0].count();
     Some(Box::new(Euclidean {
         isa: binder.isa,
         images: binder.net.bottom_shapes(binder.id)[0].images() as f32,

@@ -29,19 +29,21 @@ struct Rows {
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let Layer::Mvn(layer) = &binder.layer().layer else { return None };
     let (eps, normalize_variance) = (layer.eps, layer.normalize_variance);
-    let rows = layer.rows(&binder.net.bottom_shapes(binder.id)[0]);
+    let shape = &binder.net.bottom_shapes(binder.id)[0];
+    // Of what a sub-task does not touch, the span is not that of a plain array.
+    let (rows, count) = (layer.rows(shape), shape.count());
     let bottom = binder.span(Operand::Bottom(0))?;
     Some(Box::new(Rows {
         isa: binder.isa,
         rows,
-        count: bottom.len() / rows.max(1),
+        count: count / rows.max(1),
         eps,
         bottom,
         top: binder.span(Operand::Top(0))?,
         divisors: if normalize_variance { Some(binder.span(Operand::Aux(0))?) } else { None },
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
-        grains: binder.stream_grains(bottom.len()).min(rows),
+        grains: binder.stream_grains(count).min(rows),
     }))
 }
 

@@ -52,7 +52,7 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         bottom_grad: binder.span(Operand::BottomGrad(0)),
         top_grad: binder.span(Operand::TopGrad(0)),
         sums: binder.workspace(SubTask::Forward, rows * parts),
-        grains: binder.stream_grains(bottom.len()).min(rows * parts),
+        grains: binder.stream_grains(rows * count).min(rows * parts),
     }))
 }
 
@@ -108,27 +108,23 @@ impl LayerKernel for Rows {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
         for index in grain.share(self.rows * self.parts) {
             let (row, place) = self.place(index);
-            // SAFETY: parts have places of their own; the others are other arrays, only read in this task.
-            let (dy, x, y) = unsafe {
-                (
-                    grain.memory.read(top_grad)[row],
-                    grain.memory.read(self.bottom.part(place.clone())),
-                    grain.memory.write(bottom_grad.part(place)),
-                )
+            // SAFETY: parts have places of their own; the top's gradient is another array, only read in this task.
+            let (dy, y) = unsafe {
+                (grain.memory.read(top_grad)[row], grain.memory.write(bottom_grad.part(place.clone())))
             };
+            // SAFETY: another array, which this task only reads, and only where its values count.
+            let x = || unsafe { grain.memory.read(self.bottom.part(place)) };
             let slope = dy * self.coeff;
             match self.operation {
-                ReductionOperation::Sum | ReductionOperation::Mean => {
-                    on(self.isa, Change { y, f: |_| slope })
-                }
+                ReductionOperation::Sum | ReductionOperation::Mean => on(self.isa, Change { y, f: |_| slope }),
                 ReductionOperation::AbsoluteSum => {
                     let sign = |x: f32| {
                         let above = if x > 0.0 { 1.0 } else { 0.0 };
                         slope * if x < 0.0 { -1.0 } else { above }
                     };
-                    on(self.isa, Map { x, y, f: sign });
+                    on(self.isa, Map { x: x(), y, f: sign });
                 }
-                ReductionOperation::SumOfSquares => on(self.isa, Map { x, y, f: |x| slope * (2.0 * x) }),
+                ReductionOperation::SumOfSquares => on(self.isa, Map { x: x(), y, f: |x| slope * (2.0 * x) }),
             }
         }
     }

@@ -145,9 +145,10 @@ fn reductions() {
     use ReductionOperation::{AbsoluteSum, Mean, Sum, SumOfSquares};
     let mut cases = Vec::new();
     for operation in [Sum, AbsoluteSum, SumOfSquares, Mean] {
-        for (axis, coeff) in [(0, 1.0), (1, -2.0), (-1, 0.5)] {
-            // Counts that are powers of two keep a mean exact.
-            for dims in [&[4, 2, 8][..], &[1, 1], &[64, 32, 16, 2], &[2, 16, 8, 8]] {
+        // To no axes at all, which no inner product takes, the fixtures of Caffe reduce.
+        for (axis, coeff) in [(1, -2.0), (-1, 0.5)] {
+            // Counts that are powers of two keep a mean exact; the last has rows of several parts.
+            for dims in [&[4, 2, 8][..], &[1, 1], &[64, 32, 16, 2], &[2, 16, 8, 8], &[2, 1 << 17]] {
                 let layer = Layer::Reduction(Reduction { operation, axis, coeff });
                 let case = Case::new(layer, &[dims]).zeros("sums of both signs");
                 cases.extend(case.in_blocks());
