@@ -122,7 +122,7 @@ fn normalisation_and_operations_that_do_not_fit_their_bottoms() {
             "scale_param.num_axes",
             "3; a blob of shape 2x3x4 has 2 from axis 1 on; expected -1 to 2",
         ),
-        ("Scale", "bottom: \"a\" bottom: \"b\"", "", "bottom", "shape 3x2x4 do not fit 2x3x4 from axis 1 on"),
+        ("Scale", "bottom: \"a\" bottom: \"b\"", "", "bottom", "shape 3x2x4, which does not fit 2x3x4 from axis 1 on"),
         ("Scale", "bottom: \"a\" bottom: \"b\" bottom: \"s\"", "", "bottom", "3 given; "),
         ("Eltwise", "bottom: \"a\" bottom: \"b\"", "", "bottom", "bottom 1 has shape 3x2x4"),
         ("Eltwise", "bottom: \"a\"", "", "bottom", "1 given; a layer of type Eltwise has at least 2"),
