@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quadrille_core::layer::{Data, Layer};
+use quadrille_core::layer::Data;
 use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;

@@ -116,7 +116,9 @@ impl LayerKernel for Rows {
             let x = || unsafe { grain.memory.read(self.bottom.part(place)) };
             let slope = dy * self.coeff;
             match self.operation {
-                ReductionOperation::Sum | ReductionOperation::Mean => on(self.isa, Change { y, f: |_| slope }),
+                ReductionOperation::Sum | ReductionOperation::Mean => {
+                    on(self.isa, Change { y, f: |_| slope })
+                }
                 ReductionOperation::AbsoluteSum => {
                     let sign = |x: f32| {
                         let above = if x > 0.0 { 1.0 } else { 0.0 };
