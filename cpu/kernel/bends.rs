@@ -65,8 +65,8 @@ impl<E: Element> Vectorised for SumBelow<'_, E> {
                 sums[place] += dy[place].wide() * if x > 0.0 { 0.0 } else { x };
             }
         }
-        for place in 0..ROW {
-            self.sums[place] += sums[place];
+        for (to, sum) in self.sums.iter_mut().zip(&sums) {
+            *to += sum;
         }
     }
 }
