@@ -209,11 +209,9 @@ impl PhaseJob {
     /// Every label must be a class of every loss.
     fn check_labels(&self, source: &str) -> Result<(), Failure> {
         let net = Net::build(&self.spec, &self.spec.state(self.phase), 1.0)?;
-        for layer in &net.layers {
-            let Layer::SoftmaxWithLoss(loss) = &layer.layer else { continue };
-            let scores = &net.blob(layer.bottoms[0]).shape;
-            let classes = scores.axis(loss.axis, "axis").map_or(1, |axis| scores.dim(axis));
-            let counts = |label: &u16| loss.ignore_label != Some(i32::from(*label));
+        for (layer, id) in net.layers.iter().zip((0..).map(LayerId)) {
+            let Some((classes, ignored)) = layer.layer.classes(&net.bottom_shapes(id)) else { continue };
+            let counts = |label: &u16| ignored != Some(i32::from(*label));
             let largest = self.dataset.labels.iter().copied().filter(counts).max().map_or(0, usize::from);
             if largest >= classes {
                 return Err(Failure::new(

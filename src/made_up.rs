@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use quadrille_core::layer::{Data, Layer};
-use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::layer::Data;
+use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;
 use quadrille_core::site::Fault;
@@ -55,12 +55,9 @@ pub fn sample_shape(
 
 /// The number of classes that every loss of the net can tell apart; `None` without such a loss.
 pub fn classes(net: &Net) -> Option<usize> {
-    let losses = net.layers.iter().filter_map(|layer| {
-        let Layer::SoftmaxWithLoss(loss) = &layer.layer else { return None };
-        let scores = &net.blob(layer.bottoms[0]).shape;
-        Some(scores.axis(loss.axis, "axis").map_or(1, |axis| scores.dim(axis)))
-    });
-    losses.min()
+    let layers = (0..net.layers.len()).map(LayerId);
+    let losses = layers.filter_map(|id| net.layer(id).layer.classes(&net.bottom_shapes(id)));
+    losses.map(|(classes, _)| classes).min()
 }
 
 /// Labels below `classes` by chance; all 0 if nobody says how many classes there are.

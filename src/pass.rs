@@ -20,6 +20,8 @@ pub struct Pass {
     tops: Vec<StorageId>,
     /// Blobs of one value that nobody reads: losses and accuracies.
     outputs: Vec<BlobId>,
+    /// Room for the largest blob that is a part of the loss.
+    values: Vec<f32>,
 }
 
 impl Pass {
@@ -30,7 +32,10 @@ impl Pass {
         let source = net.layers.iter().find(|l| l.layer.is_source());
         let tops = source.map_or(Vec::new(), |l| l.tops.iter().map(|t| net.blob(*t).data).collect());
         let outputs = net.outputs().filter(|b| net.blob(*b).shape.count() == 1).collect();
-        Self { batch: tiles.iter().map(|t| t.images).sum(), tiles, tops, outputs, nets, devices }
+        let losses = nets.iter().flat_map(|net| net.losses().map(|(b, _)| net.blob(b).shape.count()));
+        let values = vec![0.0; losses.max().unwrap_or(0)];
+        let batch = tiles.iter().map(|t| t.images).sum();
+        Self { batch, tiles, tops, outputs, values, nets, devices }
     }
 
     /// Images of the mini-batch, over all devices.
@@ -51,12 +56,15 @@ impl Pass {
     }
 
     /// The loss of the mini-batch after a step.
-    pub fn loss(&self) -> Result<f32, Failure> {
+    pub fn loss(&mut self) -> Result<f32, Failure> {
         let mut sum = 0.0;
         for (net, device) in self.nets.iter().zip(&self.devices) {
             // The devices' weights hold their share of the mini-batch.
             for (blob, weight) in net.losses() {
-                sum += weight * read_value(net, device, blob)?;
+                let blob = net.blob(blob);
+                let values = &mut self.values[..blob.shape.count()];
+                device.read(Region::Storage(blob.data), values)?;
+                sum += weight * values.iter().sum::<f32>();
             }
         }
         Ok(sum)

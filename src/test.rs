@@ -48,12 +48,12 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let again = (batches * job.batch as u64).saturating_sub(job.dataset.len() as u64);
     let twice = if again > 0 { format!(", {again} of the images more than once") } else { String::new() };
     say!("data        {}: {batches} mini-batches of {}{twice}", job.dataset.name, job.batch);
-    let pass = Pass::new(nets, worker.devices(0));
+    let mut pass = Pass::new(nets, worker.devices(0));
     pass.write_all(Region::Packed(Packed::Weights), &weights)?;
-    evaluate(&pass, &plan, &job, batches)
+    evaluate(&mut pass, &plan, &job, batches)
 }
 
-fn evaluate(pass: &Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<(), Failure> {
+fn evaluate(pass: &mut Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<(), Failure> {
     let names: Vec<String> = pass.output_names().map(str::to_owned).collect();
     let mut sums = vec![0.0; names.len()];
     let (mut loss, mut times) = (0.0, StepTimes::default());

@@ -5,152 +5,77 @@
 
 mod accuracy;
 mod batch_norm;
+mod bias;
 mod concat;
 mod contrastive_loss;
 mod convolution;
 mod data;
 mod dropout;
 mod eltwise;
+mod euclidean_loss;
 mod filler;
 mod flatten;
+mod hinge_loss;
+mod infogain_loss;
 mod inner_product;
+mod loss_term;
 mod lrn;
+mod multinomial_loss;
+mod mvn;
+mod neuron;
 mod normalize;
 mod pooling;
+mod prelu;
+mod reduction;
 mod relu;
 mod scale;
 mod seed;
+mod sigmoid_cross_entropy_loss;
 mod slice;
 mod softmax;
 mod softmax_loss;
 mod split;
+mod sub_task;
 
 pub use accuracy::Accuracy;
 pub use batch_norm::BatchNorm;
+pub use bias::Bias;
 pub use concat::Concat;
 pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
 pub use data::{Data, Input, Transform};
 pub use dropout::Dropout;
 pub use eltwise::{Eltwise, EltwiseOperation};
+pub use euclidean_loss::EuclideanLoss;
 pub use filler::{Filler, VarianceNorm};
 pub use flatten::Flatten;
+pub use hinge_loss::{HingeLoss, HingeNorm};
+pub use infogain_loss::InfogainLoss;
 pub use inner_product::InnerProduct;
+pub use loss_term::LossTerm;
 pub use lrn::{Lrn, NormRegion};
+pub use multinomial_loss::MultinomialLogisticLoss;
+pub use mvn::Mvn;
+pub use neuron::Neuron;
 pub use normalize::Normalize;
 pub use pooling::{PoolMethod, Pooling, Window};
+pub use prelu::Prelu;
+pub use reduction::{Reduction, ReductionOperation};
 pub use relu::Relu;
 pub use scale::{Factors, Scale};
 pub use seed::Seed;
+pub use sigmoid_cross_entropy_loss::SigmoidCrossEntropyLoss;
 pub use slice::Slice;
 pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
 pub use split::Split;
+pub use sub_task::{Accesses, Operand, SubTask};
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::net::{ParamRule, Phase};
 use crate::shape::Shape;
 use crate::site::Fault;
-
-/// What a task does. The first five belong to a layer's arithmetic, the rest move or change parameters and data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SubTask {
-    /// Computes the tops from the bottoms and the parameters.
-    Forward,
-    /// ∇A: computes the gradients of the bottoms. Only this has to be synchronised with the layer below. Where their sums
-    /// are those of the parameters' gradients, it writes these, too.
-    GradActivation,
-    /// ∇W: computes the gradient of the weight (parameter 0), or what is added to a layer's running sums.
-    GradWeight,
-    /// ∇W and update of the weight in one pass: in place of [`SubTask::GradWeight`] and the weight's part of
-    /// [`SubTask::Update`] where a net says so ([`crate::net::Net::stepping`]). The gradient is never stored.
-    StepWeight,
-    /// ∇B: computes the gradient of the bias (the last parameter).
-    GradBias,
-    /// Adds the layer's gradients of parameters that it shares to those of the layers above it.
-    AddShared,
-    /// Applies the solver's rule to the layer's parameters.
-    Update,
-    /// Copies a mini-batch into the tops of a data layer.
-    Load,
-    /// Adds another device's gradients of a chunk to this device's.
-    Accumulate,
-    /// Copies the summed gradients of a chunk to another device.
-    Broadcast,
-}
-
-impl SubTask {
-    /// Every sub-task, in the order of an iteration.
-    pub const ALL: [Self; 10] = [
-        Self::Load,
-        Self::Forward,
-        Self::GradActivation,
-        Self::GradWeight,
-        Self::StepWeight,
-        Self::GradBias,
-        Self::AddShared,
-        Self::Accumulate,
-        Self::Broadcast,
-        Self::Update,
-    ];
-
-    /// The sub-tasks in which a layer computes gradients.
-    pub const BACKWARD: [Self; 4] =
-        [Self::GradActivation, Self::GradWeight, Self::StepWeight, Self::GradBias];
-}
-
-impl fmt::Display for SubTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Forward => "forward",
-            Self::GradActivation => "grad-activation",
-            Self::GradWeight => "grad-weight",
-            Self::StepWeight => "step-weight",
-            Self::GradBias => "grad-bias",
-            Self::AddShared => "add-shared",
-            Self::Update => "update",
-            Self::Load => "load",
-            Self::Accumulate => "accumulate",
-            Self::Broadcast => "broadcast",
-        })
-    }
-}
-
-/// One of the arrays that a layer's sub-tasks work on, in the layer's own terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operand {
-    /// Values of bottom `i`.
-    Bottom(usize),
-    /// Gradient of bottom `i`.
-    BottomGrad(usize),
-    /// Values of top `i`.
-    Top(usize),
-    /// Gradient of top `i`.
-    TopGrad(usize),
-    /// Parameter `i`, in Caffe's order: the weight, if there is one, and then the bias.
-    Param(usize),
-    /// Gradient of parameter `i`.
-    ParamGrad(usize),
-    /// State of the layer's own that backward needs from forward, such as the positions of maxima.
-    Aux(usize),
-}
-
-/// What a sub-task reads and writes. A write without a read replaces the whole array.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accesses {
-    /// Arrays that are read.
-    pub reads: Vec<Operand>,
-    /// Arrays that are written.
-    pub writes: Vec<Operand>,
-}
-
-impl Accesses {
-    pub(crate) fn new(reads: impl Into<Vec<Operand>>, writes: impl Into<Vec<Operand>>) -> Self {
-        Self { reads: reads.into(), writes: writes.into() }
-    }
-}
 
 /// A parameter that a layer owns.
 #[derive(Clone, Debug, PartialEq)]
@@ -253,6 +178,28 @@ pub enum Layer {
     ContrastiveLoss(ContrastiveLoss),
     /// Values dropped at random.
     Dropout(Dropout),
+    /// One function for all values.
+    Neuron(Neuron),
+    /// Rectified linear unit with slopes that are learned.
+    Prelu(Prelu),
+    /// Sums with a repeated bias.
+    Bias(Bias),
+    /// Mean-variance normalisation of each image or channel by itself.
+    Mvn(Mvn),
+    /// One value in place of the last axes.
+    Reduction(Reduction),
+    /// Cross entropy of sigmoids.
+    SigmoidCrossEntropyLoss(SigmoidCrossEntropyLoss),
+    /// Squared distance.
+    EuclideanLoss(EuclideanLoss),
+    /// Hinge loss, one class against all others.
+    HingeLoss(HingeLoss),
+    /// Multinomial logistic loss of probabilities.
+    MultinomialLogisticLoss(MultinomialLogisticLoss),
+    /// Infogain loss of a softmax.
+    InfogainLoss(InfogainLoss),
+    /// A blob that is a part of the loss; the net inserts one where a layer that is no loss has a `loss_weight`.
+    LossTerm(LossTerm),
     /// One blob for several readers; the net inserts one wherever a blob is read more than once.
     Split(Split),
     /// A gradient from outside; no file says so.
@@ -260,7 +207,7 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 19] = [
+pub const TYPE_NAMES: [&str; 39] = [
     "Data",
     "Input",
     "Convolution",
@@ -279,6 +226,26 @@ pub const TYPE_NAMES: [&str; 19] = [
     "Concat",
     "Slice",
     "Flatten",
+    "AbsVal",
+    "BNLL",
+    "Clip",
+    "ELU",
+    "Exp",
+    "Log",
+    "Power",
+    "Sigmoid",
+    "Swish",
+    "TanH",
+    "Threshold",
+    "PReLU",
+    "Bias",
+    "MVN",
+    "Reduction",
+    "SigmoidCrossEntropyLoss",
+    "EuclideanLoss",
+    "HingeLoss",
+    "MultinomialLogisticLoss",
+    "InfogainLoss",
     "Split",
 ];
 
@@ -304,6 +271,17 @@ impl Layer {
             Self::Concat(l) => l,
             Self::Slice(l) => l,
             Self::Flatten(l) => l,
+            Self::Neuron(l) => l,
+            Self::Prelu(l) => l,
+            Self::Bias(l) => l,
+            Self::Mvn(l) => l,
+            Self::Reduction(l) => l,
+            Self::SigmoidCrossEntropyLoss(l) => l,
+            Self::EuclideanLoss(l) => l,
+            Self::HingeLoss(l) => l,
+            Self::MultinomialLogisticLoss(l) => l,
+            Self::InfogainLoss(l) => l,
+            Self::LossTerm(l) => l,
             Self::Split(l) => l,
             Self::Seed(l) => l,
         }
@@ -330,6 +308,17 @@ impl Layer {
             Self::Concat(_) => "Concat",
             Self::Slice(_) => "Slice",
             Self::Flatten(_) => "Flatten",
+            Self::Neuron(l) => l.type_name(),
+            Self::Prelu(_) => "PReLU",
+            Self::Bias(_) => "Bias",
+            Self::Mvn(_) => "MVN",
+            Self::Reduction(_) => "Reduction",
+            Self::SigmoidCrossEntropyLoss(_) => "SigmoidCrossEntropyLoss",
+            Self::EuclideanLoss(_) => "EuclideanLoss",
+            Self::HingeLoss(_) => "HingeLoss",
+            Self::MultinomialLogisticLoss(_) => "MultinomialLogisticLoss",
+            Self::InfogainLoss(_) => "InfogainLoss",
+            Self::LossTerm(_) => "LossTerm",
             Self::Split(_) => "Split",
             Self::Seed(_) => "Seed",
         }
@@ -367,7 +356,7 @@ impl Layer {
     /// forward is nothing.
     pub fn is_view(&self) -> bool {
         match self {
-            Self::Split(_) | Self::Flatten(_) => true,
+            Self::Split(_) | Self::Flatten(_) | Self::LossTerm(_) => true,
             Self::Dropout(l) => !l.active,
             Self::Relu(l) => l.applied,
             _ => false,
@@ -376,7 +365,16 @@ impl Layer {
 
     /// Whether the layer computes a loss, so that its tops weigh 1 unless the file says otherwise.
     pub fn is_loss(&self) -> bool {
-        matches!(self, Self::SoftmaxWithLoss(_) | Self::ContrastiveLoss(_))
+        matches!(
+            self,
+            Self::SoftmaxWithLoss(_)
+                | Self::ContrastiveLoss(_)
+                | Self::SigmoidCrossEntropyLoss(_)
+                | Self::EuclideanLoss(_)
+                | Self::HingeLoss(_)
+                | Self::MultinomialLogisticLoss(_)
+                | Self::InfogainLoss(_)
+        )
     }
 
     /// Whether backward begins at the layer whatever its tops weigh.
@@ -386,7 +384,26 @@ impl Layer {
 
     /// Whether the layer's loss is a sum over images and not a mean.
     pub fn sums_images(&self) -> bool {
-        matches!(self, Self::SoftmaxWithLoss(l) if l.normalization == Normalization::None)
+        let normalization = match self {
+            // Each image has values of its own in such a blob, or the layer that made it cannot be cut.
+            Self::LossTerm(_) => return true,
+            Self::SoftmaxWithLoss(l) => l.normalization,
+            Self::SigmoidCrossEntropyLoss(l) => l.normalization,
+            Self::InfogainLoss(l) => l.normalization,
+            _ => return false,
+        };
+        normalization == Normalization::None
+    }
+
+    /// For a loss of labels that name classes: how many classes there are, and the label that does not count.
+    pub fn classes(&self, bottoms: &[Shape]) -> Option<(usize, Option<i32>)> {
+        let along = |axis: i32| bottoms[0].axis(axis, "axis").map_or(1, |axis| bottoms[0].dim(axis));
+        match self {
+            Self::SoftmaxWithLoss(l) => Some((along(l.axis), l.ignore_label)),
+            Self::InfogainLoss(l) => Some((along(l.axis), l.ignore_label)),
+            Self::HingeLoss(_) | Self::MultinomialLogisticLoss(_) => Some((bottoms[0].per_image(), None)),
+            _ => None,
+        }
     }
 
     /// The layer as it is in a net of `phase`: what its file leaves to the phase is settled.
@@ -424,6 +441,9 @@ impl Layer {
             Self::Concat(l) => (l.axis, "concat_param.axis"),
             Self::Slice(l) => (l.axis, "slice_param.axis"),
             Self::Flatten(l) => (l.axis, "flatten_param.axis"),
+            Self::Bias(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "bias_param.axis"),
+            Self::Reduction(l) => (l.axis, "reduction_param.axis"),
+            Self::InfogainLoss(l) => (l.axis, "infogain_loss_param.axis"),
             _ => return None,
         };
         (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)

@@ -34,39 +34,50 @@ pub struct Factors {
     pub inner: usize,
 }
 
-impl Scale {
-    /// Where bottom 0 meets the factors.
+impl Factors {
+    /// Where bottom 0 meets factors, or a bias: those of `bottoms[1]`, if there is one, and otherwise as many axes as
+    /// `num_axes` says (−1 for all). `message` has the fields `axis` and `num_axes`.
     ///
     /// # Errors
     /// If an axis does not exist, or bottom 1 does not fit bottom 0.
-    pub fn factors(&self, bottoms: &[Shape]) -> Result<Factors, Fault> {
-        const FIELD: &str = "scale_param.axis";
+    pub(super) fn new(bottoms: &[Shape], axis: i32, num_axes: i32, message: &str) -> Result<Self, Fault> {
+        let field = format!("{message}.axis");
         let all = &bottoms[0];
-        let view = |first: usize, shape: Shape| Factors {
+        let view = |first: usize, shape: Shape| Self {
             outer: all.count_before(first),
             inner: all.count_from(first + shape.axes()),
             shape,
         };
         if let Some(given) = bottoms.get(1) {
             // A single factor fits everywhere.
-            let first = if given.axes() == 0 { 0 } else { all.axis(self.axis, FIELD)? };
+            let first = if given.axes() == 0 { 0 } else { all.axis(axis, &field)? };
             let fits = all.dims()[first..].starts_with(given.dims());
-            let message = || format!("factors of shape {given} do not fit {all} from axis {first} on");
+            let message =
+                || format!("bottom 1 has shape {given}, which does not fit {all} from axis {first} on");
             return fits.then(|| view(first, given.clone())).ok_or_else(|| Fault::new("bottom", message()));
         }
-        let first = all.axis(self.axis, FIELD)?;
+        let first = all.axis(axis, &field)?;
         let rest = all.axes() - first;
-        let axes = if self.num_axes == -1 { Some(rest) } else { usize::try_from(self.num_axes).ok() };
+        let axes = if num_axes == -1 { Some(rest) } else { usize::try_from(num_axes).ok() };
         let axes = axes.filter(|axes| *axes <= rest).ok_or_else(|| {
             Fault::new(
-                "scale_param.num_axes",
+                &format!("{message}.num_axes"),
                 format!(
-                    "{}; a blob of shape {all} has {rest} from axis {first} on; expected -1 to {rest}",
-                    self.num_axes
+                    "{num_axes}; a blob of shape {all} has {rest} from axis {first} on; expected -1 to {rest}"
                 ),
             )
         })?;
         Ok(view(first, Shape::new(&all.dims()[first..first + axes])))
+    }
+}
+
+impl Scale {
+    /// Where bottom 0 meets the factors.
+    ///
+    /// # Errors
+    /// If an axis does not exist, or bottom 1 does not fit bottom 0.
+    pub fn factors(&self, bottoms: &[Shape]) -> Result<Factors, Fault> {
+        Factors::new(bottoms, self.axis, self.num_axes, "scale_param")
     }
 
     /// Which parameter the bias is: Caffe's order, in which factors that are a bottom have no place.

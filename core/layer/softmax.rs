@@ -35,6 +35,11 @@ impl ClassView {
             inner: shape.count_from(axis + 1),
         })
     }
+
+    /// The view of a blob in which all values of an image are the scores of its classes.
+    pub fn of_images(shape: &Shape) -> Self {
+        Self { outer: shape.images(), classes: shape.per_image(), inner: 1 }
+    }
 }
 
 impl Meaning for Softmax {

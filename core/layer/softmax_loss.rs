@@ -31,16 +31,23 @@ pub struct SoftmaxWithLoss {
     pub normalization: Normalization,
 }
 
+impl Normalization {
+    /// The divisor of a loss of `outer` times `inner` labels, of which `valid` are not ignored.
+    pub fn divisor(self, [outer, inner]: [usize; 2], valid: usize) -> f32 {
+        let divisor = match self {
+            Self::Full => outer * inner,
+            Self::Valid => valid,
+            Self::BatchSize => outer,
+            Self::None => 1,
+        };
+        divisor.max(1) as f32
+    }
+}
+
 impl SoftmaxWithLoss {
     /// The divisor of the loss, with `valid` labels that are not ignored, on a blob of `view`.
     pub fn divisor(&self, view: &ClassView, valid: usize) -> f32 {
-        let divisor = match self.normalization {
-            Normalization::Full => view.outer * view.inner,
-            Normalization::Valid => valid,
-            Normalization::BatchSize => view.outer,
-            Normalization::None => 1,
-        };
-        divisor.max(1) as f32
+        self.normalization.divisor([view.outer, view.inner], valid)
     }
 }
 

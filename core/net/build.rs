@@ -7,7 +7,7 @@ use super::params::ParamLayout;
 use super::sharing::Names;
 use super::spec::{LayerSpec, NetSpec, NetState, Phase};
 use super::{AuxId, Blob, BlobId, LayerId, Net, NetLayer, ParamId, StorageId};
-use crate::layer::{Inferred, Layer, Operand, Split, SubTask};
+use crate::layer::{Inferred, Layer, LossTerm, Operand, Split, SubTask};
 use crate::shape::Shape;
 use crate::site::{Fault, Site, SpecError, did_you_mean};
 
@@ -53,6 +53,7 @@ impl Net {
         net.backward = backward;
         if backward {
             net.find_gradients(&stopped);
+            net.check_dead_ends(&stopped)?;
             net.share_gradients();
         }
         Ok(net)
@@ -148,7 +149,11 @@ impl Builder {
             .collect();
         let id = LayerId(self.net.layers.len());
         let tops = self.add_tops(id, spec, &bottoms, &inferred)?;
-        let loss_weights = self.loss_weights(spec, tops.len())?;
+        let weights = self.loss_weights(spec, tops.len())?;
+        // A layer that is no loss has no notion of a weight: a layer behind it has.
+        let is_loss = spec.layer.is_loss();
+        let terms = if is_loss { vec![0.0; weights.len()] } else { weights.clone() };
+        let loss_weights = if is_loss { weights } else { vec![0.0; weights.len()] };
         for bottom in &bottoms {
             self.net.blobs[bottom.0].readers += 1;
         }
@@ -169,7 +174,7 @@ impl Builder {
             absorbed: Vec::new(),
         });
         for (top, name) in spec.tops.iter().enumerate() {
-            self.offer(name, tops[top], self.readers.get(&(index, top)).copied().unwrap_or(0));
+            self.offer(name, tops[top], self.readers.get(&(index, top)).copied().unwrap_or(0), terms[top]);
         }
         Ok(())
     }
@@ -296,46 +301,63 @@ impl Builder {
 
     fn loss_weights(&self, spec: &LayerSpec, tops: usize) -> Result<Vec<f32>, Fault> {
         check_each("loss_weight", spec.loss_weights.len(), tops, "top")?;
-        if spec.loss_weights.iter().any(|w| *w != 0.0) && !spec.layer.is_loss() {
-            let kind = spec.layer.type_name();
-            return Err(Fault::new("loss_weight", format!("a layer of type {kind} cannot be a loss here")));
-        }
-        if spec.loss_weights.iter().skip(1).any(|w| *w != 0.0) {
+        let is_loss = spec.layer.is_loss();
+        if is_loss && spec.loss_weights.iter().skip(1).any(|w| *w != 0.0) {
             return Err(Fault::new("loss_weight", "only the first top is a loss; expected 0 for the others"));
         }
-        let default = |i: usize| if i == 0 && spec.layer.is_loss() { 1.0 } else { 0.0 };
+        let default = |i: usize| if i == 0 && is_loss { 1.0 } else { 0.0 };
         // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares.
-        let share = if spec.layer.sums_images() { 1.0 } else { self.net.share };
+        let is_sum = if is_loss { spec.layer.sums_images() } else { Layer::LossTerm(LossTerm).sums_images() };
+        let share = if is_sum { 1.0 } else { self.net.share };
         Ok((0..tops).map(|i| share * spec.loss_weights.get(i).copied().unwrap_or(default(i))).collect())
     }
 
-    /// Makes `blob` known under `name`, through a split if several layers read it.
-    fn offer(&mut self, name: &str, blob: BlobId, readers: usize) {
-        if readers < 2 {
-            self.current.insert(name.to_owned(), vec![blob]);
-            return;
+    /// Makes `blob` known under `name`, through a split if several layers read it. A `weight` in the loss is one reader
+    /// more, the first.
+    fn offer(&mut self, name: &str, blob: BlobId, readers: usize, weight: f32) {
+        let is_term = weight != 0.0;
+        let producer = self.net.layer(self.net.blob(blob).producer).name.clone();
+        let mut offered = vec![blob];
+        if readers + usize::from(is_term) > 1 {
+            let tops = readers + usize::from(is_term);
+            let split = Layer::Split(Split { tops });
+            offered = self.insert(&format!("{name}_{producer}_split"), split, blob, &vec![0.0; tops]);
         }
+        if is_term {
+            let term = offered.remove(0);
+            let same =
+                self.insert(&format!("{name}_{producer}_loss"), Layer::LossTerm(LossTerm), term, &[weight]);
+            // Nobody may read it, but its name is taken.
+            if offered.is_empty() {
+                offered = same;
+            }
+        }
+        offered.reverse();
+        self.current.insert(name.to_owned(), offered);
+    }
+
+    /// Inserts a layer behind a blob that is not in the file, with a top in the blob's memory for each weight in the loss.
+    fn insert(&mut self, layer_name: &str, layer: Layer, blob: BlobId, weights: &[f32]) -> Vec<BlobId> {
         let id = LayerId(self.net.layers.len());
-        let (shape, data) = (self.net.blob(blob).shape.clone(), self.net.blob(blob).data);
-        let tops: Vec<BlobId> = (0..readers).map(|_| self.add_blob(name, &shape, id, Some(data))).collect();
+        let Blob { name, shape, data, producer, .. } = self.net.blob(blob).clone();
+        let tops: Vec<BlobId> =
+            weights.iter().map(|_| self.add_blob(&name, &shape, id, Some(data))).collect();
         self.net.blobs[blob.0].readers += 1;
-        let producer = self.net.layer(self.net.blob(blob).producer);
-        let (site, owner) = (producer.site.clone(), producer.name.clone());
         self.net.layers.push(NetLayer {
-            name: format!("{name}_{owner}_split"),
-            site,
-            layer: Layer::Split(Split { tops: readers }),
+            name: layer_name.to_owned(),
+            site: self.net.layer(producer).site.clone(),
+            layer,
             bottoms: vec![blob],
             tops: tops.clone(),
             params: Vec::new(),
             shared: Vec::new(),
             aux: Vec::new(),
-            loss_weights: vec![0.0; readers],
+            loss_weights: weights.to_vec(),
             under_loss: false,
             steps_weight: false,
             absorbed: Vec::new(),
         });
-        self.current.insert(name.to_owned(), tops.into_iter().rev().collect());
+        tops
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::{BlobId, Net, NetLayer};
 use crate::layer::{Layer, Operand, SubTask};
+use crate::site::{Fault, SpecError};
 
 impl Net {
     /// Gives gradients to the blobs that need one. `stopped` are the bottoms to which the file lets no gradient go
@@ -61,6 +62,32 @@ impl Net {
             }
         }
         reached
+    }
+}
+
+impl Net {
+    /// Makes sure that the loss's gradient comes to no layer without a backward below which something is trained: Caffe runs such a net and stops at its first backward. `stopped` are the bottoms to which the file lets no gradient go.
+    pub(super) fn check_dead_ends(&self, stopped: &HashSet<BlobId>) -> Result<(), SpecError> {
+        let mut trained = vec![false; self.blobs.len()];
+        for layer in &self.layers {
+            let is_open = |bottom: &BlobId| trained[bottom.0] && !stopped.contains(bottom);
+            let ends = layer.under_loss && differentiable_bottoms(layer).next().is_none();
+            if let Some(end) = layer.bottoms.iter().find(|bottom| is_open(bottom)).filter(|_| ends) {
+                let (kind, name) = (layer.layer.type_name(), &self.blob(*end).name);
+                let fault = Fault::new(
+                    "bottom",
+                    format!(
+                        "a layer of type {kind} has no gradient, but below {name:?} something is trained"
+                    ),
+                )
+                .hint("write propagate_down: false if this loss is to train nothing below");
+                return Err(fault.at(&layer.site, &format!("layer {:?}", layer.name)));
+            }
+            let trains =
+                layer.params.iter().any(|p| self.is_trained(*p)) || layer.bottoms.iter().any(is_open);
+            layer.tops.iter().for_each(|top| trained[top.0] = trains);
+        }
+        Ok(())
     }
 }
 

@@ -6,21 +6,32 @@
 mod accuracy;
 mod arrays;
 mod batch_norm;
+mod bias;
 mod concat;
 mod contrastive_loss;
 mod convolution;
 mod dropout;
 mod eltwise;
+mod euclidean_loss;
 mod flatten;
+mod hinge_loss;
+mod infogain_loss;
 mod inner_product;
+mod loss_term;
 mod lrn;
+mod multinomial_loss;
+mod mvn;
 mod net;
+mod neuron;
 mod normalize;
 mod pooling;
+mod prelu;
 mod real;
+mod reduction;
 mod relu;
 mod scale;
 mod seed;
+mod sigmoid_cross_entropy_loss;
 mod softmax;
 mod softmax_loss;
 mod split;
@@ -77,6 +88,19 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::ContrastiveLoss(layer) => contrastive_loss::compute(layer, ctx, sub, arrays),
         Layer::Dropout(layer) => dropout::compute(layer, ctx, sub, arrays),
         Layer::Lrn(layer) => lrn::compute(layer, ctx, sub, arrays),
+        Layer::Neuron(layer) => neuron::compute(layer, sub, arrays),
+        Layer::Prelu(layer) => prelu::compute(layer, ctx, sub, arrays),
+        Layer::Bias(layer) => bias::compute(layer, ctx, sub, arrays),
+        Layer::Mvn(layer) => mvn::compute(layer, ctx, sub, arrays),
+        Layer::Reduction(layer) => reduction::compute(layer, ctx, sub, arrays),
+        Layer::SigmoidCrossEntropyLoss(layer) => {
+            sigmoid_cross_entropy_loss::compute(layer, ctx, sub, arrays);
+        }
+        Layer::EuclideanLoss(_) => euclidean_loss::compute(ctx, sub, arrays),
+        Layer::HingeLoss(layer) => hinge_loss::compute(layer, ctx, sub, arrays),
+        Layer::MultinomialLogisticLoss(_) => multinomial_loss::compute(ctx, sub, arrays),
+        Layer::InfogainLoss(layer) => infogain_loss::compute(layer, ctx, sub, arrays),
+        Layer::LossTerm(_) => loss_term::compute(ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         Layer::Seed(_) => seed::compute(sub, arrays),
         // Their tops come from outside.

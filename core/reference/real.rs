@@ -34,8 +34,21 @@ pub trait Real:
     fn ln(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
     /// x to a power.
     fn powf(self, exponent: Self) -> Self;
+
+    /// −1, 0 or 1 by the side of 0; 0 for what is not a number, as in Caffe.
+    fn sign(self) -> Self {
+        if self > Self::ZERO {
+            Self::ONE
+        } else if self < Self::ZERO {
+            -Self::ONE
+        } else {
+            Self::ZERO
+        }
+    }
 
     /// The larger of two, `self` unless it is less: C++'s `std::max`, so that NaN in `self` stays, where Rust's
     /// `max` would hide it.
@@ -72,6 +85,9 @@ impl Real for f32 {
     fn sqrt(self) -> Self {
         f32::sqrt(self)
     }
+    fn tanh(self) -> Self {
+        f32::tanh(self)
+    }
     fn powf(self, exponent: Self) -> Self {
         f32::powf(self, exponent)
     }
@@ -99,6 +115,9 @@ impl Real for f64 {
     }
     fn sqrt(self) -> Self {
         f64::sqrt(self)
+    }
+    fn tanh(self) -> Self {
+        f64::tanh(self)
     }
     fn powf(self, exponent: Self) -> Self {
         f64::powf(self, exponent)

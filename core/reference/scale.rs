@@ -50,14 +50,14 @@ fn each(view: &Factors, mut visit: impl FnMut(usize, usize)) {
 }
 
 /// The blob whose elements are `value` of the factor and the place.
-fn map<T: Real>(view: &Factors, value: impl Fn(usize, usize) -> T) -> Vec<T> {
+pub(super) fn map<T: Real>(view: &Factors, value: impl Fn(usize, usize) -> T) -> Vec<T> {
     let mut out = Vec::new();
     each(view, |factor, i| out.push(value(factor, i)));
     out
 }
 
 /// For each factor the sum of `value` over its elements, in the order of memory.
-fn sum<T: Real>(view: &Factors, value: impl Fn(usize) -> T) -> Vec<T> {
+pub(super) fn sum<T: Real>(view: &Factors, value: impl Fn(usize) -> T) -> Vec<T> {
     let mut sums = vec![T::ZERO; view.shape.count()];
     each(view, |factor, i| sums[factor] += value(i));
     sums

@@ -1,8 +1,8 @@
 //! From a network's description to a net: what is wired, what is refused, and where the complaint points.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, PoolMethod, Pooling, Relu,
-    Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
+    Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, Neuron, PoolMethod, Pooling,
+    Relu, Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
 };
 use quadrille_core::net::{Blob, GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StateRule};
 use quadrille_core::reference::ReferenceNet;
@@ -187,7 +187,12 @@ const COMPLAINTS: [(&str, &str, Change, &str); 20] = [
         |l| l.loss_weights = vec![1.0; 2],
         "2 given; expected none, or one for each top (1)",
     ),
-    ("ip", "loss_weight", |l| l.loss_weights = vec![1.0], "a layer of type InnerProduct cannot be a loss"),
+    (
+        "relu",
+        "bottom",
+        |l| l.layer = Layer::Neuron(Neuron::Threshold { threshold: 0.5 }),
+        "a layer of type Threshold has no gradient, but below \"conv\" something is trained",
+    ),
     (
         "loss",
         "propagate_down",

@@ -1,4 +1,4 @@
-//! Scale by a factor and perhaps a bias for each channel.
+//! Scale by a factor and perhaps a bias for each channel, and Bias by one.
 
 use std::marker::PhantomData;
 
@@ -12,21 +12,26 @@ use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
 use crate::kernel::element::{Element, Half};
 use crate::memory::Span;
 
-/// Whether the factors are a parameter with one for each channel.
+/// Whether the factors, or the bias, are a parameter with one for each channel.
 pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
-    let Layer::Scale(layer) = &net.layer(id).layer else { return false };
-    let bottoms = net.bottom_shapes(id);
+    let shapes = net.bottom_shapes(id);
+    let (bottoms, axis, factors) = match &net.layer(id).layer {
+        Layer::Scale(layer) => (layer.bottoms, layer.axis, layer.factors(&shapes)),
+        Layer::Bias(layer) => (layer.bottoms, layer.axis, layer.factors(&shapes)),
+        _ => return false,
+    };
     let is_channels = |axis: Result<usize, _>| axis == Ok(1);
-    layer.bottoms == 1
-        && is_channels(bottoms[0].axis(layer.axis, "axis"))
-        && layer.factors(&bottoms).is_ok_and(|factors| factors.shape.axes() == 1)
+    bottoms == 1
+        && is_channels(shapes[0].axis(axis, "axis"))
+        && factors.is_ok_and(|factors| factors.shape.axes() == 1)
 }
 
 struct Kernel<E> {
     channels: Channels,
     bottom: Array,
     top: Array,
-    factors: Span,
+    /// Factors, if the layer has any.
+    factors: Option<Span>,
     bias: Option<Span>,
     bottom_grad: Option<Array>,
     top_grad: Option<Array>,
@@ -47,15 +52,17 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
+    let has_factors = matches!(binder.layer().layer, Layer::Scale(_));
+    let bias = usize::from(has_factors);
     Some(Box::new(Kernel::<E> {
         bottom: binder.array(Operand::Bottom(0))?,
         top: binder.array(Operand::Top(0))?,
-        factors: binder.span(Operand::Param(0))?,
-        bias: binder.span(Operand::Param(1)),
+        factors: if has_factors { Some(binder.span(Operand::Param(0))?) } else { None },
+        bias: binder.span(Operand::Param(bias)),
         bottom_grad: binder.array(Operand::BottomGrad(0)),
         top_grad: binder.array(Operand::TopGrad(0)),
-        factors_grad: binder.span(Operand::ParamGrad(0)),
-        bias_grad: binder.span(Operand::ParamGrad(1)),
+        factors_grad: if has_factors { binder.span(Operand::ParamGrad(0)) } else { None },
+        bias_grad: binder.span(Operand::ParamGrad(bias)),
         factor_sums: binder.workspace(SubTask::GradWeight, channels.workspace()),
         bias_sums: binder.workspace(SubTask::GradBias, channels.workspace()),
         channels,
@@ -69,10 +76,11 @@ impl<E: Element> Kernel<E> {
         let channels = &self.channels;
         // SAFETY: parameters, only read in this task.
         let (factors, bias) =
-            unsafe { (grain.memory.read(self.factors), bias.map(|b| grain.memory.read(b))) };
+            unsafe { (self.factors.map(|f| grain.memory.read(f)), bias.map(|b| grain.memory.read(b))) };
         for cell in channels.cells(grain) {
+            let factor = |c: usize| factors.map_or(1.0, |factors| factors[c]);
             let affine = Affine {
-                factor: channels.row(&channels.numbers(cell.plane, |c| factors[c])),
+                factor: channels.row(&channels.numbers(cell.plane, factor)),
                 bias: channels.row(&channels.numbers(cell.plane, |c| bias.map_or(0.0, |bias| bias[c]))),
                 ..Affine::IDENTITY
             };
@@ -134,7 +142,9 @@ impl<E: Element> LayerKernel for Kernel<E> {
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
-        if let (Some(to), Some(from)) = (self.bottom_grad, self.top_grad) {
+        if let (Some(to), Some(from)) = (self.bottom_grad, self.top_grad)
+            && (self.factors.is_some() || from != to)
+        {
             self.apply(grain, from, to, None);
         }
     }

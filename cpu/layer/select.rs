@@ -5,8 +5,9 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::bind::Binder;
 use super::{
-    LayerKernel, accuracy, batch_norm, contrastive_loss, convolution, dropout, eltwise, flatten,
-    inner_product, lrn, pieces, pooling, reference, relu, scale, softmax, softmax_loss, split,
+    LayerKernel, accuracy, batch_norm, bias, contrastive_loss, convolution, distance_loss, dropout, eltwise,
+    flatten, infogain_loss, inner_product, label_loss, loss_term, lrn, mvn, neuron, pieces, pooling, prelu,
+    reduction, reference, relu, scale, softmax, softmax_loss, split,
 };
 use crate::isa::Numerics;
 
@@ -169,6 +170,25 @@ const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contras
 const DROPOUT: &[Candidate] =
     &[Candidate { fits: dropout::fits, ..stream("stream", Form::Any, dropout::build) }, REFERENCE];
 const LRN: &[Candidate] = &[stream("parts", Form::Any, lrn::build), REFERENCE];
+const NEURON: &[Candidate] = &[
+    Candidate { fits: neuron::fits_blocks, ..strided(stream("stream", Form::Any, neuron::build)) },
+    Candidate { fits: neuron::fits_plain, ..candidate("stream", Form::Plain, neuron::build) },
+    REFERENCE,
+];
+const PRELU: &[Candidate] = &[strided(stream("channels", Form::Any, prelu::build)), REFERENCE];
+const BIAS: &[Candidate] = &[
+    Candidate { fits: scale::fits, ..strided(stream("channels", Form::Any, scale::build)) },
+    candidate("spread", Form::Plain, bias::build),
+    REFERENCE,
+];
+const MVN: &[Candidate] = &[candidate("rows", Form::Plain, mvn::build), REFERENCE];
+const REDUCTION: &[Candidate] = &[candidate("rows", Form::Plain, reduction::build), REFERENCE];
+const EUCLIDEAN_LOSS: &[Candidate] = &[candidate("stream", Form::Plain, distance_loss::euclidean), REFERENCE];
+const SIGMOID_CROSS_ENTROPY_LOSS: &[Candidate] =
+    &[candidate("stream", Form::Plain, distance_loss::sigmoid_cross_entropy), REFERENCE];
+const LABEL_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, label_loss::build), REFERENCE];
+const INFOGAIN_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, infogain_loss::build), REFERENCE];
+const LOSS_TERM: &[Candidate] = &[candidate("fill", Form::Plain, loss_term::build), REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 /// It is there to look inside, not to be fast.
 const SEED: &[Candidate] = &[REFERENCE];
@@ -193,6 +213,16 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::ContrastiveLoss(_) => CONTRASTIVE_LOSS,
         Layer::Dropout(_) => DROPOUT,
         Layer::Lrn(_) => LRN,
+        Layer::Neuron(_) => NEURON,
+        Layer::Prelu(_) => PRELU,
+        Layer::Bias(_) => BIAS,
+        Layer::Mvn(_) => MVN,
+        Layer::Reduction(_) => REDUCTION,
+        Layer::EuclideanLoss(_) => EUCLIDEAN_LOSS,
+        Layer::SigmoidCrossEntropyLoss(_) => SIGMOID_CROSS_ENTROPY_LOSS,
+        Layer::HingeLoss(_) | Layer::MultinomialLogisticLoss(_) => LABEL_LOSS,
+        Layer::InfogainLoss(_) => INFOGAIN_LOSS,
+        Layer::LossTerm(_) => LOSS_TERM,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
         Layer::Seed(_) => SEED,
     }

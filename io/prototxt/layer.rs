@@ -4,8 +4,8 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    Accuracy, BatchNorm, ContrastiveLoss, Data, Dropout, Eltwise, EltwiseOperation, Filler, InnerProduct,
-    Input, Layer, Normalization, Relu, Scale, Softmax, SoftmaxWithLoss, TYPE_NAMES, Transform,
+    BatchNorm, Data, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Filler, InnerProduct, Input, Layer,
+    MultinomialLogisticLoss, Relu, Scale, Softmax, TYPE_NAMES, Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
@@ -13,58 +13,36 @@ use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 use super::arrange;
 use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
-use super::window;
+use super::{loss, neuron, window};
 use crate::schema::eltwise_parameter::EltwiseOp;
-use crate::schema::loss_parameter::NormalizationMode;
 use crate::schema::param_spec::DimCheckMode;
 use crate::schema::{
-    self, BatchNormParameter, ContrastiveLossParameter, DataParameter, DropoutParameter, EltwiseParameter,
-    InnerProductParameter, LayerParameter, LossParameter, NetStateRule, ScaleParameter,
-    TransformationParameter,
+    self, BatchNormParameter, DataParameter, DropoutParameter, EltwiseParameter, InnerProductParameter,
+    LayerParameter, NetStateRule, ScaleParameter, TransformationParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 42] = [
-    "AbsVal",
+const CAFFE_TYPES: [&str; 22] = [
     "ArgMax",
-    "BNLL",
     "BatchReindex",
-    "Bias",
-    "Clip",
     "Crop",
     "Deconvolution",
     "DummyData",
-    "ELU",
     "Embed",
-    "EuclideanLoss",
-    "Exp",
     "Filter",
     "HDF5Data",
     "HDF5Output",
-    "HingeLoss",
     "Im2col",
     "ImageData",
-    "InfogainLoss",
     "LSTM",
     "LSTMUnit",
-    "Log",
-    "MVN",
     "MemoryData",
-    "MultinomialLogisticLoss",
-    "PReLU",
     "Parameter",
-    "Power",
     "Python",
     "RNN",
-    "Reduction",
     "Reshape",
     "SPP",
-    "Sigmoid",
-    "SigmoidCrossEntropyLoss",
     "Silence",
-    "Swish",
-    "TanH",
-    "Threshold",
     "Tile",
     "WindowData",
 ];
@@ -77,7 +55,7 @@ pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<LayerSpec,
         if name.is_empty() {
             return Err(Fault::new("name", "missing; every layer needs a name"));
         }
-        let layer = read_layer(message, &parameter)?;
+        let layer = read_layer(message, &parameter, &site.file)?;
         common(&parameter, layer)
     };
     match read() {
@@ -156,8 +134,8 @@ fn rule(rule: &NetStateRule) -> StateRule {
     }
 }
 
-/// Type and parameters.
-fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<Layer, Fault> {
+/// Type and parameters. `file` is the network file.
+fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) -> Result<Layer, Fault> {
     let (own, layer): (&[&str], _) = match parameter.r#type() {
         "Data" => (&["data_param", "transform_param"], data(parameter)),
         "Input" => (&["input_param"], input(parameter)),
@@ -168,16 +146,27 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         "BatchNorm" => (&["batch_norm_param"], batch_norm(parameter)),
         "Scale" => (&["scale_param"], scale(parameter)),
         "Eltwise" => (&["eltwise_param"], eltwise(parameter)),
-        "Softmax" => (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: softmax_axis(parameter) }))),
-        "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], softmax_with_loss(parameter)),
+        "Softmax" => {
+            (&["softmax_param"], Ok(Layer::Softmax(Softmax { axis: loss::softmax_axis(parameter) })))
+        }
+        "SoftmaxWithLoss" => (&["softmax_param", "loss_param"], loss::softmax_with_loss(parameter)),
         "Concat" => (&["concat_param"], arrange::concat(parameter)),
         "Slice" => (&["slice_param"], arrange::slice(parameter)),
         "Flatten" => (&["flatten_param"], Ok(arrange::flatten(parameter))),
-        "ContrastiveLoss" => (&["contrastive_loss_param"], contrastive_loss(parameter)),
+        "ContrastiveLoss" => (&["contrastive_loss_param"], loss::contrastive_loss(parameter)),
         "Dropout" => (&["dropout_param"], dropout(parameter)),
         "LRN" => (&["lrn_param"], window::lrn(parameter)),
-        "Accuracy" => (&["accuracy_param"], accuracy(parameter)),
-        other => return Err(unknown_type(other)),
+        "Accuracy" => (&["accuracy_param"], loss::accuracy(parameter)),
+        "PReLU" => (&["prelu_param"], neuron::prelu(parameter)),
+        "Bias" => (&["bias_param"], neuron::bias(parameter)),
+        "MVN" => (&["mvn_param"], neuron::mvn(parameter)),
+        "Reduction" => (&["reduction_param"], neuron::reduction(parameter)),
+        "SigmoidCrossEntropyLoss" => (&["loss_param"], Ok(loss::sigmoid_cross_entropy(parameter))),
+        "EuclideanLoss" => (&[], Ok(Layer::EuclideanLoss(EuclideanLoss))),
+        "HingeLoss" => (&["hinge_loss_param"], Ok(loss::hinge(parameter))),
+        "MultinomialLogisticLoss" => (&[], Ok(Layer::MultinomialLogisticLoss(MultinomialLogisticLoss))),
+        "InfogainLoss" => (&["infogain_loss_param", "loss_param"], loss::infogain(parameter, file)),
+        other => neuron::neuron(other, message, parameter).ok_or_else(|| unknown_type(other))?,
     };
     let stranger = message
         .fields()
@@ -185,8 +174,9 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter) -> Result<La
         .find(|name| name.ends_with("_param") && !own.contains(&name.as_str()));
     if let Some(name) = stranger {
         let kind = parameter.r#type();
+        let read = if own.is_empty() { "no such message".to_owned() } else { own.join(" and ") };
         return Err(Fault::new(&name, format!("has no meaning in a layer of type {kind}"))
-            .hint(format!("remove it; this type reads {}", own.join(" and "))));
+            .hint(format!("remove it; this type reads {read}")));
     }
     layer
 }
@@ -417,44 +407,6 @@ fn eltwise(parameter: &LayerParameter) -> Result<Layer, Fault> {
         EltwiseOp::Max => EltwiseOperation::Max,
     };
     Ok(Layer::Eltwise(Eltwise { bottoms, operation }))
-}
-
-fn softmax_axis(parameter: &LayerParameter) -> i32 {
-    parameter.softmax_param.as_ref().map_or(1, |p| p.axis())
-}
-
-fn softmax_with_loss(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let loss = parameter.loss_param.unwrap_or_default();
-    let LossParameter { ignore_label, normalization, normalize } = loss;
-    let normalization = match (normalization, normalize) {
-        (None, Some(false)) => Normalization::BatchSize,
-        (None, Some(true)) => Normalization::Valid,
-        _ => match loss.normalization() {
-            NormalizationMode::Full => Normalization::Full,
-            NormalizationMode::Valid => Normalization::Valid,
-            NormalizationMode::BatchSize => Normalization::BatchSize,
-            NormalizationMode::None => Normalization::None,
-        },
-    };
-    Ok(Layer::SoftmaxWithLoss(SoftmaxWithLoss { axis: softmax_axis(parameter), ignore_label, normalization }))
-}
-
-fn accuracy(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let param = parameter.accuracy_param.unwrap_or_default();
-    Ok(Layer::Accuracy(Accuracy {
-        top_k: param.top_k() as usize,
-        axis: param.axis(),
-        ignore_label: param.ignore_label,
-    }))
-}
-
-fn contrastive_loss(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let param = parameter.contrastive_loss_param.unwrap_or_default();
-    let ContrastiveLossParameter { margin: _, legacy_version: _ } = param;
-    Ok(Layer::ContrastiveLoss(ContrastiveLoss {
-        margin: finite(param.margin(), "contrastive_loss_param.margin")?,
-        legacy_version: param.legacy_version(),
-    }))
 }
 
 fn dropout(parameter: &LayerParameter) -> Result<Layer, Fault> {

@@ -7,8 +7,10 @@
 mod arrange;
 mod fields;
 mod layer;
+mod loss;
 mod message;
 mod net;
+mod neuron;
 mod outline;
 mod solver;
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub fn prepare_in(
 ) -> Result<Prepared, SpecError> {
     let owned =
         |prefix| under(arrays, prefix).map(|(name, array)| (name.to_owned(), singles(array).to_vec()));
-    let mut spec = parse_net(case.network(), &case.name)?;
+    let mut spec = parse_net(case.network(), &case.path(".prototxt").display().to_string())?;
     let mut inputs: Vec<_> = owned("in/").collect();
     for (blob, seed) in owned("seed/").filter(|_| backward) {
         let (input, begin) = (format!("(seed of {blob})"), format!("(backward from {blob})"));

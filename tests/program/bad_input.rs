@@ -245,6 +245,24 @@ const NETWORKS: &[Case] = &[
         &["net.prototxt", "parameters", "TRAIN", "TEST"],
     ),
     case(
+        "a layer without a gradient",
+        |s| s.edit(NET_FILE, "type: \"ReLU\"", "type: \"Threshold\""),
+        64,
+        &["net.prototxt:", "layer \"relu\"", "Threshold has no gradient", "propagate_down: false"],
+    ),
+    case(
+        "a bound that is missing",
+        |s| s.edit(NET_FILE, "type: \"ReLU\"", "type: \"Clip\"\n clip_param { min: 0 }"),
+        64,
+        &["net.prototxt:", "layer \"relu\"", "clip_param.max: missing", "min: 0 max: 6"],
+    ),
+    case(
+        "a matrix that is nowhere",
+        |s| s.edit(NET_FILE, "\"SoftmaxWithLoss\"", "\"InfogainLoss\" infogain_loss_param { source: \"H\" }"),
+        64,
+        &["net.prototxt:", "layer \"loss\"", "infogain_loss_param.source: H: no such file"],
+    ),
+    case(
         "no data in training",
         |s| s.edit(NET_FILE, "phase: TRAIN", "phase: TEST"),
         64,

@@ -5,6 +5,7 @@ mod check;
 mod common;
 mod determinism;
 mod extract;
+mod functions;
 mod interruption;
 mod layer_times;
 mod layers;

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::{nets, numerics, options, plan, small_lenet, small_residual, worker};
+use crate::functions::functions;
 use crate::joined::inception;
 use crate::lifetime::sharing;
 use crate::sharing::siamese;
@@ -88,13 +89,14 @@ fn allocations(
 }
 
 /// Between them, every layer but those that only the oracle's loops compute.
-const NETS: [(&str, Make); 6] = [
+const NETS: [(&str, Make); 7] = [
     ("LeNet", small_lenet),
     ("a residual net", small_residual),
     ("branches", whole_blocks),
     ("branches in their joint", inception),
     ("a flattened blob", flattened),
     ("twins", siamese),
+    ("functions", functions),
 ];
 
 const OWN_PROCESS: &str = "QUADRILLE_TEST_ALONE";

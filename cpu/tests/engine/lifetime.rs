@@ -10,6 +10,7 @@ use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, implementations, storage_needs};
 
 use crate::common::{fractions, nets, numerics, options, plan, small_lenet, small_residual, worker};
+use crate::functions::functions;
 use crate::joined;
 use crate::running_sums::normalized;
 use crate::sharing::siamese;
@@ -22,7 +23,7 @@ pub const STEPS: u64 = 3;
 pub type Spec = fn(usize) -> NetSpec;
 
 /// Every kind of layer and wiring, apart and fused.
-const NETS: [(&str, Spec); 7] = [
+const NETS: [(&str, Spec); 8] = [
     ("lenet", small_lenet),
     ("residual", small_residual),
     ("flattened", flattened),
@@ -30,6 +31,7 @@ const NETS: [(&str, Spec); 7] = [
     ("part blocks", part_blocks),
     ("siamese", siamese),
     ("normalized", normalized),
+    ("functions", functions),
 ];
 
 pub fn sharing(net: Net, options: &EngineOptions) -> Net {

@@ -7,6 +7,7 @@ mod common;
 mod disassembly;
 mod dropout;
 mod exact;
+mod functions;
 mod fusion;
 mod gemm;
 mod joined;

@@ -2,6 +2,7 @@
 
 mod accepted;
 mod compared;
+mod neurons;
 mod normalization;
 mod refused;
 

@@ -189,14 +189,14 @@ fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
     let mut heads = vec![if in_place { "x0" } else { "top" }];
     match layer {
         Layer::Split(split) => heads = vec!["x0"; split.tops],
-        Layer::SoftmaxWithLoss(_) => {
+        Layer::SoftmaxWithLoss(_) | Layer::InfogainLoss(_) => {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &["top", "p"]));
             heads.clear();
         }
         Layer::Accuracy(_) => {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &["top", "by class"]));
         }
-        Layer::ContrastiveLoss(_) => {
+        _ if layer.is_loss() => {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads));
             heads.clear();
         }

@@ -16,7 +16,7 @@ pub const BF16: f64 = 1.0 / 256.0;
 /// The arrays in double precision, and what the oracle makes of them.
 pub fn doubled(case: &Case, arrays: &Arrays<f32>) -> Arrays<f64> {
     let mut doubled = Arrays::new();
-    for operand in [0, 1].into_iter().flat_map(|i| [Operand::Bottom(i), Operand::TopGrad(i)]) {
+    for operand in [0, 1, 2].into_iter().flat_map(|i| [Operand::Bottom(i), Operand::TopGrad(i)]) {
         if let Some(values) = arrays.find(operand) {
             doubled.insert(operand, values.iter().map(|v| f64::from(*v)).collect());
         }
@@ -36,7 +36,7 @@ pub fn close(what: &str, expected: &[f64], found: &[f32], bound: impl Fn(usize) 
 }
 
 /// A probability is an exponential (of a rounded difference of at most `spread`) over a sum of `classes` of them.
-fn relative(classes: usize, spread: f64) -> f64 {
+pub fn relative(classes: usize, spread: f64) -> f64 {
     (classes as f64 + 2.0 * (2.0 + spread) + 1.0) * EPSILON
 }
 

@@ -1,0 +1,95 @@
+//! `loss_weight` in layers that are no losses, and layers that let no gradient pass.
+
+use quadrille_core::layer::{
+    Input, Layer, LossTerm, Neuron, Operand, Reduction, ReductionOperation, SubTask,
+};
+use quadrille_core::net::{GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
+use quadrille_core::reference::{Arrays, ReferenceNet};
+use quadrille_core::site::SpecError;
+
+use crate::case::{Case, inner_product};
+
+/// An input of 3 × 4, an inner product, and a layer on its scores.
+fn spec(layer: Layer) -> NetSpec {
+    let input = Layer::Input(Input { shapes: vec![vec![3, 4]], tops: 1 });
+    let layers = vec![
+        LayerSpec::new("in", input, &[], &["x"]),
+        LayerSpec::new("ip", Layer::InnerProduct(inner_product(5)), &["x"], &["h"]),
+        LayerSpec::new("last", layer, &["h"], &["y"]),
+    ];
+    NetSpec { name: "weighted".into(), file: "made".into(), force_backward: false, state: GivenState::default(), layers }
+}
+
+fn reduction(axis: i32) -> Layer {
+    Layer::Reduction(Reduction { operation: ReductionOperation::SumOfSquares, axis, coeff: 1.0 })
+}
+
+fn build(spec: &NetSpec, share: f32) -> Result<Net, SpecError> {
+    Net::build(spec, &NetState::new(Phase::Train), share)
+}
+
+#[test]
+fn the_gradient_of_a_term_is_its_weight() {
+    let case = Case { loss_weights: vec![-0.5], ..Case::new(Layer::LossTerm(LossTerm), &[&[2, 3]]) };
+    let mut arrays = Arrays::<f64>::new();
+    case.run(SubTask::GradActivation, &mut arrays);
+    assert_eq!(arrays.get(Operand::BottomGrad(0)), [-0.5; 6]);
+}
+
+/// Caffe's rule: such a blob has one reader more, whose gradient is the weight.
+#[test]
+fn any_blob_can_be_a_part_of_the_loss() {
+    let mut spec = spec(reduction(1));
+    spec.layers[1].loss_weights = vec![0.5];
+    spec.layers[2].loss_weights = vec![-2.0];
+    let net = build(&spec, 0.25).expect("a net");
+    let losses: Vec<(&str, f32)> = net.losses().map(|(id, w)| (net.blob(id).name.as_str(), w)).collect();
+    // Sums over images are the sums of their parts: no device's weight is less for its share.
+    assert_eq!(losses, [("h", 0.5), ("y", -2.0)]);
+    let names: Vec<&str> = net.layers.iter().map(|l| l.name.as_str()).collect();
+    assert_eq!(names, ["in", "ip", "h_ip_split", "h_ip_loss", "last", "y_last_loss"]);
+    for term in net.layers.iter().filter(|l| matches!(l.layer, Layer::LossTerm(_))) {
+        assert!(term.under_loss && net.blob(term.bottoms[0]).grad.is_some());
+        assert_eq!(net.blob(term.tops[0]).data, net.blob(term.bottoms[0]).data, "the top is the blob");
+    }
+    let outputs: Vec<&str> = net.outputs().map(|id| net.blob(id).name.as_str()).collect();
+    assert_eq!(outputs, ["h", "y"]);
+}
+
+/// With identical weights for all scores, by hand: `L = 0.5 · Σ h − 2 · Σ h²`, so `dh = 0.5 − 4 h`.
+#[test]
+fn weighted_terms_by_hand() {
+    let mut spec = spec(reduction(0));
+    spec.layers[1].loss_weights = vec![0.5];
+    spec.layers[2].loss_weights = vec![-2.0];
+    let mut net = ReferenceNet::<f64>::new(build(&spec, 1.0).expect("a net"));
+    let weight = net.param_mut("ip/0").expect("a weight");
+    weight.iter_mut().for_each(|w| *w = 0.25);
+    net.set_input("x", &[1.0, 2.0, 3.0, 4.0, 0.0, 1.0, 0.0, 1.0, -1.0, -2.0, 0.0, 1.0]);
+    net.forward();
+    net.backward();
+    let h = [2.5, 0.5, -0.5];
+    let squares: f64 = h.iter().map(|h| 5.0 * h * h).sum();
+    assert_eq!(net.loss(), 0.5 * 5.0 * 2.5 - 2.0 * squares);
+    let expected: Vec<f64> = h.iter().flat_map(|h| [0.5 - 4.0 * h; 5]).collect();
+    assert_eq!(net.blob_grad("h"), Some(&expected[..]));
+    assert_eq!(net.blob_grad("y"), Some(&[-2.0][..]));
+}
+
+#[test]
+fn a_layer_without_a_gradient_stands_above_what_is_not_trained() {
+    let mut spec = spec(Layer::Neuron(Neuron::Threshold { threshold: 0.5 }));
+    spec.layers[2].loss_weights = vec![1.0];
+    let error = build(&spec, 1.0).expect_err("the inner product is trained");
+    assert!(error.to_string().contains("Threshold has no gradient, but below \"h\" something is"), "{error}");
+    let mut frozen = spec.clone();
+    frozen.layers[1].params = vec![ParamSpec::with(0.0, 0.0); 2];
+    assert!(build(&frozen, 1.0).is_ok());
+    spec.layers[2].propagate_down = vec![false];
+    assert!(build(&spec, 1.0).is_ok());
+    // Nor is anything asked of it if the loss does not reach it.
+    spec.layers[2] =
+        LayerSpec { loss_weights: Vec::new(), propagate_down: Vec::new(), ..spec.layers[2].clone() };
+    spec.layers[1].loss_weights = vec![1.0];
+    assert!(build(&spec, 1.0).is_ok());
+}
