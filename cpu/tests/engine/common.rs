@@ -1,7 +1,7 @@
 //! What several test files need: tiers, workers, layers, networks and integers.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use quadrille_core::layer::{
     Accuracy, BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, InnerProduct, Input, Layer,
@@ -31,14 +31,29 @@ pub fn numerics(test: &str) -> Vec<Numerics> {
     f32.chain(tiers_of_bf16(test).into_iter().map(Numerics::bf16)).collect()
 }
 
+/// The variable with the one tier that tests go through, where all of them take too long: an emulator of a CPU interprets.
+const ONLY: &str = "QUADRILLE_TEST_ISA";
+
 /// Says once for each test and tier what is skipped, since a skipped line counts.
 fn those_here(test: &str, wanted: fn(Isa) -> bool) -> Vec<Isa> {
     static SAID: Mutex<BTreeSet<(String, Isa)>> = Mutex::new(BTreeSet::new());
-    let (here, not_here): (Vec<Isa>, Vec<Isa>) =
-        Isa::ALL.into_iter().filter(|isa| wanted(*isa)).partition(|isa| isa.is_available());
-    let mut said = SAID.lock().expect("no test panics while it says so");
-    for isa in not_here.into_iter().filter(|isa| said.insert((test.to_owned(), *isa))) {
-        println!("skipped: {test} on {isa}: this CPU does not have it");
+    let only = std::env::var(ONLY).ok();
+    // Asked for and not there is an error: nothing would be tested.
+    let only = only.map(|name| name.parse::<Isa>().unwrap_or_else(|error| panic!("{ONLY}: {error}")));
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut here = Vec::new();
+    for isa in Isa::ALL.into_iter().filter(|isa| wanted(*isa)) {
+        let reason = match only {
+            _ if !isa.is_available() => "this CPU does not have it".to_owned(),
+            Some(only) if only != isa => format!("{ONLY} asks for {only} alone"),
+            _ => {
+                here.push(isa);
+                continue;
+            }
+        };
+        if said.insert((test.to_owned(), isa)) {
+            println!("skipped: {test} on {isa}: {reason}");
+        }
     }
     here
 }
