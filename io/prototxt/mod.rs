@@ -5,11 +5,13 @@
 //! Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod arrange;
+mod convolved;
 mod fields;
 mod layer;
 mod message;
 mod net;
 mod outline;
+mod sequences;
 mod solver;
 #[cfg(test)]
 mod tests;

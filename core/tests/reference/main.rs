@@ -11,5 +11,7 @@ mod gradients;
 mod lrn;
 mod normalize;
 mod precision;
+mod recurrent;
 mod rules;
+mod structure;
 mod whole_net;
