@@ -156,10 +156,13 @@ impl Run<'_> {
         let mut ds = vec![T::ZERO; streams * constants];
         // Of h and c between the step that is looked at and the one before it.
         let (mut dh, mut dc) = (vec![T::ZERO; streams * d], vec![T::ZERO; streams * d]);
+        // Where only exposed states lead to a loss, the top has no gradient, and no gradient goes through them.
+        let none = vec![T::ZERO; steps * streams * d];
+        let top_grad = arrays.find(Operand::TopGrad(0)).unwrap_or(&none);
         for at in (0..steps * streams).rev() {
             let n = at % streams;
             let own = n * d..(n + 1) * d;
-            let dy = part(arrays.get(Operand::TopGrad(0)), at, d);
+            let dy = part(top_grad, at, d);
             let gate = if is_lstm {
                 dh[own.clone()].iter_mut().zip(dy).for_each(|(dh, dy)| *dh += *dy);
                 self.lstm_step(arrays, at, &dh[own.clone()], &mut dc[own.clone()])

@@ -1,6 +1,7 @@
 //! How the CPU does each layer: one file per layer family, chosen through an ordered list.
 
 mod accuracy;
+mod arrange;
 mod array;
 mod batch_norm;
 mod bind;
@@ -13,9 +14,12 @@ mod flatten;
 mod inner_product;
 mod joined;
 mod layout_pass;
+mod lookup;
 mod lrn;
+mod made_up;
 mod pieces;
 mod pooling;
+mod recurrent;
 mod reference;
 mod relu;
 mod reorder;
