@@ -4,6 +4,7 @@ mod accepted;
 mod compared;
 mod normalization;
 mod refused;
+mod structure;
 
 use std::path::{Path, PathBuf};
 
