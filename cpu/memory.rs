@@ -215,10 +215,7 @@ impl MemoryMap {
         let apart = arrangements.iter().map(|a| bytes(a.len())).sum();
         map.blobs = BlobBytes { taken: bytes(map.len), apart };
         map.aux = vec![None; net.aux.len()];
-        for layer in &net.layers {
-            let states = layer.aux.iter().enumerate();
-            map.kept.extend(states.filter(|(i, _)| layer.layer.keeps_state(*i)).map(|(_, id)| *id));
-        }
+        map.kept = (0..net.aux.len()).map(AuxId).filter(|id| net.keeps_state(*id)).collect();
         for source in net.layers.iter().filter(|l| l.layer.is_source()) {
             for top in &source.tops {
                 let blob = net.blob(*top);

@@ -203,6 +203,14 @@ impl Net {
         id
     }
 
+    /// Whether a layer keeps this state of its own from one step to the next.
+    pub fn keeps_state(&self, id: AuxId) -> bool {
+        let keeps = |layer: &NetLayer| {
+            layer.aux.iter().position(|aux| *aux == id).map(|i| layer.layer.keeps_state(i))
+        };
+        self.layers.iter().find_map(keeps).unwrap_or(false)
+    }
+
     /// Whether a layer's parameter is trained by its gradient.
     fn is_trained(&self, id: ParamId) -> bool {
         let view = self.params.view(id);

@@ -73,16 +73,15 @@ impl Sides {
     fn meetings(&self, mut visit: impl FnMut(Meeting)) {
         let Self { images, group, windows, small, large } = self;
         let (taps, channels) = (windows.taps(), large.channels / group);
+        let offsets: Vec<Vec<usize>> = (0..taps).map(|tap| digits(tap, &windows.kernel)).collect();
         for n in 0..*images {
             for o in 0..small.channels {
                 let first = o / (small.channels / group) * channels;
                 for y in 0..small.plane() {
                     let place = digits(y, &small.extents);
                     for i in 0..channels {
-                        for tap in 0..taps {
-                            let Some(x) = self.source(&place, &digits(tap, &windows.kernel)) else {
-                                continue;
-                            };
+                        for (tap, offset) in offsets.iter().enumerate() {
+                            let Some(x) = self.source(&place, offset) else { continue };
                             visit(Meeting {
                                 small: (n * small.channels + o) * small.plane() + y,
                                 weight: (o * channels + i) * taps + tap,

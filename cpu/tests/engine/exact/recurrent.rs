@@ -65,11 +65,11 @@ fn bounds(cell: Cell, of: Extents, steps: usize) -> Bounds {
     }
     let top = if cell == Cell::Rnn { sum + h + own } else { h };
     // Gradients of h and c and of what comes into a gate, and their errors; a derivative has the errors of its factors.
-    let (mut dh, mut dc, mut gate) = (0.0f64, 0.0f64, 0.0f64);
+    let (mut dc, mut gate) = (0.0f64, 0.0f64);
     let (mut dh_error, mut dc_error, mut gate_error) = (0.0f64, 0.0f64, 0.0f64);
     let (mut gates, mut gates_error) = (0.0, 0.0);
     for _ in 0..steps {
-        dh = 1.0 + gate;
+        let dh: f64 = 1.0 + gate;
         dh_error = gate_error + dh * width * unit + 2.0 * top + own;
         dc += dh;
         dc_error += dh_error + dh * (2.0 * (h + c) + 2.0 * own) + dc * own;

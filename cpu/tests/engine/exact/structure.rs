@@ -56,7 +56,7 @@ fn deconvolutions() {
         &[case(3, &apart, &[3, 3, 4]).zeros("what lies between the windows is the bias or 0")],
     );
     // Enough for several grains.
-    exact("large deconvolutions", &[case(23, &plain(8, windows(&[4], &[1], &[2], &[1])), &[16, 9, 8])]);
+    exact("large deconvolutions", &[case(9, &plain(8, windows(&[4], &[1], &[2], &[1])), &[8, 8, 7])]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn convolutions_over_other_axes_than_two() {
     let plain = |num_output, windows| convolved(false, num_output, windows);
     let layers: [(ConvolutionNd, &[usize]); 6] = [
         (plain(5, windows(&[3, 2, 3], &[1], &[1, 2, 1], &[1])), &[2, 5, 6, 4]),
-        (ConvolutionNd { group: 2, ..plain(6, windows(&[2], &[1], &[2], &[2])) }, &[4, 5, 4, 6]),
+        (ConvolutionNd { group: 2, ..plain(6, windows(&[2], &[1], &[1], &[2])) }, &[4, 5, 4, 6]),
         (plain(7, windows(&[5], &[2], &[2], &[1])), &[3, 33]),
         (plain(9, windows(&[1], &[0], &[1], &[1])), &[13]),
         (ConvolutionNd { axis: 2, ..plain(4, windows(&[3], &[0], &[1], &[1])) }, &[3, 5, 9]),
