@@ -222,7 +222,8 @@ impl Meaning for Recurrent {
             SubTask::Forward => {
                 let starts = (0..self.exposed()).filter_map(|index| self.start(index));
                 // Without bottoms to start from, the state is what the last mini-batch left.
-                let left = self.states().into_iter().filter(|_| !self.expose_hidden);
+                let goes_on = |state: &Operand| !self.expose_hidden && *state != Operand::Aux(Self::GATES);
+                let left = self.states().into_iter().filter(goes_on);
                 let reads = inputs().chain(starts).chain((0..count).map(Param)).chain(left);
                 let tops = (0..1 + self.exposed()).map(Top);
                 Some(Accesses::new(reads.collect::<Vec<_>>(), tops.chain(self.states()).collect::<Vec<_>>()))

@@ -160,9 +160,10 @@ impl Net {
         &self.layers[id.0]
     }
 
-    /// Images of a mini-batch: those of the first source.
+    /// Images of a mini-batch: those of the first source, or of data that are made up.
     pub fn batch(&self) -> usize {
-        let source = self.layers.iter().find(|l| l.layer.is_source());
+        let source =
+            self.layers.iter().find(|l| l.layer.is_source() || matches!(l.layer, Layer::DummyData(_)));
         source.map_or(1, |l| self.blob(l.tops[0]).shape.images())
     }
 
