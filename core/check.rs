@@ -259,11 +259,13 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
 }
 
 /// Whether the stage finds a buffer filled when it starts.
-fn is_given(stage: Stage, buffer: Buffer) -> bool {
+fn is_given(net: &Net, stage: Stage, buffer: Buffer) -> bool {
     match buffer {
         Buffer::Weight(_) | Buffer::History(_) | Buffer::Centre(_) | Buffer::Stage(_) => true,
         Buffer::Gradient(_) => stage == Stage::Update,
-        Buffer::Storage(_) | Buffer::Aux(_) => false,
+        // It was left by the step before, and is 0 in the first.
+        Buffer::Aux(id) => net.keeps_state(id),
+        Buffer::Storage(_) => false,
     }
 }
 
@@ -297,7 +299,7 @@ fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             let overlapping = nets[place.device.0].overlapping_buffers(place.buffer).into_iter();
             let touches = overlapping.filter_map(|buffer| touched.get(&Place { buffer, ..*place }));
             let earlier: Vec<Touch> = touches.flatten().copied().collect();
-            if !writes && !is_given(plan.stage, place.buffer) {
+            if !writes && !is_given(&nets[place.device.0], plan.stage, place.buffer) {
                 check_found(id, *place, &earlier)?;
             }
             for other in &earlier {

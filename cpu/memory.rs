@@ -176,6 +176,8 @@ pub(crate) struct MemoryMap {
     blobs: BlobBytes,
     stages: Vec<(StorageId, Range<usize>)>,
     aux: Vec<Option<Range<usize>>>,
+    /// States that layers keep from step to step.
+    kept: Vec<AuxId>,
     len: usize,
     lanes: [usize; LANES],
 }
@@ -213,6 +215,7 @@ impl MemoryMap {
         let apart = arrangements.iter().map(|a| bytes(a.len())).sum();
         map.blobs = BlobBytes { taken: bytes(map.len), apart };
         map.aux = vec![None; net.aux.len()];
+        map.kept = (0..net.aux.len()).map(AuxId).filter(|id| net.keeps_state(*id)).collect();
         for source in net.layers.iter().filter(|l| l.layer.is_source()) {
             for top in &source.tops {
                 let blob = net.blob(*top);
@@ -328,18 +331,20 @@ impl Memory {
     }
 
     /// Fills with `word` all that need not live from one step to the next: values, gradients, layers' state and the
-    /// lanes' workspaces, but not what the host has staged.
+    /// lanes' workspaces, but not what the host has staged nor state that a layer keeps.
     ///
     /// # Safety
     /// Nobody else reads or writes any of it meanwhile.
     pub unsafe fn fill_transient(&self, word: f32) {
         let mut free = vec![];
         let mut start = 0;
-        let mut stages: Vec<&Range<usize>> = self.map.stages.iter().map(|(_, range)| range).collect();
-        stages.sort_unstable_by_key(|range| range.start);
-        for stage in stages {
-            free.push(start..stage.start);
-            start = stage.end;
+        let kept = self.map.kept.iter().filter_map(|id| self.map.aux[id.0].as_ref());
+        let mut lasting: Vec<&Range<usize>> =
+            self.map.stages.iter().map(|(_, range)| range).chain(kept).collect();
+        lasting.sort_unstable_by_key(|range| range.start);
+        for range in lasting {
+            free.push(start..range.start);
+            start = range.end;
         }
         free.push(start..self.net.len);
         let lanes = (0..LANES).map(|lane| (ArenaKind::Lane(lane), 0..self.lanes.0[lane].len));

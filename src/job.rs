@@ -252,9 +252,10 @@ pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Fa
 fn check_cut(net: &Net) -> Result<(), Failure> {
     for (index, layer) in net.layers.iter().enumerate() {
         if let Some(field) = layer.layer.mixes_images(&net.bottom_shapes(LayerId(index))) {
+            let what = if field.ends_with(".axis") { "0 makes" } else { "makes" };
             let fault = Fault::new(
                 field,
-                "0 makes images depend on each other, so quadrants cannot share a mini-batch",
+                format!("{what} images depend on each other, so quadrants cannot share a mini-batch"),
             )
             .hint("use --quadrants 1");
             return Err(fault.at(&layer.site, &format!("layer {:?}", layer.name)).into());

@@ -46,10 +46,10 @@ impl Convolution {
         if self.num_output == 0 {
             return Err(Fault::new("convolution_param.num_output", "0; expected at least 1 output channel"));
         }
-        check_extents("convolution_param.kernel_size", self.kernel, 1)?;
-        check_extents("convolution_param.stride", self.stride, 1)?;
-        check_extents("convolution_param.dilation", self.dilation, 1)?;
-        check_extents("convolution_param.pad", self.pad, 0)?;
+        check_extents("convolution_param.kernel_size", &self.kernel, 1)?;
+        check_extents("convolution_param.stride", &self.stride, 1)?;
+        check_extents("convolution_param.dilation", &self.dilation, 1)?;
+        check_extents("convolution_param.pad", &self.pad, 0)?;
         let group = self.group;
         if group == 0 || !channels.is_multiple_of(group) || !self.num_output.is_multiple_of(group) {
             return Err(Fault::new(

@@ -103,7 +103,8 @@ impl Filler {
             Self::Bilinear => {
                 let width = shape.dim(3);
                 let half = width.div_ceil(2) as f32;
-                let centre = (2.0 * half - 1.0 - (half % 2.0)) / (2.0 * half);
+                // Caffe's since 2017; before it kernels of 2, 3, 6, 7, … taps were not symmetric.
+                let centre = (width as f32 - 1.0) / (2.0 * half);
                 each(out, &|i| {
                     let (x, y) = ((i as usize % width) as f32, ((i as usize / width) % width) as f32);
                     (1.0 - (x / half - centre).abs()) * (1.0 - (y / half - centre).abs())
@@ -152,6 +153,10 @@ mod tests {
         }
         let kernel = filled(&Filler::Bilinear, &[1, 1, 4, 4]);
         assert_eq!(kernel[..4], [0.0625, 0.1875, 0.1875, 0.0625]);
-        assert!(kernel.iter().eq(kernel.iter().rev()));
+        for side in 1..=9 {
+            let kernel = filled(&Filler::Bilinear, &[2, 1, side, side]);
+            let mirrored = kernel.iter().zip(kernel.iter().rev());
+            assert!(mirrored.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{kernel:?}");
+        }
     }
 }

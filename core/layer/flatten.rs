@@ -1,7 +1,7 @@
 //! Several axes as one. Forward costs nothing: the top lies in the bottom's memory, as its gradient does in the
 //! bottom's gradient.
 
-use super::{Accesses, Arity, Inferred, Meaning, Operand, SubTask};
+use super::{Accesses, Arity, Inferred, Meaning, SubTask, view_accesses};
 use crate::shape::Shape;
 use crate::site::Fault;
 
@@ -36,8 +36,7 @@ impl Meaning for Flatten {
     }
 
     fn accesses(&self, sub: SubTask) -> Option<Accesses> {
-        (sub == SubTask::GradActivation)
-            .then(|| Accesses::new([Operand::TopGrad(0)], [Operand::BottomGrad(0)]))
+        view_accesses(sub)
     }
 
     fn flops(&self, _: SubTask, _: &[Shape], _: &[Shape]) -> u64 {

@@ -72,7 +72,7 @@ impl Meaning for Lrn {
             ));
         }
         let field = "lrn_param.local_size";
-        check_extents(field, [self.local_size; 2], 1)?;
+        check_extents(field, &[self.local_size], 1)?;
         if self.local_size.is_multiple_of(2) {
             return Err(Fault::new(field, format!("{}; expected an odd number", self.local_size))
                 .hint("neighbours lie on both sides of a value, as many on each"));

@@ -37,6 +37,23 @@ mod softmax_loss;
 mod split;
 mod sub_task;
 
+// Layers that arrange values anew, make them up or look them up, and windows over any number of axes.
+mod argmax;
+mod batch_reindex;
+mod convolution_nd;
+mod crop;
+mod dummy_data;
+mod embed;
+mod filter;
+mod im2col;
+mod parameter;
+mod pyramid;
+mod recurrent;
+mod reshape;
+mod silence;
+mod tile;
+mod windows;
+
 pub use accuracy::Accuracy;
 pub use batch_norm::BatchNorm;
 pub use bias::Bias;
@@ -70,6 +87,22 @@ pub use softmax::{ClassView, Softmax};
 pub use softmax_loss::{Normalization, SoftmaxWithLoss};
 pub use split::Split;
 pub use sub_task::{Accesses, Operand, SubTask};
+
+pub use argmax::{ArgMax, Compared};
+pub use batch_reindex::BatchReindex;
+pub use convolution_nd::{ConvolutionNd, Side, Sides};
+pub use crop::Crop;
+pub use dummy_data::DummyData;
+pub use embed::Embed;
+pub use filter::Filter;
+pub use im2col::Im2col;
+pub use parameter::Parameter;
+pub use pyramid::PyramidLevel;
+pub use recurrent::{Cell, Recurrent, RecurrentParams, Sequences};
+pub use reshape::{NewExtent, Reshape};
+pub use silence::Silence;
+pub use tile::Tile;
+pub use windows::Windows;
 
 use std::ops::RangeInclusive;
 
@@ -124,17 +157,22 @@ pub(crate) trait Meaning {
 
 /// Checks the extents of a window along its axes: at least `least`, and at most what Caffe's 32-bit counters hold,
 /// so that no later product of two of them overflows.
-fn check_extents(field: &str, extents: [usize; 2], least: usize) -> Result<(), Fault> {
+fn check_extents(field: &str, extents: &[usize], least: usize) -> Result<(), Fault> {
     const MOST: usize = i32::MAX as usize;
     for extent in extents {
-        if extent < least {
+        if *extent < least {
             return Err(Fault::new(field, format!("{extent}; expected at least {least}")));
         }
-        if extent > MOST {
+        if *extent > MOST {
             return Err(Fault::new(field, format!("{extent}; expected at most {MOST}")));
         }
     }
     Ok(())
+}
+
+/// What a layer reads and writes whose top is its bottom in another shape.
+fn view_accesses(sub: SubTask) -> Option<Accesses> {
+    (sub == SubTask::GradActivation).then(|| Accesses::new([Operand::TopGrad(0)], [Operand::BottomGrad(0)]))
 }
 
 /// A layer: its type and its parameters as the network file states them.
@@ -204,10 +242,38 @@ pub enum Layer {
     Split(Split),
     /// A gradient from outside; no file says so.
     Seed(Seed),
+    /// Convolution over any number of axes, or deconvolution.
+    ConvolutionNd(ConvolutionNd),
+    /// The windows of a convolution as channels.
+    Im2col(Im2col),
+    /// One level of spatial pyramid pooling.
+    PyramidLevel(PyramidLevel),
+    /// Other extents for the same values.
+    Reshape(Reshape),
+    /// A part of a bottom, as large as another.
+    Crop(Crop),
+    /// Copies of a bottom along an axis.
+    Tile(Tile),
+    /// Images in another order.
+    BatchReindex(BatchReindex),
+    /// Images that are marked.
+    Filter(Filter),
+    /// Readers that make nothing.
+    Silence(Silence),
+    /// Places of the largest values.
+    ArgMax(ArgMax),
+    /// Rows of weights by index.
+    Embed(Embed),
+    /// A parameter as a blob.
+    Parameter(Parameter),
+    /// Blobs that fillers fill.
+    DummyData(DummyData),
+    /// A recurrent layer.
+    Recurrent(Recurrent),
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 39] = [
+pub const TYPE_NAMES: [&str; 54] = [
     "Data",
     "Input",
     "Convolution",
@@ -247,6 +313,21 @@ pub const TYPE_NAMES: [&str; 39] = [
     "MultinomialLogisticLoss",
     "InfogainLoss",
     "Split",
+    "Deconvolution",
+    "Im2col",
+    "SPP",
+    "Reshape",
+    "Crop",
+    "Tile",
+    "BatchReindex",
+    "Filter",
+    "Silence",
+    "ArgMax",
+    "Embed",
+    "Parameter",
+    "DummyData",
+    "RNN",
+    "LSTM",
 ];
 
 impl Layer {
@@ -284,6 +365,20 @@ impl Layer {
             Self::LossTerm(l) => l,
             Self::Split(l) => l,
             Self::Seed(l) => l,
+            Self::ConvolutionNd(l) => l,
+            Self::Im2col(l) => l,
+            Self::PyramidLevel(l) => l,
+            Self::Reshape(l) => l,
+            Self::Crop(l) => l,
+            Self::Tile(l) => l,
+            Self::BatchReindex(l) => l,
+            Self::Filter(l) => l,
+            Self::Silence(l) => l,
+            Self::ArgMax(l) => l,
+            Self::Embed(l) => l,
+            Self::Parameter(l) => l,
+            Self::DummyData(l) => l,
+            Self::Recurrent(l) => l,
         }
     }
 
@@ -321,6 +416,22 @@ impl Layer {
             Self::LossTerm(_) => "LossTerm",
             Self::Split(_) => "Split",
             Self::Seed(_) => "Seed",
+            Self::ConvolutionNd(l) if l.transposed => "Deconvolution",
+            Self::ConvolutionNd(_) => "Convolution",
+            Self::Im2col(_) => "Im2col",
+            Self::PyramidLevel(_) => "SPP",
+            Self::Reshape(_) => "Reshape",
+            Self::Crop(_) => "Crop",
+            Self::Tile(_) => "Tile",
+            Self::BatchReindex(_) => "BatchReindex",
+            Self::Filter(_) => "Filter",
+            Self::Silence(_) => "Silence",
+            Self::ArgMax(_) => "ArgMax",
+            Self::Embed(_) => "Embed",
+            Self::Parameter(_) => "Parameter",
+            Self::DummyData(_) => "DummyData",
+            Self::Recurrent(l) if l.cell == Cell::Lstm => "LSTM",
+            Self::Recurrent(_) => "RNN",
         }
     }
 
@@ -356,7 +467,7 @@ impl Layer {
     /// forward is nothing.
     pub fn is_view(&self) -> bool {
         match self {
-            Self::Split(_) | Self::Flatten(_) | Self::LossTerm(_) => true,
+            Self::Split(_) | Self::Flatten(_) | Self::Reshape(_) | Self::LossTerm(_) => true,
             Self::Dropout(l) => !l.active,
             Self::Relu(l) => l.applied,
             _ => false,
@@ -418,6 +529,25 @@ impl Layer {
         }
     }
 
+    /// The layer as it is on bottoms of these shapes: what its file leaves to them is settled.
+    ///
+    /// # Errors
+    /// A [`Fault`] naming the field that makes the layer impossible on these bottoms.
+    pub fn on(&self, bottoms: &[Shape]) -> Result<Self, Fault> {
+        Ok(match self {
+            Self::ConvolutionNd(l) => {
+                l.of_images(&bottoms[0]).map_or_else(|| self.clone(), Self::Convolution)
+            }
+            Self::PyramidLevel(l) => Self::Pooling(l.pooling(&bottoms[0])?),
+            other => other.clone(),
+        })
+    }
+
+    /// Whether the layer's state `index` is kept from one step to the next.
+    pub fn keeps_state(&self, index: usize) -> bool {
+        matches!(self, Self::Recurrent(l) if !l.expose_hidden && index != Recurrent::GATES)
+    }
+
     /// How the solver changes the layer's parameter `index`.
     pub fn param_rule(&self, index: usize) -> ParamRule {
         match self {
@@ -444,6 +574,17 @@ impl Layer {
             Self::Bias(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "bias_param.axis"),
             Self::Reduction(l) => (l.axis, "reduction_param.axis"),
             Self::InfogainLoss(l) => (l.axis, "infogain_loss_param.axis"),
+            Self::ConvolutionNd(l) => (l.axis, "convolution_param.axis"),
+            Self::Im2col(l) => (l.axis, "convolution_param.axis"),
+            Self::Crop(l) => (l.axis, "crop_param.axis"),
+            Self::Tile(l) => (l.axis, "tile_param.axis"),
+            Self::ArgMax(l) => (l.axis?, "argmax_param.axis"),
+            Self::Reshape(l) => {
+                let top = l.infer(bottoms).ok()?.tops.swap_remove(0);
+                return (top.images() != bottoms[0].images()).then_some("reshape_param.shape");
+            }
+            Self::BatchReindex(_) | Self::Filter(_) | Self::Recurrent(_) => return Some("bottom"),
+            Self::DummyData(_) => return Some("dummy_data_param.shape"),
             _ => return None,
         };
         (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)

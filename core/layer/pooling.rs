@@ -74,9 +74,9 @@ impl Pooling {
     }
 
     fn check_fields(&self, kernel: [usize; 2]) -> Result<(), Fault> {
-        check_extents("pooling_param.kernel_size", kernel, 1)?;
-        check_extents("pooling_param.stride", self.stride, 1)?;
-        check_extents("pooling_param.pad", self.pad, 0)?;
+        check_extents("pooling_param.kernel_size", &kernel, 1)?;
+        check_extents("pooling_param.stride", &self.stride, 1)?;
+        check_extents("pooling_param.pad", &self.pad, 0)?;
         if self.kernel.is_none() && (self.pad != [0; 2] || self.stride != [1; 2]) {
             let field = if self.pad == [0; 2] { "pooling_param.stride" } else { "pooling_param.pad" };
             return Err(Fault::new(

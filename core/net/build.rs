@@ -50,6 +50,7 @@ impl Net {
             builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
         let Builder { mut net, stopped, .. } = builder;
+        check_filtered(&net)?;
         net.backward = backward;
         if backward {
             net.find_gradients(&stopped);
@@ -137,6 +138,7 @@ impl Builder {
         check_each("propagate_down", spec.propagate_down.len(), spec.bottoms.len(), "bottom")?;
         let bottoms = self.take_bottoms(spec)?;
         let shapes: Vec<Shape> = bottoms.iter().map(|b| self.net.blob(*b).shape.clone()).collect();
+        let spec = &LayerSpec { layer: spec.layer.on(&shapes)?, ..spec.clone() };
         let inferred = spec.layer.infer(&shapes)?;
         let params = self.add_params(spec, &inferred)?;
         let aux = inferred
@@ -367,6 +369,21 @@ fn check_rules(spec: &LayerSpec) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault::new("exclude", "the layer has include rules, too; expected only one of the two kinds"))
+}
+
+/// Nobody may read what a Filter lets through: how many images that are only the data knows.
+fn check_filtered(net: &Net) -> Result<(), SpecError> {
+    let tops = net.layers.iter().filter(|l| matches!(l.layer, Layer::Filter(_)));
+    let mut tops = tops.flat_map(|l| l.tops.iter().map(move |top| (l, net.blob(*top))));
+    let Some((layer, top)) = tops.find(|(_, top)| top.readers > 0) else { return Ok(()) };
+    let message = format!(
+        "another layer reads {:?}, but how many images a Filter lets through is known only when it runs, and shapes are \
+         fixed before",
+        top.name
+    );
+    let fault = Fault::new("top", message)
+        .hint("make it an output of the net, or weigh images instead of filtering them");
+    Err(fault.at(&layer.site, &format!("layer {:?}", layer.name)))
 }
 
 /// Checks a field that is said for no bottom (or top) or for each.

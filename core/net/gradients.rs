@@ -52,10 +52,12 @@ impl Net {
     /// Marks the layers that the gradient of the loss reaches, and returns which blobs it reaches. A bottom that
     /// has no gradient by its meaning, such as labels, is not reached, nor is what lies below it.
     fn mark_under_loss(&mut self, down: &[Vec<BlobId>]) -> Vec<bool> {
-        let mut reached = vec![false; self.blobs.len()];
+        let (force_backward, mut reached) = (self.force_backward, vec![false; self.blobs.len()]);
         for (layer, down) in self.layers.iter_mut().zip(down).rev() {
             let is_loss = layer.loss_weights.iter().any(|weight| *weight != 0.0);
-            let begins = is_loss || layer.layer.begins_backward();
+            // Nothing flows back from a Silence; what is forced backward gets gradients of 0 from it, as in Caffe.
+            let silenced = force_backward && matches!(layer.layer, Layer::Silence(_));
+            let begins = is_loss || silenced || layer.layer.begins_backward();
             layer.under_loss = begins || layer.tops.iter().any(|top| reached[top.0]);
             if layer.under_loss {
                 down.iter().for_each(|bottom| reached[bottom.0] = true);

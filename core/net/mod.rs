@@ -162,9 +162,10 @@ impl Net {
         &self.layers[id.0]
     }
 
-    /// Images of a mini-batch: those of the first source.
+    /// Images of a mini-batch: those of the first source, or of data that are made up.
     pub fn batch(&self) -> usize {
-        let source = self.layers.iter().find(|l| l.layer.is_source());
+        let source =
+            self.layers.iter().find(|l| l.layer.is_source() || matches!(l.layer, Layer::DummyData(_)));
         source.map_or(1, |l| self.blob(l.tops[0]).shape.images())
     }
 
@@ -203,6 +204,14 @@ impl Net {
         let id = StorageId(self.storages.len());
         self.storages.push(count);
         id
+    }
+
+    /// Whether a layer keeps this state of its own from one step to the next.
+    pub fn keeps_state(&self, id: AuxId) -> bool {
+        let keeps = |layer: &NetLayer| {
+            layer.aux.iter().position(|aux| *aux == id).map(|i| layer.layer.keeps_state(i))
+        };
+        self.layers.iter().find_map(keeps).unwrap_or(false)
     }
 
     /// Whether a layer's parameter is trained by its gradient.

@@ -1,4 +1,4 @@
-//! Flatten: forward is nothing (the top lies in the bottom's memory); backward is `dX = dY`.
+//! Flatten and Reshape: forward is nothing (the top lies in the bottom's memory); backward is `dX = dY`.
 
 use super::{Arrays, Real};
 use crate::layer::{Operand, SubTask};

@@ -4,14 +4,18 @@
 //! backend works in place or splits the work cannot make a difference here. [`ReferenceNet`] runs a whole net.
 
 mod accuracy;
+mod argmax;
+mod arrange;
 mod arrays;
 mod batch_norm;
 mod bias;
 mod concat;
 mod contrastive_loss;
 mod convolution;
+mod convolution_nd;
 mod dropout;
 mod eltwise;
+mod embed;
 mod euclidean_loss;
 mod flatten;
 mod hinge_loss;
@@ -27,6 +31,7 @@ mod normalize;
 mod pooling;
 mod prelu;
 mod real;
+mod recurrent;
 mod reduction;
 mod relu;
 mod scale;
@@ -103,6 +108,21 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         Layer::LossTerm(_) => loss_term::compute(ctx, sub, arrays),
         Layer::Split(layer) => split::compute(layer, ctx, sub, arrays),
         Layer::Seed(_) => seed::compute(sub, arrays),
+        Layer::ConvolutionNd(layer) => convolution_nd::compute(layer, ctx, sub, arrays),
+        Layer::Im2col(layer) => arrange::im2col(layer, ctx, sub, arrays),
+        Layer::Reshape(_) => flatten::compute(sub, arrays),
+        Layer::Crop(layer) => arrange::crop(layer, ctx, sub, arrays),
+        Layer::Tile(layer) => arrange::tile(layer, ctx, sub, arrays),
+        Layer::BatchReindex(_) => arrange::batch_reindex(ctx, sub, arrays),
+        Layer::Filter(_) => arrange::filter(ctx, sub, arrays),
+        Layer::Silence(layer) => arrange::silence(layer, ctx, sub, arrays),
+        Layer::ArgMax(layer) => argmax::compute(layer, ctx, sub, arrays),
+        Layer::Embed(layer) => embed::compute(layer, ctx, sub, arrays),
+        Layer::Parameter(_) => arrange::parameter(sub, arrays),
+        Layer::DummyData(layer) => arrange::dummy_data(layer, ctx, sub, arrays),
+        Layer::Recurrent(layer) => recurrent::compute(layer, ctx, sub, arrays),
+        // A net has pooling in its place.
+        Layer::PyramidLevel(_) => {}
         // Their tops come from outside.
         Layer::Data(_) | Layer::Input(_) => {}
     }

@@ -1,94 +1,119 @@
 //! Windows of an image as the columns of a matrix, and back.
 
-use quadrille_core::layer::Convolution;
+use quadrille_core::layer::{Convolution, Sides, Windows};
 
-/// The geometry of one group of a convolution on one image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Most axes behind the channels.
+const MAX_AXES: usize = quadrille_core::shape::MAX_AXES;
+
+/// The geometry of one group of channels of one image, over any number of axes.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Input channels of the group.
+    /// Channels of the group on the side on which the windows lie.
     pub channels: usize,
-    /// Rows and columns of the input.
-    pub input: [usize; 2],
-    /// Rows and columns of the output.
-    pub output: [usize; 2],
-    /// Rows and columns of the kernel.
-    pub kernel: [usize; 2],
-    /// Padding.
-    pub pad: [usize; 2],
-    /// Stride.
-    pub stride: [usize; 2],
-    /// Dilation.
-    pub dilation: [usize; 2],
+    /// Extents of that side behind its channels.
+    pub input: Vec<usize>,
+    /// Number of windows along each axis.
+    pub output: Vec<usize>,
+    /// The windows, with one value for each axis.
+    pub windows: Windows,
 }
 
 impl Geometry {
     /// The geometry of `conv` on images of `channels` × `input`, which its shape rule has accepted.
     pub fn new(conv: &Convolution, channels: usize, input: [usize; 2], output: [usize; 2]) -> Self {
+        let [kernel, pad, stride, dilation] =
+            [conv.kernel, conv.pad, conv.stride, conv.dilation].map(|pair| pair.to_vec());
         Self {
             channels: channels / conv.group,
-            input,
-            output,
-            kernel: conv.kernel,
-            pad: conv.pad,
-            stride: conv.stride,
-            dilation: conv.dilation,
+            input: input.to_vec(),
+            output: output.to_vec(),
+            windows: Windows { kernel, pad, stride, dilation },
+        }
+    }
+
+    /// The geometry of a convolution or deconvolution with these sides.
+    pub fn of_sides(sides: &Sides) -> Self {
+        Self {
+            channels: sides.large.channels / sides.group,
+            input: sides.large.extents.clone(),
+            output: sides.small.extents.clone(),
+            windows: sides.windows.clone(),
         }
     }
 
     /// Rows of the matrix: channels × taps.
     pub fn rows(&self) -> usize {
-        self.channels * self.kernel[0] * self.kernel[1]
+        self.channels * self.windows.taps()
     }
 
-    /// Columns of the matrix: output pixels.
+    /// Columns of the matrix: windows.
     pub fn columns(&self) -> usize {
-        self.output[0] * self.output[1]
+        self.output.iter().product()
     }
 
     /// Elements of the group's part of an image.
     pub fn image(&self) -> usize {
-        self.channels * self.input[0] * self.input[1]
+        self.channels * self.input.iter().product::<usize>()
+    }
+
+    /// Distance in the image of places side by side in a row of the matrix.
+    fn step(&self) -> usize {
+        self.windows.stride.last().copied().unwrap_or(1)
     }
 
     /// The output positions along `axis` for which tap `tap` lies inside the input.
     fn inside(&self, axis: usize, tap: usize) -> std::ops::Range<usize> {
-        let offset = tap * self.dilation[axis];
-        let (pad, stride) = (self.pad[axis], self.stride[axis]);
+        let offset = tap * self.windows.dilation[axis];
+        let (pad, stride) = (self.windows.pad[axis], self.windows.stride[axis]);
         let first = pad.saturating_sub(offset).div_ceil(stride);
         let end = (self.input[axis] + pad).saturating_sub(offset).div_ceil(stride);
         first.min(self.output[axis])..end.clamp(first.min(self.output[axis]), self.output[axis])
     }
 
-    /// Calls `each` with every run of taps along a row of the output: start in the matrix, start in the image,
-    /// and length; elements of the image lie `stride` apart. Places of the matrix in no run are padding.
+    /// Calls `each` with every run of taps along the last axis of the output: start in the matrix, start in the image,
+    /// and length; elements of the image lie a stride apart. Places of the matrix in no run are padding.
     fn runs(&self, mut each: impl FnMut(usize, usize, usize)) {
-        let mut row = 0;
-        for channel in 0..self.channels {
-            for tap_y in 0..self.kernel[0] {
-                for tap_x in 0..self.kernel[1] {
-                    let xs = self.inside(1, tap_x);
-                    for y in self.inside(0, tap_y) {
-                        let from_y = y * self.stride[0] + tap_y * self.dilation[0] - self.pad[0];
-                        if xs.is_empty() {
-                            continue;
-                        }
-                        let from_x = xs.start * self.stride[1] + tap_x * self.dilation[1] - self.pad[1];
-                        let to = row * self.columns() + y * self.output[1] + xs.start;
-                        let from = (channel * self.input[0] + from_y) * self.input[1] + from_x;
-                        each(to, from, xs.len());
-                    }
-                    row += 1;
-                }
+        let (axes, taps) = (self.input.len(), self.windows.taps());
+        if axes == 0 {
+            return (0..self.channels).for_each(|channel| each(channel, channel, 1));
+        }
+        let mut tap = [0; MAX_AXES];
+        for row in 0..self.channels * taps {
+            let mut digits = row % taps;
+            for (digit, extent) in tap[..axes].iter_mut().zip(&self.windows.kernel).rev() {
+                (*digit, digits) = (digits % extent, digits / extent);
             }
+            self.runs_of_tap(&tap[..axes], 0, [row, row / taps], &mut each);
+        }
+    }
+
+    /// The runs of one tap below `place`, the places of axis `axis − 1` in the matrix and in the image.
+    fn runs_of_tap<F: FnMut(usize, usize, usize)>(
+        &self,
+        tap: &[usize],
+        axis: usize,
+        [to, from]: [usize; 2],
+        each: &mut F,
+    ) {
+        let positions = self.inside(axis, tap[axis]);
+        let w = &self.windows;
+        let source = |position: usize| {
+            from * self.input[axis] + position * w.stride[axis] + tap[axis] * w.dilation[axis] - w.pad[axis]
+        };
+        let target = |position: usize| to * self.output[axis] + position;
+        if axis + 1 < tap.len() {
+            positions.for_each(|at| self.runs_of_tap(tap, axis + 1, [target(at), source(at)], each));
+        } else if !positions.is_empty() {
+            each(target(positions.start), source(positions.start), positions.len());
         }
     }
 
     /// Fills `matrix` (rows × columns) with the windows of `image` (channels × input).
     pub fn unfold(&self, image: &[f32], matrix: &mut [f32]) {
-        if self.pad != [0, 0] {
+        if self.windows.pad.iter().any(|pad| *pad > 0) {
             matrix.fill(0.0);
         }
-        let stride = self.stride[1];
+        let stride = self.step();
         self.runs(|to, from, len| {
             let to = &mut matrix[to..to + len];
             if stride == 1 {
@@ -104,7 +129,7 @@ impl Geometry {
     /// Adds the windows in `matrix` up into `image`, which is cleared first.
     pub fn fold(&self, matrix: &[f32], image: &mut [f32]) {
         image.fill(0.0);
-        let stride = self.stride[1];
+        let stride = self.step();
         self.runs(|from, to, len| {
             let from = &matrix[from..from + len];
             if stride == 1 {

@@ -1,6 +1,7 @@
 //! How the CPU does each layer: one file per layer family, chosen through an ordered list.
 
 mod accuracy;
+mod arrange;
 mod array;
 mod batch_norm;
 mod bias;
@@ -17,13 +18,16 @@ mod inner_product;
 mod joined;
 mod label_loss;
 mod layout_pass;
+mod lookup;
 mod loss_term;
 mod lrn;
+mod made_up;
 mod mvn;
 mod neuron;
 mod pieces;
 mod pooling;
 mod prelu;
+mod recurrent;
 mod reduction;
 mod reference;
 mod relu;

@@ -5,9 +5,9 @@ use quadrille_core::net::{LayerId, Net};
 
 use super::bind::Binder;
 use super::{
-    LayerKernel, accuracy, batch_norm, bias, contrastive_loss, convolution, distance_loss, dropout, eltwise,
-    flatten, infogain_loss, inner_product, label_loss, loss_term, lrn, mvn, neuron, pieces, pooling, prelu,
-    reduction, reference, relu, scale, softmax, softmax_loss, split,
+    LayerKernel, accuracy, arrange, batch_norm, bias, contrastive_loss, convolution, distance_loss, dropout,
+    eltwise, flatten, infogain_loss, inner_product, label_loss, lookup, loss_term, lrn, made_up, mvn, neuron,
+    pieces, pooling, prelu, recurrent, reduction, reference, relu, scale, softmax, softmax_loss, split,
 };
 use crate::isa::Numerics;
 
@@ -192,6 +192,18 @@ const LOSS_TERM: &[Candidate] = &[candidate("fill", Form::Plain, loss_term::buil
 const SOURCE: &[Candidate] = &[REFERENCE];
 /// It is there to look inside, not to be fast.
 const SEED: &[Candidate] = &[REFERENCE];
+const CONVOLUTION_ND: &[Candidate] = &[candidate("im2col-gemm", Form::Plain, convolution::im2col), REFERENCE];
+const IM2COL: &[Candidate] = &[candidate("rows", Form::Plain, arrange::im2col), REFERENCE];
+const CROP: &[Candidate] = &[candidate("rows", Form::Plain, arrange::crop), REFERENCE];
+const TILE: &[Candidate] = &[candidate("rows", Form::Plain, arrange::tile), REFERENCE];
+const BATCH_REINDEX: &[Candidate] = &[candidate("rows", Form::Plain, arrange::batch_reindex), REFERENCE];
+const FILTER: &[Candidate] = &[candidate("rows", Form::Plain, arrange::filter), REFERENCE];
+const ARGMAX: &[Candidate] = &[candidate("rows", Form::Plain, lookup::argmax), REFERENCE];
+const EMBED: &[Candidate] = &[candidate("rows", Form::Plain, lookup::embed), REFERENCE];
+const PARAMETER: &[Candidate] = &[candidate("stream", Form::Plain, made_up::parameter), REFERENCE];
+const DUMMY_DATA: &[Candidate] = &[candidate("fillers", Form::Plain, made_up::dummy_data), REFERENCE];
+const SILENCE: &[Candidate] = &[candidate("zeros", Form::Plain, made_up::silence), REFERENCE];
+const RECURRENT: &[Candidate] = &[candidate("gemm", Form::Plain, recurrent::build), REFERENCE];
 
 /// The implementations of a layer, best first.
 pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
@@ -225,6 +237,21 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::LossTerm(_) => LOSS_TERM,
         Layer::Data(_) | Layer::Input(_) => SOURCE,
         Layer::Seed(_) => SEED,
+        Layer::ConvolutionNd(_) => CONVOLUTION_ND,
+        Layer::Im2col(_) => IM2COL,
+        Layer::Reshape(_) => FLATTEN,
+        Layer::Crop(_) => CROP,
+        Layer::Tile(_) => TILE,
+        Layer::BatchReindex(_) => BATCH_REINDEX,
+        Layer::Filter(_) => FILTER,
+        Layer::Silence(_) => SILENCE,
+        Layer::ArgMax(_) => ARGMAX,
+        Layer::Embed(_) => EMBED,
+        Layer::Parameter(_) => PARAMETER,
+        Layer::DummyData(_) => DUMMY_DATA,
+        Layer::Recurrent(_) => RECURRENT,
+        // A net has pooling in its place.
+        Layer::PyramidLevel(_) => POOLING,
     }
 }
 

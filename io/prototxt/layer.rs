@@ -4,16 +4,16 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    BatchNorm, Data, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Filler, InnerProduct, Input, Layer,
-    MultinomialLogisticLoss, Relu, Scale, Softmax, TYPE_NAMES, Transform,
+    BatchNorm, BatchReindex, Cell, Data, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Filler, Filter,
+    InnerProduct, Input, Layer, MultinomialLogisticLoss, Relu, Scale, Silence, Softmax, TYPE_NAMES,
+    Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
-use super::arrange;
 use super::fields::{extents, filler, finite, typed, unsupported};
 use super::tokens::shortened;
-use super::{loss, neuron, window};
+use super::{arrange, convolved, loss, neuron, sequences, window};
 use crate::schema::eltwise_parameter::EltwiseOp;
 use crate::schema::param_spec::DimCheckMode;
 use crate::schema::{
@@ -22,32 +22,11 @@ use crate::schema::{
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 22] = [
-    "ArgMax",
-    "BatchReindex",
-    "Crop",
-    "Deconvolution",
-    "DummyData",
-    "Embed",
-    "Filter",
-    "HDF5Data",
-    "HDF5Output",
-    "Im2col",
-    "ImageData",
-    "LSTM",
-    "LSTMUnit",
-    "MemoryData",
-    "Parameter",
-    "Python",
-    "RNN",
-    "Reshape",
-    "SPP",
-    "Silence",
-    "Tile",
-    "WindowData",
-];
+const CAFFE_TYPES: [&str; 7] =
+    ["HDF5Data", "HDF5Output", "ImageData", "LSTMUnit", "MemoryData", "Python", "WindowData"];
 
-pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<LayerSpec, SpecError> {
+/// The layers that a message is: one, but for those that are made of others.
+pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<Vec<LayerSpec>, SpecError> {
     let parameter: LayerParameter = typed(message).map_err(|fault| fault.at(&site, "layer"))?;
     let name = parameter.name.clone().unwrap_or_default();
     let subject = if name.is_empty() { "layer".to_owned() } else { format!("layer {:?}", shortened(&name)) };
@@ -59,7 +38,10 @@ pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<LayerSpec,
         common(&parameter, layer)
     };
     match read() {
-        Ok(spec) => Ok(LayerSpec { site, ..spec }),
+        Ok(spec) => {
+            let levels = parameter.spp_param.map_or(1, |param| param.pyramid_height());
+            Ok(window::pyramid(levels, LayerSpec { site, ..spec }))
+        }
         Err(fault) => Err(fault.at(&site, &subject)),
     }
 }
@@ -139,7 +121,10 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
     let (own, layer): (&[&str], _) = match parameter.r#type() {
         "Data" => (&["data_param", "transform_param"], data(parameter)),
         "Input" => (&["input_param"], input(parameter)),
-        "Convolution" => (&["convolution_param"], window::convolution(parameter)),
+        "Convolution" => (&["convolution_param"], convolved::convolution(parameter, false)),
+        "Deconvolution" => (&["convolution_param"], convolved::convolution(parameter, true)),
+        "Im2col" => (&["convolution_param"], convolved::im2col(parameter)),
+        "SPP" => (&["spp_param"], window::spp(parameter)),
         "Pooling" => (&["pooling_param"], window::pooling(parameter)),
         "InnerProduct" => (&["inner_product_param"], inner_product(parameter)),
         "ReLU" => (&["relu_param"], relu(parameter)),
@@ -153,6 +138,18 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
         "Concat" => (&["concat_param"], arrange::concat(parameter)),
         "Slice" => (&["slice_param"], arrange::slice(parameter)),
         "Flatten" => (&["flatten_param"], Ok(arrange::flatten(parameter))),
+        "Reshape" => (&["reshape_param"], arrange::reshape(parameter)),
+        "Crop" => (&["crop_param"], Ok(arrange::crop(parameter))),
+        "Tile" => (&["tile_param"], arrange::tile(parameter)),
+        "ArgMax" => (&["argmax_param"], Ok(arrange::argmax(parameter))),
+        "BatchReindex" => (&[], Ok(Layer::BatchReindex(BatchReindex))),
+        "Filter" => (&[], Ok(Layer::Filter(Filter { bottoms: parameter.bottom.len() }))),
+        "Silence" => (&[], Ok(Layer::Silence(Silence { bottoms: parameter.bottom.len() }))),
+        "Embed" => (&["embed_param"], sequences::embed(parameter)),
+        "Parameter" => (&["parameter_param"], sequences::parameter(parameter)),
+        "DummyData" => (&["dummy_data_param"], sequences::dummy_data(parameter)),
+        "RNN" => (&["recurrent_param"], sequences::recurrent(parameter, Cell::Rnn)),
+        "LSTM" => (&["recurrent_param"], sequences::recurrent(parameter, Cell::Lstm)),
         "ContrastiveLoss" => (&["contrastive_loss_param"], loss::contrastive_loss(parameter)),
         "Dropout" => (&["dropout_param"], dropout(parameter)),
         "LRN" => (&["lrn_param"], window::lrn(parameter)),
@@ -174,9 +171,9 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
         .find(|name| name.ends_with("_param") && !own.contains(&name.as_str()));
     if let Some(name) = stranger {
         let kind = parameter.r#type();
-        let read = if own.is_empty() { "no such message".to_owned() } else { own.join(" and ") };
+        let reads = if own.is_empty() { "no parameters".to_owned() } else { own.join(" and ") };
         return Err(Fault::new(&name, format!("has no meaning in a layer of type {kind}"))
-            .hint(format!("remove it; this type reads {read}")));
+            .hint(format!("remove it; this type reads {reads}")));
     }
     layer
 }

@@ -5,6 +5,7 @@
 //! Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod arrange;
+mod convolved;
 mod fields;
 mod layer;
 mod loss;
@@ -12,6 +13,7 @@ mod message;
 mod net;
 mod neuron;
 mod outline;
+mod sequences;
 mod solver;
 #[cfg(test)]
 mod tests;

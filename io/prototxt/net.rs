@@ -25,7 +25,7 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
     // Two passes found the layers and their lines; were they to differ, no layer may get lost.
     let sites = sites.chain(std::iter::repeat(site.clone()));
     for (message, site) in layers.iter().zip(sites) {
-        specs.push(layer::convert(message, site)?);
+        specs.extend(layer::convert(message, site)?);
     }
     Ok(NetSpec {
         name: net.name.clone().unwrap_or_default(),

@@ -1,53 +1,56 @@
 //! Layers that move a window over images or channels, and the ways to write a window down.
 
-use quadrille_core::layer::{Convolution, Filler, Layer, Lrn, NormRegion, PoolMethod, Pooling};
+use quadrille_core::layer::{Concat, Flatten, Layer, Lrn, NormRegion, PoolMethod, Pooling, PyramidLevel};
+use quadrille_core::net::LayerSpec;
 use quadrille_core::site::Fault;
 
-use super::fields::{filler, finite, unsupported};
-use super::layer::{flat_filler, outputs};
+use super::fields::{finite, unsupported};
 use crate::schema::pooling_parameter::{self, RoundMode};
-use crate::schema::{ConvolutionParameter, LayerParameter, LrnParameter, PoolingParameter, lrn_parameter};
+use crate::schema::{
+    LayerParameter, LrnParameter, PoolingParameter, SppParameter, lrn_parameter, spp_parameter,
+};
 
-/// A pair of numbers over height and width, such as a kernel, in all the ways that Caffe lets one write it: once
-/// for both (`kernel_size: 3`), once for each (`kernel_size: 5 kernel_size: 3`), or by name (`kernel_h: 5
-/// kernel_w: 3`).
-struct Pair<'a> {
+/// Numbers along the axes of a window, such as the extents of a kernel, in all the ways that Caffe lets one write them:
+/// once for all (`kernel_size: 3`), once for each (`kernel_size: 5 kernel_size: 3`), or, over height and width, by name
+/// (`kernel_h: 5 kernel_w: 3`).
+pub(super) struct Along<'a> {
     /// The message, such as `convolution_param`.
-    message: &'a str,
-    /// The field that holds one or both, such as `kernel_size`, and what the named ones begin with, such as `kernel`.
-    names: [&'a str; 2],
+    pub message: &'a str,
+    /// The field that holds one or all, such as `kernel_size`, and what the named ones begin with, such as `kernel`.
+    pub names: [&'a str; 2],
     /// Values of the field.
-    listed: &'a [u32],
+    pub listed: &'a [u32],
     /// Values of the named fields.
-    named: [Option<u32>; 2],
+    pub named: [Option<u32>; 2],
     /// What it is if nothing is written; `None` if that is an error.
-    default: Option<usize>,
+    pub default: Option<usize>,
     /// Whether one named field may stand alone, the other having the default.
-    half: bool,
+    pub half: bool,
 }
 
-impl Pair<'_> {
-    fn read(&self) -> Result<[usize; 2], Fault> {
+impl Along<'_> {
+    /// One number for all axes, or one for each.
+    pub(super) fn read(&self) -> Result<Vec<usize>, Fault> {
         let Self { message, names: [field, stem], .. } = self;
-        let listed = format!("{message}.{field}");
         match (self.listed, self.named) {
-            ([], [None, None]) => match self.default {
-                Some(default) => Ok([default; 2]),
-                None => Err(Fault::new(&listed, "missing").hint(format!("write {field}: 3, for example"))),
-            },
-            ([both], [None, None]) => Ok([*both as usize; 2]),
-            ([height, width], [None, None]) => Ok([*height as usize, *width as usize]),
-            (more, [None, None]) => {
-                let what = format!("{} values, for as many axes, are", more.len());
-                Err(unsupported(&listed, &what).hint("images have two axes: height and width"))
-            }
-            ([], [height, width]) => Ok([self.side(height, "h")?, self.side(width, "w")?]),
+            ([], [None, None]) => self.default.map(|default| vec![default]).ok_or_else(|| {
+                Fault::new(&format!("{message}.{field}"), "missing")
+                    .hint(format!("write {field}: 3, for example"))
+            }),
+            (listed, [None, None]) => Ok(listed.iter().map(|value| *value as usize).collect()),
+            ([], [height, width]) => Ok(vec![self.side(height, "h")?, self.side(width, "w")?]),
             (_, [height, _]) => {
                 let named = if height.is_some() { "h" } else { "w" };
                 Err(Fault::new(&format!("{message}.{stem}_{named}"), format!("conflicts with {field}"))
                     .hint(format!("give either {field}, or {stem}_h and {stem}_w")))
             }
         }
+    }
+
+    /// Height and width.
+    fn pair(&self) -> Result<[usize; 2], Fault> {
+        let values = self.read()?;
+        Ok([0, 1].map(|a| values[a.min(values.len() - 1)]))
     }
 
     fn side(&self, value: Option<u32>, name: &str) -> Result<usize, Fault> {
@@ -64,61 +67,8 @@ impl Pair<'_> {
     }
 }
 
-pub(super) fn convolution(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let message = "convolution_param";
-    let Some(param) = &parameter.convolution_param else {
-        return Err(Fault::new(message, "missing")
-            .hint("write convolution_param { num_output: 20 kernel_size: 5 }, for example"));
-    };
-    let ConvolutionParameter {
-        num_output,
-        bias_term: _,
-        kernel_size,
-        pad,
-        stride,
-        dilation,
-        kernel_h,
-        kernel_w,
-        pad_h,
-        pad_w,
-        stride_h,
-        stride_w,
-        group: _,
-        weight_filler,
-        bias_filler,
-        engine: _,
-        axis,
-        // Only how Caffe computes it.
-        force_nd_im2col: _,
-    } = param;
-    if axis.is_some_and(|axis| axis != 1) {
-        return Err(unsupported("convolution_param.axis", "an axis of channels other than 1 is"));
-    }
-    let pair =
-        |names, listed, named, default, half| Pair { message, names, listed, named, default, half }.read();
-    let kernel = pair(["kernel_size", "kernel"], kernel_size, [*kernel_h, *kernel_w], None, false)?;
-    let pad = pair(["pad", "pad"], pad, [*pad_h, *pad_w], Some(0), true)?;
-    let stride = pair(["stride", "stride"], stride, [*stride_h, *stride_w], Some(1), false)?;
-    let dilation = pair(["dilation", "dilation"], dilation, [None, None], Some(1), false)?;
-    let weight_filler = filler(weight_filler.as_ref(), "convolution_param.weight_filler")?;
-    if weight_filler == Filler::Bilinear && kernel[0] != kernel[1] {
-        return Err(Fault::new(
-            "convolution_param.weight_filler.type",
-            format!("bilinear weights need a square kernel, not {}x{}", kernel[0], kernel[1]),
-        ));
-    }
-    Ok(Layer::Convolution(Convolution {
-        num_output: outputs(*num_output, message)?,
-        kernel,
-        pad,
-        stride,
-        dilation,
-        group: param.group() as usize,
-        bias: param.bias_term(),
-        relu: false,
-        weight_filler,
-        bias_filler: flat_filler(bias_filler.as_ref(), "convolution_param.bias_filler")?,
-    }))
+fn stochastic(field: &str) -> Fault {
+    unsupported(field, "STOCHASTIC pooling is").hint("use MAX or AVE")
 }
 
 pub(super) fn pooling(parameter: &LayerParameter) -> Result<Layer, Fault> {
@@ -145,16 +95,14 @@ pub(super) fn pooling(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let method = match param.pool() {
         pooling_parameter::PoolMethod::Max => PoolMethod::Max,
         pooling_parameter::PoolMethod::Ave => PoolMethod::Average,
-        pooling_parameter::PoolMethod::Stochastic => {
-            return Err(unsupported("pooling_param.pool", "STOCHASTIC pooling is").hint("use MAX or AVE"));
-        }
+        pooling_parameter::PoolMethod::Stochastic => return Err(stochastic("pooling_param.pool")),
     };
     if param.round_mode() == RoundMode::Floor {
         return Err(unsupported("pooling_param.round_mode", "rounding sizes down is"));
     }
     let global = param.global_pooling();
     let pair = |names, listed: &Option<u32>, named, default| {
-        Pair { message, names, listed: listed.as_slice(), named, default, half: false }.read()
+        Along { message, names, listed: listed.as_slice(), named, default, half: false }.pair()
     };
     let kernel = pair(["kernel_size", "kernel"], kernel_size, [*kernel_h, *kernel_w], global.then_some(0))?;
     let pad = pair(["pad", "pad"], pad, [*pad_h, *pad_w], Some(0))?;
@@ -194,4 +142,54 @@ pub(super) fn lrn(parameter: &LayerParameter) -> Result<Layer, Fault> {
         beta: number(param.beta(), "beta")?,
         k: number(param.k(), "k")?,
     }))
+}
+
+/// The first level of a spatial pyramid; [`pyramid`] makes the others of it.
+pub(super) fn spp(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let param = parameter.spp_param.unwrap_or_default();
+    let SppParameter { pyramid_height, pool: _, engine: _ } = param;
+    let method = match param.pool() {
+        spp_parameter::PoolMethod::Max => PoolMethod::Max,
+        spp_parameter::PoolMethod::Ave => PoolMethod::Average,
+        spp_parameter::PoolMethod::Stochastic => return Err(stochastic("spp_param.pool")),
+    };
+    let field = "spp_param.pyramid_height";
+    match pyramid_height {
+        None => Err(Fault::new(field, "missing").hint("write spp_param { pyramid_height: 3 }, for example")),
+        Some(1..=MOST_LEVELS) => Ok(Layer::PyramidLevel(PyramidLevel { method, level: 0 })),
+        Some(other) => Err(Fault::new(field, format!("{other}; expected 1 to {MOST_LEVELS} levels"))),
+    }
+}
+
+/// No image has a side of more than 2^31 pixels.
+const MOST_LEVELS: u32 = 31;
+
+/// The layers that a layer of type SPP is: its levels, each as a row, side by side. A pyramid of one level is that level.
+pub(super) fn pyramid(height: u32, spec: LayerSpec) -> Vec<LayerSpec> {
+    let Layer::PyramidLevel(PyramidLevel { method, .. }) = spec.layer else { return vec![spec] };
+    let [name, bottom, top] =
+        [Some(&spec.name), spec.bottoms.first(), spec.tops.first()].map(Option::<&_>::cloned);
+    let (Some(name), Some(bottom), Some(top), 2..) = (name, bottom, top, height) else { return vec![spec] };
+    let mut layers = Vec::new();
+    let mut rows = Vec::new();
+    for level in 0..height {
+        let [pooled, row] = ["level", "row"].map(|what| format!("{name}/{what}{level}"));
+        let part = |name: &str, layer, bottoms: &[String]| LayerSpec {
+            name: name.to_owned(),
+            layer,
+            bottoms: bottoms.to_vec(),
+            tops: vec![name.to_owned()],
+            loss_weights: Vec::new(),
+            ..spec.clone()
+        };
+        let level = Layer::PyramidLevel(PyramidLevel { method, level });
+        layers.push(part(&pooled, level, std::slice::from_ref(&bottom)));
+        let flatten = Layer::Flatten(Flatten { axis: 1, end_axis: -1 });
+        layers.push(part(&row, flatten, &[pooled.clone()]));
+        rows.push(row);
+    }
+    let concat = Layer::Concat(Concat { axis: 1, bottoms: rows.len() });
+    let propagate_down = Vec::new();
+    layers.push(LayerSpec { layer: concat, bottoms: rows, tops: vec![top], propagate_down, ..spec });
+    layers
 }

@@ -102,6 +102,12 @@ fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize
                     found = found.or(Some(shape[0]));
                 }
             }
+            Layer::DummyData(dummy) => {
+                for shape in dummy.shapes.iter_mut().filter(|s| !s.is_empty()) {
+                    shape[0] = batch.unwrap_or(shape[0]);
+                    found = found.or(Some(shape[0]));
+                }
+            }
             _ => {}
         }
     }

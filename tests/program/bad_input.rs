@@ -176,9 +176,30 @@ const NETWORKS: &[Case] = &[
     ),
     case(
         "a type that is not built",
-        |s| s.edit(NET_FILE, "\"ReLU\"", "\"LSTM\""),
+        |s| s.edit(NET_FILE, "\"ReLU\"", "\"Python\""),
         64,
-        &["net.prototxt:40: ", "\"LSTM\"", "not supported"],
+        &["net.prototxt:40: ", "\"Python\"", "not supported"],
+    ),
+    case(
+        "a kernel over more axes than there are",
+        |s| s.edit(NET_FILE, "kernel_size: 5", "kernel_size: [5, 5, 5]"),
+        64,
+        &["net.prototxt:27: ", "layer \"conv\"", "kernel_size: 3 given", "1 or 2 values"],
+    ),
+    case(
+        "a deconvolution of which padding leaves nothing",
+        |s| {
+            s.edit(NET_FILE, "\"Convolution\"", "\"Deconvolution\"");
+            s.edit(NET_FILE, "kernel_size: 5", "kernel_size: 5 pad: 40");
+        },
+        64,
+        &["net.prototxt:27: ", "layer \"conv\"", "pad", "use less padding"],
+    ),
+    case(
+        "an RNN that does not know where sequences begin",
+        |s| s.edit(NET_FILE, "\"ReLU\"", "\"RNN\""),
+        64,
+        &["net.prototxt:41: ", "layer \"relu\"", "bottom: 1 given", "2 to 3"],
     ),
     case(
         "a kernel larger than its input",

@@ -17,7 +17,13 @@ fn spec(layer: Layer) -> NetSpec {
         LayerSpec::new("ip", Layer::InnerProduct(inner_product(5)), &["x"], &["h"]),
         LayerSpec::new("last", layer, &["h"], &["y"]),
     ];
-    NetSpec { name: "weighted".into(), file: "made".into(), force_backward: false, state: GivenState::default(), layers }
+    NetSpec {
+        name: "weighted".into(),
+        file: "made".into(),
+        force_backward: false,
+        state: GivenState::default(),
+        layers,
+    }
 }
 
 fn reduction(axis: i32) -> Layer {

@@ -14,5 +14,7 @@ mod lrn;
 mod neurons;
 mod normalize;
 mod precision;
+mod recurrent;
 mod rules;
+mod structure;
 mod whole_net;

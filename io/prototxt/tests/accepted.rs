@@ -5,6 +5,7 @@ use quadrille_core::layer::{
     Slice, VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, ShareMode, StateRule};
+use quadrille_core::shape::Shape;
 use quadrille_core::solver::{Decay, Policy};
 
 use super::super::*;
@@ -22,7 +23,10 @@ fn windows_in_all_their_spellings() {
             "layer {{ name: \"c\" type: \"Convolution\" convolution_param {{ num_output: 1 {inside} }} }}"
         );
         match one(&text).layer {
-            Layer::Convolution(c) => (c.kernel, c.pad, c.stride, c.dilation),
+            Layer::ConvolutionNd(c) => {
+                let c = c.of_images(&Shape::new([1, 1, 9, 9])).expect("a convolution of images");
+                (c.kernel, c.pad, c.stride, c.dilation)
+            }
             other => panic!("{other:?}"),
         }
     };

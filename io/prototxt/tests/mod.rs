@@ -5,6 +5,7 @@ mod compared;
 mod neurons;
 mod normalization;
 mod refused;
+mod structure;
 
 use std::path::{Path, PathBuf};
 

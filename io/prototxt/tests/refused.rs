@@ -168,12 +168,6 @@ const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
     ),
     ("convolution_param { num_output: 3\n kernel_h: 3 } }", 1, "convolution_param.kernel_w", "go together"),
     (
-        "convolution_param { num_output: 3\n kernel_size: [3, 3, 3] } }",
-        2,
-        "convolution_param.kernel_size",
-        "3 values, for as many axes, are not supported yet",
-    ),
-    (
         "convolution_param { num_output: 3 kernel_size: 3\n stride_w: 2 } }",
         1,
         "convolution_param.stride_h",
@@ -184,12 +178,6 @@ const CONVOLUTIONS: &[(&str, u32, &str, &str)] = &[
         2,
         "convolution_param.pad_w",
         "conflicts with pad",
-    ),
-    (
-        "convolution_param { num_output: 3 kernel_size: 3\n axis: 2 } }",
-        2,
-        "convolution_param.axis",
-        "not supported yet",
     ),
     (
         "convolution_param { num_output: 3 kernel_size: 3\n weight_filler {\n type: \"xaver\" } } }",

@@ -13,24 +13,26 @@ use crate::exact::case::{Case, SUBS};
 
 /// Compares all sub-tasks of `cases` with the oracle, with tolerance 0, [`everywhere`].
 pub fn exact(test: &str, cases: &[Case]) {
-    for case in cases {
-        let arrays = case.integers();
-        let expected = |case: &Case| {
-            let mut expected = arrays.clone();
-            case.reference(&mut expected);
-            expected
-        };
-        // Behind other layers a layer draws other numbers.
-        let (alone, behind) = (expected(case), case.in_blocks().as_ref().map(expected));
-        everywhere(test, case, &arrays, |case, how, found| {
-            let expected = behind.as_ref().filter(|_| case.after_blocks).unwrap_or(&alone);
-            for (sub, operand) in written(case) {
-                let what = format!("{sub} {operand:?} of {how}");
-                let kept = kept(case, how.numerics, operand);
-                compare(&what, case, expected.get(operand), found.get(operand), kept);
-            }
-        });
-    }
+    cases.iter().for_each(|case| exact_on(test, case, &case.integers()));
+}
+
+/// The same for a case with arrays of its own, such as indices.
+pub fn exact_on(test: &str, case: &Case, arrays: &Arrays<f32>) {
+    let expected = |case: &Case| {
+        let mut expected = arrays.clone();
+        case.reference(&mut expected);
+        expected
+    };
+    // Behind other layers a layer draws other numbers.
+    let (alone, behind) = (expected(case), case.in_blocks().as_ref().map(expected));
+    everywhere(test, case, arrays, |case, how, found| {
+        let expected = behind.as_ref().filter(|_| case.after_blocks).unwrap_or(&alone);
+        for (sub, operand) in written(case) {
+            let what = format!("{sub} {operand:?} of {how}");
+            let kept = kept(case, how.numerics, operand);
+            compare(&what, case, expected.get(operand), found.get(operand), kept);
+        }
+    });
 }
 
 /// How a case was run.

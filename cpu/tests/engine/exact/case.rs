@@ -200,13 +200,18 @@ fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads));
             heads.clear();
         }
+        Layer::Filter(filter) => {
+            let tops = &["top", "top1", "top2"][..filter.bottoms - 1];
+            layers.push(LayerSpec::new("it", layer.clone(), &bottoms, tops));
+        }
         Layer::Slice(slice) => {
             heads = ["top", "top1", "top2", "top3"][..slice.tops].to_vec();
             layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads));
         }
         _ => layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads)),
     }
-    let phase = if matches!(layer, Layer::Accuracy(_)) { Phase::Test } else { Phase::Train };
+    let phase =
+        if matches!(layer, Layer::Accuracy(_) | Layer::Filter(_)) { Phase::Test } else { Phase::Train };
     if phase == Phase::Test {
         heads.clear();
     }
