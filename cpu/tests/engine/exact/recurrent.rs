@@ -116,10 +116,15 @@ fn arrays(case: &Case, of: Extents, cell: Cell) -> Arrays<f32> {
     }
     let layer = case.net.layer(case.id);
     for (i, param) in layer.params.iter().enumerate() {
-        let count = case.net.params.view(*param).shape.count();
-        arrays.insert(Operand::Param(i), small(10 + i as u64, count, widest, 0.25));
+        let shape = &case.net.params.view(*param).shape;
+        // A bias is a sum of its own. Of one sign, so that what is summed over steps and streams does not cancel.
+        let is_bias = shape.axes() == 1;
+        let mut values = small(10 + i as u64, shape.count(), if is_bias { 1 } else { widest }, 0.25);
+        values.iter_mut().filter(|_| is_bias).for_each(|value| *value = value.abs());
+        arrays.insert(Operand::Param(i), values);
     }
-    arrays.insert(Operand::TopGrad(0), small(3, of.steps * of.streams * of.outputs, of.outputs, 1.0));
+    let dy = small(3, of.steps * of.streams * of.outputs, of.outputs, 1.0);
+    arrays.insert(Operand::TopGrad(0), dy.iter().map(|dy| dy.abs()).collect());
     arrays
 }
 
