@@ -90,6 +90,7 @@ pub(super) fn convolution(parameter: &LayerParameter) -> Result<Layer, Fault> {
         axis,
         // Only how Caffe computes it.
         force_nd_im2col: _,
+        conv_algorithm: _,
     } = param;
     if axis.is_some_and(|axis| axis != 1) {
         return Err(unsupported("convolution_param.axis", "an axis of channels other than 1 is"));
