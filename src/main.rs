@@ -5,6 +5,7 @@ mod output;
 
 mod bundled;
 mod cli;
+mod convert;
 mod exchange;
 mod extract;
 mod failure;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(args),
         Command::Time(args) => time::run(args),
         Command::Extract(args) => extract::run(args),
+        Command::Convert(command) => convert::run(command),
         Command::Topo(args) => topo::run(args),
     };
     match outcome {

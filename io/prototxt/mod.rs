@@ -17,6 +17,8 @@ mod tokens;
 mod upgrade;
 mod window;
 
+pub(crate) use upgrade::{type_of_v0, type_of_v1};
+
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

@@ -15,6 +15,16 @@ use quadrille_core::site::{Fault, Site, SpecError};
 use super::tokens::shortened;
 use crate::schema::NetParameter;
 
+/// Today's name of a type of V1, by its number.
+pub(crate) fn type_of_v1(number: i32) -> Option<&'static str> {
+    v1::TYPES.iter().find(|(kind, _)| *kind as i32 == number).map(|(_, name)| *name)
+}
+
+/// Today's name of a type of V0.
+pub(crate) fn type_of_v0(kind: &str) -> Option<&'static str> {
+    v0::TYPES.iter().find(|(name, _)| *name == kind).and_then(|(_, kind)| type_of_v1(*kind as i32))
+}
+
 /// A layer and where it stands.
 pub(super) struct Entry {
     pub(super) message: DynamicMessage,

@@ -3,7 +3,7 @@
 use prost_reflect::{DynamicMessage, Value};
 use quadrille_core::site::{Fault, Site, SpecError};
 
-use super::{Entry, items, moved, put, subject, text_of};
+use super::{Entry, items, moved, put, subject, text_of, type_of_v1};
 use crate::schema::descriptor;
 use crate::schema::v1_layer_parameter::LayerType;
 
@@ -68,8 +68,7 @@ const TRANSFORMS: [&str; 4] = ["scale", "mean_file", "crop_size", "mirror"];
 pub(super) fn upgrade(entry: Entry) -> Result<Entry, SpecError> {
     let Entry { message: old, site } = entry;
     let number = old.get_field_by_name("type").and_then(|kind| kind.as_enum_number());
-    let kind = number.and_then(|number| TYPES.iter().find(|(kind, _)| *kind as i32 == number));
-    let Some((_, kind)) = kind else {
+    let Some(kind) = number.and_then(type_of_v1) else {
         let fault = Fault::new("type", "missing").hint("write type: CONVOLUTION, for example");
         return Err(fault.at(&site, &subject(&text_of(&old, "name"))));
     };
@@ -80,7 +79,7 @@ pub(super) fn upgrade(entry: Entry) -> Result<Entry, SpecError> {
             layer.set_field_by_name(name, value.clone());
         }
     }
-    put(&mut layer, "type", Value::String((*kind).to_owned()));
+    put(&mut layer, "type", Value::String(kind.to_owned()));
     let params = params(&old);
     if !params.is_empty() {
         put(&mut layer, "param", Value::List(params));
