@@ -79,16 +79,16 @@ fn blob((shape, values): &(Vec<usize>, Vec<f32>)) -> BlobProto {
     }
 }
 
-/// Old files gave four extents to every array. Caffe takes these for fewer axes only from the fields that they had then, and
-/// for four axes from either.
+/// Old files gave four extents to every array. Caffe takes these for fewer axes only from the fields that they had
+/// then, and for four axes from either.
 fn weights_blob(array: &(Vec<usize>, Vec<f32>)) -> BlobProto {
-    let [1, channels, height, width] = array.0[..] else { return blob(array) };
-    let extent = |extent: usize| Some(extent as i32);
+    let old: Vec<i32> = array.0.iter().filter_map(|extent| i32::try_from(*extent).ok()).collect();
+    let ([1, channels, height, width], 4) = (&old[..], array.0.len()) else { return blob(array) };
     BlobProto {
         num: Some(1),
-        channels: extent(channels),
-        height: extent(height),
-        width: extent(width),
+        channels: Some(*channels),
+        height: Some(*height),
+        width: Some(*width),
         shape: None,
         ..blob(array)
     }
@@ -343,6 +343,10 @@ mod tests {
         let new = written(vec![2, 1, 1, 5]);
         assert_eq!((new.num, new.shape.map(|shape| shape.dim)), (None, Some(vec![2, 1, 1, 5])));
         assert_eq!(written(vec![5]).num, None);
+        assert_eq!(written(vec![1, 0, 1 << 40, 1]).num, None);
+        // Of a blob that has both, the old extents count.
+        let both = BlobProto { shape: Some(BlobShape { dim: vec![5] }), ..old };
+        assert_eq!(values(both).map(|(shape, _)| shape), Ok(vec![1, 1, 1, 5]));
     }
 
     #[test]

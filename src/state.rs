@@ -165,8 +165,9 @@ fn unpack(path: &Path, snapshot: &Snapshot, prefix: &str, layout: &ParamLayout) 
     Ok(packed)
 }
 
-/// Reads trained weights, file after file, by the names of layers: `.caffemodel`, `.safetensors` (a snapshot of ours, too) or
-/// `.npz`. Parameters that no file has keep what is in `packed`. `net` is as the file has it, with no layers fused.
+/// Reads trained weights, file after file, by the names of layers: `.caffemodel`, `.safetensors` (a snapshot of ours,
+/// too) or `.npz`. Parameters that no file has keep what is in `packed`. `net` is as the file has it, with no layers
+/// fused.
 ///
 /// # Errors
 /// If a file is damaged, or a layer has another shape, or a file has no layer of the network.

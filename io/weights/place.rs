@@ -27,8 +27,8 @@ impl Placed {
     }
 }
 
-/// Copies `weights` over the parameters in `packed` (laid out as `net.params`) whose layers have the same name; of layers
-/// of one name the last counts. `net` is as the file has it, with no layers fused.
+/// Copies `weights` over the parameters in `packed` (laid out as `net.params`) whose layers have the same name; of
+/// layers of one name the last counts. `net` is as the file has it, with no layers fused.
 ///
 /// # Errors
 /// If a layer has other shapes or another number of arrays than the net's, or if no layer of the net is there at all.

@@ -13,3 +13,4 @@ mod models;
 mod normalization;
 mod tiers;
 mod training;
+mod weights;

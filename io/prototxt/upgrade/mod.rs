@@ -1,7 +1,8 @@
 //! Old network files become today's, message by message, as Caffe's own upgrade has it.
 //!
-//! Layers have been written in three forms: `layers { layer { type: "conv" } }` (V0), `layers { type: CONVOLUTION }` (V1) and
-//! `layer { type: "Convolution" }`. Everything after this module knows the last one only; lines stay those of the file.
+//! Layers have been written in three forms: `layers { layer { type: "conv" } }` (V0), `layers { type: CONVOLUTION }`
+//! (V1) and `layer { type: "Convolution" }`. Everything after this module knows the last one only; lines stay those of
+//! the file.
 
 mod ignored;
 #[cfg(test)]
@@ -37,7 +38,8 @@ pub(super) struct Upgraded {
     pub(super) notes: Vec<String>,
 }
 
-/// The layers that a file writes as `layer` and as `layers`; it can have only one of them. `net` is the file without them.
+/// The layers that a file writes as `layer` and as `layers`; it can have only one of them. `net` is the file without
+/// them.
 pub(super) fn upgrade(
     new: Vec<Entry>,
     old: Vec<Entry>,

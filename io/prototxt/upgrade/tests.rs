@@ -307,11 +307,23 @@ fn faults_of_upgraded_layers_have_the_lines_of_the_file() {
     assert_eq!((site.line, site.line_of("convolution_param.pad")), (3, 2));
 }
 
+const CONV: &str =
+    "layers { layer { name: \"c\" type: \"conv\" num_output: 1 kernelsize: 1 } bottom: \"p\" top: \"c\" }\n";
+const PADDING: &str = "layers { layer { name: \"p\" type: \"padding\" pad: 1 } bottom: \"x\" top: \"p\" }\n";
+
+/// Texts with the line, the field and a part of what is said of them.
+fn refused(cases: &[(String, u32, &str, &str)]) {
+    for (text, line, field, says) in cases {
+        let error = parse_net(text, "old.prototxt").expect_err(text);
+        assert_eq!((error.line, error.field.as_str()), (*line, *field), "{text}\n{error}");
+        assert!(error.to_string().contains(says), "{text}\n{error}\nlacks {says}");
+    }
+}
+
 #[test]
 fn what_cannot_be_upgraded_is_refused_with_its_line() {
-    let conv = "layers { layer { name: \"c\" type: \"conv\" num_output: 1 kernelsize: 1 } bottom: \"p\" top: \"c\" }\n";
-    let padding = "layers { layer { name: \"p\" type: \"padding\" pad: 1 } bottom: \"x\" top: \"p\" }\n";
-    for (text, line, field, says) in [
+    let conv = CONV;
+    refused(&[
         (
             format!("{conv}layer {{ name: \"d\" type: \"ReLU\" }}"),
             2,
@@ -353,6 +365,13 @@ fn what_cannot_be_upgraded_is_refused_with_its_line() {
         ("layers { name: \"r\"\ntype: NONE }".to_owned(), 2, "type", "missing"),
         ("layers { name: \"r\"\ntype: RELUU }".to_owned(), 2, "type", "did you mean RELU?"),
         ("layers { name: \"r\" type: RELU\nlr_mult: 1 }".to_owned(), 2, "lr_mult", "unknown field"),
+    ]);
+}
+
+#[test]
+fn padding_that_nobody_can_take_over_is_refused_with_its_line() {
+    let (conv, padding) = (CONV, PADDING);
+    refused(&[
         (
             format!("{padding}layers {{ layer {{ name: \"r\" type: \"relu\" }}\nbottom: \"p\" top: \"r\" }}"),
             3,
@@ -377,11 +396,7 @@ fn what_cannot_be_upgraded_is_refused_with_its_line() {
             "bottom",
             "a padding layer has one bottom and one top",
         ),
-    ] {
-        let error = parse_net(&text, "old.prototxt").expect_err(&text);
-        assert_eq!((error.line, error.field.as_str()), (line, field), "{text}\n{error}");
-        assert!(error.to_string().contains(says), "{text}\n{error}\nlacks {says}");
-    }
+    ]);
 }
 
 #[test]
