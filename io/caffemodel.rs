@@ -8,7 +8,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use quadrille_core::shape::MAX_AXES;
 
 use crate::error::IoError;
-use crate::schema::v1_layer_parameter::LayerType;
+use crate::prototxt::{type_of_v0, type_of_v1};
 use crate::schema::{BlobProto, BlobShape, LayerParameter, NetParameter};
 use crate::whole;
 
@@ -32,7 +32,7 @@ pub struct NetWeights {
 pub struct LayerWeights {
     /// The layer's name.
     pub name: String,
-    /// Its type; for files of the second generation the name of the old enum, such as `CONVOLUTION`.
+    /// Its type, by today's name also for old files; empty if it is unknown.
     pub kind: String,
     /// Extents and values of each parameter, weight first.
     pub blobs: Vec<(Vec<usize>, Vec<f32>)>,
@@ -46,8 +46,8 @@ impl NetWeights {
     pub fn write(&self, path: &Path) -> Result<(), IoError> {
         let layer = self.layers.iter().map(|layer| LayerParameter {
             name: Some(layer.name.clone()),
-            r#type: Some(layer.kind.clone()),
-            blobs: layer.blobs.iter().map(blob).collect(),
+            r#type: (!layer.kind.is_empty()).then(|| layer.kind.clone()),
+            blobs: layer.blobs.iter().map(weights_blob).collect(),
             ..LayerParameter::default()
         });
         let net =
@@ -79,6 +79,21 @@ fn blob((shape, values): &(Vec<usize>, Vec<f32>)) -> BlobProto {
     }
 }
 
+/// Old files gave four extents to every array. Caffe takes these for fewer axes only from the fields that they had
+/// then, and for four axes from either.
+fn weights_blob(array: &(Vec<usize>, Vec<f32>)) -> BlobProto {
+    let old: Vec<i32> = array.0.iter().filter_map(|extent| i32::try_from(*extent).ok()).collect();
+    let ([1, channels, height, width], 4) = (&old[..], array.0.len()) else { return blob(array) };
+    BlobProto {
+        num: Some(1),
+        channels: Some(*channels),
+        height: Some(*height),
+        width: Some(*width),
+        shape: None,
+        ..blob(array)
+    }
+}
+
 /// Reads the outer messages by hand: a struct of the schema for every layer of a broken file would be large.
 fn decode(bytes: &[u8]) -> Result<NetWeights, String> {
     let mut net = NetWeights::default();
@@ -89,9 +104,9 @@ fn decode(bytes: &[u8]) -> Result<NetWeights, String> {
                 if net.layers.len() == MAX_LAYERS {
                     return Err(format!("more than {MAX_LAYERS} layers"));
                 }
-                let numbers = if number == 2 { &OLD_LAYER } else { &LAYER };
+                let form = if number == 2 { &V1 } else { &TODAY };
                 let index = net.layers.len();
-                net.layers.push(layer(field, numbers).map_err(|error| format!("layer {index}: {error}"))?);
+                net.layers.push(layer(field, form).map_err(|error| format!("layer {index}: {error}"))?);
             }
             _ => {}
         }
@@ -103,24 +118,38 @@ fn decode(bytes: &[u8]) -> Result<NetWeights, String> {
     Ok(net)
 }
 
-/// Field numbers of a layer's message.
-struct LayerFields {
+/// How a generation of files writes a layer.
+struct Form {
+    /// Field numbers.
     name: u32,
     kind: u32,
     blobs: u32,
+    /// The field that holds a layer of V0, in the message of V1.
+    inside: Option<u32>,
+    /// Today's name of the type.
+    kind_of: fn(&[u8]) -> Result<String, String>,
 }
 
-const LAYER: LayerFields = LayerFields { name: 1, kind: 2, blobs: 7 };
-const OLD_LAYER: LayerFields = LayerFields { name: 4, kind: 5, blobs: 6 };
+const TODAY: Form = Form { name: 1, kind: 2, blobs: 7, inside: None, kind_of: text };
+const V1: Form = Form { name: 4, kind: 5, blobs: 6, inside: Some(1), kind_of: kind_of_v1 };
+const V0: Form = Form { name: 1, kind: 2, blobs: 50, inside: None, kind_of: kind_of_v0 };
 
-fn layer(bytes: &[u8], numbers: &LayerFields) -> Result<LayerWeights, String> {
+fn layer(bytes: &[u8], form: &Form) -> Result<LayerWeights, String> {
     let mut layer = LayerWeights::default();
+    read_layer(bytes, form, &mut layer)
+        .map_err(|error| if layer.name.is_empty() { error } else { format!("{:?}: {error}", layer.name) })?;
+    Ok(layer)
+}
+
+fn read_layer(bytes: &[u8], form: &Form, layer: &mut LayerWeights) -> Result<(), String> {
     each_field(bytes, |number, field| {
-        if number == numbers.name {
+        if form.inside == Some(number) {
+            read_layer(field, &V0, layer)?;
+        } else if number == form.name {
             layer.name = text(field)?;
-        } else if number == numbers.kind {
-            layer.kind = if number == OLD_LAYER.kind { old_kind(field) } else { text(field)? };
-        } else if number == numbers.blobs {
+        } else if number == form.kind {
+            layer.kind = (form.kind_of)(field)?;
+        } else if number == form.blobs {
             if layer.blobs.len() == MAX_BLOBS {
                 return Err(format!("more than {MAX_BLOBS} blobs"));
             }
@@ -130,17 +159,19 @@ fn layer(bytes: &[u8], numbers: &LayerFields) -> Result<LayerWeights, String> {
         }
         Ok(())
     })
-    .map_err(|error| if layer.name.is_empty() { error } else { format!("{:?}: {error}", layer.name) })?;
-    Ok(layer)
+}
+
+fn kind_of_v1(mut field: &[u8]) -> Result<String, String> {
+    let number = decode_varint(&mut field).ok().and_then(|number| i32::try_from(number).ok());
+    Ok(number.and_then(type_of_v1).unwrap_or_default().to_owned())
+}
+
+fn kind_of_v0(field: &[u8]) -> Result<String, String> {
+    Ok(type_of_v0(&text(field)?).unwrap_or_default().to_owned())
 }
 
 pub(crate) fn text(bytes: &[u8]) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|_| "a name is not UTF-8".to_owned())
-}
-
-fn old_kind(mut field: &[u8]) -> String {
-    let kind = decode_varint(&mut field).ok().and_then(|n| LayerType::try_from(n as i32).ok());
-    kind.map_or_else(String::new, |kind| kind.as_str_name().to_owned())
 }
 
 /// Calls `visit` with number and bytes of every field; of a varint, these are its encoding.
@@ -172,11 +203,13 @@ pub(crate) fn each_field(
     Ok(())
 }
 
-/// Extents and values of a blob, old or new.
+/// Extents and values of a blob, old or new; if it has both, the old extents count, as in Caffe.
 pub(crate) fn values(blob: BlobProto) -> Result<(Vec<usize>, Vec<f32>), String> {
-    let extents: Vec<i64> = match &blob.shape {
-        Some(shape) => shape.dim.clone(),
-        None => [blob.num(), blob.channels(), blob.height(), blob.width()].map(i64::from).to_vec(),
+    let old = [blob.num, blob.channels, blob.height, blob.width];
+    let extents: Vec<i64> = if old.iter().any(Option::is_some) {
+        old.map(|extent| i64::from(extent.unwrap_or(0))).to_vec()
+    } else {
+        blob.shape.map(|shape| shape.dim).unwrap_or_default()
     };
     if extents.len() > MAX_AXES {
         return Err(format!("{} axes; at most {MAX_AXES} are possible", extents.len()));
@@ -196,7 +229,8 @@ mod tests {
     use super::*;
     use std::fs;
 
-    use crate::schema::V1LayerParameter;
+    use crate::schema::v1_layer_parameter::LayerType;
+    use crate::schema::{V0LayerParameter, V1LayerParameter};
 
     fn small() -> NetWeights {
         let conv = LayerWeights {
@@ -261,10 +295,58 @@ mod tests {
             decode(&NetParameter { layers: vec![old], ..NetParameter::default() }.encode_to_vec()).unwrap();
         let expected = LayerWeights {
             name: "c".into(),
-            kind: "CONVOLUTION".into(),
+            kind: "Convolution".into(),
             blobs: vec![(vec![1, 1, 1, 2], vec![1.0, 2.0])],
         };
         assert_eq!(net.layers, [expected]);
+    }
+
+    #[test]
+    fn layers_of_the_first_form_are_understood() {
+        let blob = |values: Vec<f32>| BlobProto {
+            num: Some(1),
+            channels: Some(1),
+            height: Some(1),
+            width: Some(values.len() as i32),
+            data: values,
+            ..BlobProto::default()
+        };
+        let inside = V0LayerParameter {
+            name: Some("fc".into()),
+            r#type: Some("innerproduct".into()),
+            blobs: vec![blob(vec![1.0, 2.0]), blob(vec![3.0])],
+            ..V0LayerParameter::default()
+        };
+        let old = V1LayerParameter { layer: Some(inside), ..V1LayerParameter::default() };
+        let good = NetParameter { layers: vec![old], ..NetParameter::default() }.encode_to_vec();
+        let expected = LayerWeights {
+            name: "fc".into(),
+            kind: "InnerProduct".into(),
+            blobs: vec![(vec![1, 1, 1, 2], vec![1.0, 2.0]), (vec![1; 4], vec![3.0])],
+        };
+        assert_eq!(decode(&good).unwrap().layers, [expected]);
+        for at in 0..good.len() {
+            assert!(decode(&good[..at]).is_err(), "cut to {at} bytes");
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                drop(decode(&bad));
+            }
+        }
+    }
+
+    #[test]
+    fn four_extents_that_begin_with_one_are_written_as_old_files_had_them() {
+        let written = |shape: Vec<usize>| weights_blob(&(shape.clone(), vec![0.0; shape.iter().product()]));
+        let old = written(vec![1, 1, 1, 5]);
+        assert_eq!((old.num, old.width, old.shape.is_none()), (Some(1), Some(5), true));
+        let new = written(vec![2, 1, 1, 5]);
+        assert_eq!((new.num, new.shape.map(|shape| shape.dim)), (None, Some(vec![2, 1, 1, 5])));
+        assert_eq!(written(vec![5]).num, None);
+        assert_eq!(written(vec![1, 0, 1 << 40, 1]).num, None);
+        // Of a blob that has both, the old extents count.
+        let both = BlobProto { shape: Some(BlobShape { dim: vec![5] }), ..old };
+        assert_eq!(values(both).map(|(shape, _)| shape), Ok(vec![1, 1, 1, 5]));
     }
 
     #[test]
@@ -296,6 +378,6 @@ mod tests {
         let layers = [0xa2, 0x06, 0x00].repeat(MAX_LAYERS + 1);
         assert!(decode(&layers).is_err_and(|error| error.contains("more than 20000 layers")));
         let blobs = [0x3a, 0x00].repeat(MAX_BLOBS + 1);
-        assert!(layer(&blobs, &LAYER).is_err());
+        assert!(layer(&blobs, &TODAY).is_err());
     }
 }

@@ -15,6 +15,7 @@ mod run_folder;
 mod schema;
 mod snapshot;
 mod solverstate;
+pub mod weights;
 mod whole;
 
 pub use caffemodel::{LayerWeights, NetWeights};

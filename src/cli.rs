@@ -22,6 +22,7 @@ Start here:
   quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
   quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
+  quadrille convert weights A B     weights to and from .caffemodel, .safetensors and .npz
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -48,6 +49,9 @@ pub enum Command {
     Check(CheckArgs),
     /// Run one mini-batch and write every value and gradient to a file
     Extract(ExtractArgs),
+    /// Turn files of one format into another
+    #[command(subcommand)]
+    Convert(ConvertCommand),
     /// Show this machine and the quadrants it would be cut into
     #[command(alias = "device_query")]
     Topo(TopoArgs),
@@ -122,9 +126,10 @@ pub struct TrainArgs {
     /// Network file or name of a bundled network, instead of the one that the solver names
     #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Start from these weights (.caffemodel or a snapshot of quadrille)
-    #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
-    pub weights: Option<PathBuf>,
+    /// Start from these weights, by the names of layers: .caffemodel, .safetensors (a snapshot, too) or .npz; several
+    /// with commas between them
+    #[arg(long, value_name = "FILES", value_delimiter = ',', conflicts_with = "snapshot")]
+    pub weights: Vec<PathBuf>,
     /// Go on from this snapshot of quadrille
     #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
@@ -172,9 +177,9 @@ pub struct TestArgs {
     /// Network file or name of a bundled network [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Trained weights (.caffemodel or a snapshot of quadrille)
-    #[arg(long, value_name = "FILE")]
-    pub weights: PathBuf,
+    /// Trained weights: .caffemodel, .safetensors (a snapshot, too) or .npz; several with commas between them
+    #[arg(long, value_name = "FILES", value_delimiter = ',', required = true)]
+    pub weights: Vec<PathBuf>,
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
@@ -269,9 +274,10 @@ pub struct ExtractArgs {
     /// Where the arrays go that come out (.npz)
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Start from these weights (.caffemodel or a snapshot of quadrille) [default: the network's fillers]
-    #[arg(long, value_name = "FILE")]
-    pub weights: Option<PathBuf>,
+    /// Start from these weights: .caffemodel, .safetensors (a snapshot, too) or .npz; several with commas between them
+    /// [default: the network's fillers]
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    pub weights: Vec<PathBuf>,
     /// Phase whose layers are run [default: the file's; else train with --backward, test without]
     #[arg(long, value_name = "PHASE")]
     pub phase: Option<PhaseArg>,
@@ -316,6 +322,27 @@ impl ExtractArgs {
             no_memory_sharing: true,
         }
     }
+}
+
+/// What `convert` turns into something else.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConvertCommand {
+    /// Weights: .caffemodel, .safetensors and .npz, from any into any
+    Weights(ConvertWeightsArgs),
+}
+
+/// What `convert weights` takes.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+The endings of the names say which formats. Arrays in .safetensors and .npz are called LAYER/INDEX: 0 is the weight, 1 the
+bias. Of a snapshot of quadrille the weights are taken. Old .caffemodel files become today's.")]
+pub struct ConvertWeightsArgs {
+    /// The file to read
+    #[arg(value_name = "FROM")]
+    pub from: PathBuf,
+    /// The file to write; nothing is overwritten
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
 }
 
 /// What `topo` takes.

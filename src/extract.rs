@@ -18,7 +18,7 @@ use quadrille_io::npz::{Archive, Array, Values, read_npz, write_npz};
 use crate::cli::ExtractArgs;
 use crate::failure::{Code, Failure};
 use crate::job::{crews, load_net};
-use crate::state::read_weights;
+use crate::state::{read_weights, start_lines};
 
 /// Runs one mini-batch.
 pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
@@ -29,6 +29,9 @@ pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
     let mut state = spec.state(phase);
     state.level = args.level.unwrap_or(state.level);
     state.stages.extend(args.stage.iter().cloned());
+    for note in &spec.notes {
+        say!("note        {note}");
+    }
     let mut spec = with_inputs(spec, &state, &given)?;
     let seeds = if args.backward { add_seeds(&mut spec, &given) } else { Vec::new() };
     let net = Net::assemble(&spec, &state, 1.0, args.backward || phase == Phase::Train)?;
@@ -138,10 +141,10 @@ fn add_seeds(spec: &mut NetSpec, given: &Given<'_>) -> Vec<String> {
 fn weights(args: &ExtractArgs, net: &Net, given: &Given<'_>) -> Result<Vec<f32>, Failure> {
     let mut packed = vec![0.0; net.params.len()];
     net.params.fill(args.seed, &mut packed);
-    if let Some(path) = &args.weights {
-        let missing = read_weights(path, &net.params, &mut packed)?;
-        if !missing.is_empty() {
-            say!("start       not in {}, so filled anew: {}", path.display(), missing.join(" "));
+    if !args.weights.is_empty() {
+        let placed = read_weights(&args.weights, net, &mut packed)?;
+        for line in start_lines(&args.weights, net, &placed) {
+            say!("{line}");
         }
     }
     for name in given.names("param/") {

@@ -6,6 +6,7 @@ mod output;
 mod bundled;
 mod check;
 mod cli;
+mod convert;
 mod exchange;
 mod extract;
 mod failure;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Time(args) => time::run(args),
         Command::Check(args) => check::run(args),
         Command::Extract(args) => extract::run(args),
+        Command::Convert(command) => convert::run(command),
         Command::Topo(args) => topo::run(args),
     };
     match outcome {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use quadrille_core::net::{LayerId, ParamLayout};
+use quadrille_core::net::{LayerId, Net, ParamLayout};
+use quadrille_io::weights::{self, Placed};
 use quadrille_io::{LayerWeights, NetWeights, RunFolder, Snapshot};
 
 use crate::failure::{Code, Failure};
@@ -164,46 +165,42 @@ fn unpack(path: &Path, snapshot: &Snapshot, prefix: &str, layout: &ParamLayout) 
     Ok(packed)
 }
 
-/// Reads trained weights: a `.caffemodel`, whose layers are matched by name, or a snapshot of ours. Layers that the
-/// file lacks keep what is in `packed`; their names are returned.
+/// Reads trained weights, file after file, by the names of layers: `.caffemodel`, `.safetensors` (a snapshot of ours,
+/// too) or `.npz`. Parameters that no file has keep what is in `packed`. `net` is as the file has it, with no layers
+/// fused.
 ///
 /// # Errors
-/// If the file is damaged, or a layer has another shape.
-pub fn read_weights(path: &Path, layout: &ParamLayout, packed: &mut [f32]) -> Result<Vec<String>, Failure> {
-    if path.extension().is_none_or(|e| e != "caffemodel") {
-        let weights = unpack(path, &Snapshot::read(path)?, "weights", layout)?;
-        packed.copy_from_slice(&weights);
-        return Ok(Vec::new());
+/// If a file is damaged, or a layer has another shape, or a file has no layer of the network.
+pub fn read_weights(paths: &[PathBuf], net: &Net, packed: &mut [f32]) -> Result<Placed, Failure> {
+    let mut placed = Placed::default();
+    for path in paths {
+        let file = weights::read(path)?;
+        weights::place(&file, net, packed, &mut placed)
+            .map_err(|message| Failure::new(Code::Data, format!("{}: {message}", path.display())))?;
     }
-    let file = NetWeights::read(path)?;
-    let mut missing = Vec::new();
-    for view in layout.views() {
-        let (layer, index) = view.name.rsplit_once('/').unwrap_or((&view.name, "0"));
-        let blobs = file.layers.iter().find(|l| l.name == layer).map(|l| &l.blobs);
-        let blob = blobs.and_then(|b| index.parse::<usize>().ok().and_then(|i| b.get(i)));
-        match blob {
-            Some((dims, values)) if values.len() == view.shape.count() => {
-                // Old files store a bias as 1x1x1xN; what counts is the number of values and the weights' order.
-                let trailing = |d: &[usize]| d.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
-                if trailing(dims) != trailing(view.shape.dims()) {
-                    return Err(refuse(
-                        path,
-                        format!("{} has shape {dims:?}, not {}", view.name, view.shape),
-                    ));
-                }
-                packed[view.range()].copy_from_slice(values);
-            }
-            Some((dims, _)) => {
-                return Err(refuse(path, format!("{} has shape {dims:?}, not {}", view.name, view.shape)));
-            }
-            None => missing.push(view.name.clone()),
-        }
+    Ok(placed)
+}
+
+/// The lines that say what weights a run starts from.
+pub fn start_lines(paths: &[PathBuf], net: &Net, placed: &Placed) -> Vec<String> {
+    let mut lines = vec![format!("start       weights of {}", listed(paths))];
+    let missing = placed.missing(net);
+    if !missing.is_empty() {
+        lines.push(format!("            not in the file, so filled anew: {}", missing.join(" ")));
     }
-    Ok(missing)
+    if !placed.ignored.is_empty() {
+        lines.push(format!("            not in the network, so ignored: {}", placed.ignored.join(" ")));
+    }
+    lines
+}
+
+/// The files of `--weights`, as they were given.
+pub fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// Writes the weights as a `.caffemodel`, for Caffe's own tools.
-pub fn write_caffemodel(path: &Path, net: &quadrille_core::net::Net, packed: &[f32]) -> Result<(), Failure> {
+pub fn write_caffemodel(path: &Path, net: &Net, packed: &[f32]) -> Result<(), Failure> {
     let layers = net.layers.iter().enumerate().filter(|(_, l)| !l.params.is_empty()).map(|(index, layer)| {
         // A shared parameter can have another shape in each of its layers.
         let shapes = net.param_shapes(LayerId(index));

@@ -13,7 +13,7 @@ use crate::failure::{Code, Failure};
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data};
 use crate::pass::Pass;
 use crate::progress::six_digits;
-use crate::state::read_weights;
+use crate::state::{listed, read_weights, start_lines};
 
 /// Tests.
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
@@ -25,9 +25,11 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let nets =
         job.device_nets(machine.workers[0].len(), Rewriting::new(&args.machine, machine.numerics, 1))?;
     let mut weights = vec![0.0; nets[0].params.len()];
-    let missing = read_weights(&args.weights, &nets[0].params, &mut weights)?;
+    let net = job.nets(1)?.swap_remove(0);
+    let placed = read_weights(&args.weights, &net, &mut weights)?;
+    let missing = placed.missing(&net);
     if !missing.is_empty() {
-        let message = format!("{}: it has no weights for {}", args.weights.display(), missing.join(", "));
+        let message = format!("{}: no weights for {}", listed(&args.weights), missing.join(", "));
         return Err(Failure::new(Code::Data, message));
     }
     let options = PlanOptions { stage: Stage::Forward, elastic: false, chunk_layers: 1 };
@@ -42,6 +44,12 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     };
     let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
     say!("network     {} ({})", nets[0].name, nets[0].file);
+    for note in &spec.notes {
+        say!("note        {note}");
+    }
+    for line in start_lines(&args.weights, &net, &placed) {
+        say!("{line}");
+    }
     say!("machine     {}; kernels for {}", machine.how, machine.numerics);
     let whole = job.dataset.len().div_ceil(job.batch) as u64;
     let batches = args.iterations.unwrap_or(whole).max(1);

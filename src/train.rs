@@ -24,7 +24,7 @@ use crate::job::{
 use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
-use crate::state::{RunState, SnapshotDesk, WorkerState, read_weights, write_caffemodel};
+use crate::state::{RunState, SnapshotDesk, WorkerState, read_weights, start_lines, write_caffemodel};
 use crate::worker::{Worker, WorkerParts};
 
 /// THE training loop, as every worker runs it. Returns the iterations that are done.
@@ -201,7 +201,7 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let smallest = test.as_ref().map_or(train.batch, |t| t.batch.min(train.batch));
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
     let rewriting = Rewriting::new(&args.machine, machine.numerics, settings.workers);
@@ -236,12 +236,9 @@ fn initial_state(
     }
     let mut weights = vec![0.0; net.params.len()];
     net.params.fill(settings.seed, &mut weights);
-    if let Some(path) = &args.weights {
-        let missing = read_weights(path, &net.params, &mut weights)?;
-        lines.push(format!("start       weights of {}", path.display()));
-        if !missing.is_empty() {
-            lines.push(format!("            not in the file, so filled anew: {}", missing.join(" ")));
-        }
+    if !args.weights.is_empty() {
+        let placed = read_weights(&args.weights, net, &mut weights)?;
+        lines.extend(start_lines(&args.weights, net, &placed));
     }
     let history = vec![0.0; weights.len()];
     let state = WorkerState { weights: weights.clone(), history };

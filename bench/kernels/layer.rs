@@ -76,6 +76,7 @@ impl Case {
             force_backward: true,
             state: GivenState::default(),
             layers,
+            notes: Vec::new(),
         };
         let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0);
         let net = net.map_err(|error| impossible(error.to_string()))?;

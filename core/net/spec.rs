@@ -177,6 +177,8 @@ pub struct NetSpec {
     pub state: GivenState,
     /// All layers, of all phases, in order.
     pub layers: Vec<LayerSpec>,
+    /// What the user is told about the file: that it was upgraded from an old form, what in it has no effect.
+    pub notes: Vec<String>,
 }
 
 impl NetSpec {

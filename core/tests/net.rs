@@ -91,6 +91,7 @@ fn net_of(layers: Vec<LayerSpec>) -> NetSpec {
         force_backward: false,
         state: GivenState::default(),
         layers,
+        notes: Vec::new(),
     }
 }
 

@@ -70,6 +70,7 @@ fn spec(tops: [&str; 3]) -> NetSpec {
         force_backward: false,
         state: GivenState::default(),
         layers,
+        notes: Vec::new(),
     }
 }
 

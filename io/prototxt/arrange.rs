@@ -20,7 +20,7 @@ fn axis(message: &str, axis: Option<i32>, old: (&str, Option<u32>)) -> Result<i3
 }
 
 pub(super) fn concat(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let ConcatParameter { axis: new, concat_dim } = parameter.concat_param.unwrap_or_default();
+    let ConcatParameter { axis: new, concat_dim, engine: _ } = parameter.concat_param.unwrap_or_default();
     let axis = axis("concat_param", new, ("concat_dim", concat_dim))?;
     Ok(Layer::Concat(Concat { axis, bottoms: parameter.bottom.len() }))
 }

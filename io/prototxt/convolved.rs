@@ -38,6 +38,7 @@ fn windows(param: &ConvolutionParameter) -> Result<Windows, Fault> {
         engine: _,
         axis: _,
         force_nd_im2col: _,
+        conv_algorithm: _,
     } = param;
     let along = |names, listed, named, default, half| {
         Along { message: MESSAGE, names, listed, named, default, half }.read()

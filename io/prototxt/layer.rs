@@ -333,8 +333,15 @@ fn inner_product(parameter: &LayerParameter) -> Result<Layer, Fault> {
             Fault::new(message, "missing").hint("write inner_product_param { num_output: 10 }, for example")
         );
     };
-    let InnerProductParameter { num_output, bias_term: _, weight_filler, bias_filler, axis: _, transpose: _ } =
-        param;
+    let InnerProductParameter {
+        num_output,
+        bias_term: _,
+        weight_filler,
+        bias_filler,
+        axis: _,
+        transpose: _,
+        engine: _,
+    } = param;
     Ok(Layer::InnerProduct(InnerProduct {
         num_output: outputs(*num_output, message)?,
         bias: param.bias_term(),
@@ -352,7 +359,7 @@ fn relu(parameter: &LayerParameter) -> Result<Layer, Fault> {
 
 fn batch_norm(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let param = parameter.batch_norm_param.unwrap_or_default();
-    let BatchNormParameter { use_global_stats, moving_average_fraction: _, eps: _ } = param;
+    let BatchNormParameter { use_global_stats, moving_average_fraction: _, eps: _, engine: _ } = param;
     let fraction = param.moving_average_fraction();
     Ok(Layer::BatchNorm(BatchNorm {
         use_global_stats,
@@ -380,7 +387,7 @@ fn scale(parameter: &LayerParameter) -> Result<Layer, Fault> {
 
 fn eltwise(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let param = parameter.eltwise_param.clone().unwrap_or_default();
-    let EltwiseParameter { operation: _, coeff, stable_prod_grad: _ } = &param;
+    let EltwiseParameter { operation: _, coeff, stable_prod_grad: _, engine: _ } = &param;
     let (bottoms, field) = (parameter.bottom.len(), "eltwise_param.coeff");
     let operation = param.operation();
     if operation == EltwiseOp::Prod && !coeff.is_empty() {

@@ -1,8 +1,8 @@
 //! Network and solver files in protobuf's text format.
 //!
 //! Text is bounded and its lines are noted (`tokens`, `outline`), the library makes it a message of the schema
-//! (`message`), the message becomes core's vocabulary (`net`, `layer`, `solver`). What
-//! Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
+//! (`message`), old forms of layers become today's (`upgrade`), the message becomes core's vocabulary (`net`, `layer`,
+//! `solver`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod arrange;
 mod convolved;
@@ -18,7 +18,10 @@ mod solver;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod upgrade;
 mod window;
+
+pub(crate) use upgrade::{type_of_v0, type_of_v1};
 
 use std::fs::File;
 use std::io::Read;

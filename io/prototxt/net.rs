@@ -8,6 +8,7 @@ use quadrille_core::site::{Fault, Site, SpecError};
 use super::fields::{extents, typed, unsupported};
 use super::layer;
 use super::message::Parsed;
+use super::upgrade::{Entry, Upgraded, upgrade};
 use crate::schema::NetParameter;
 
 /// More layers than any network has; bounds the memory that a file can take up.
@@ -15,17 +16,16 @@ const MAX_LAYERS: usize = 20_000;
 
 pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
     let Parsed { mut message, site, parts } = parsed;
-    let layers = take_layers(&mut message);
+    let mut layers_of = |field| take_layers(&mut message, field, &parts, &site);
+    let (new, old) = (layers_of("layer"), layers_of("layers"));
     let fault_at = |fault: Fault| fault.at(&site, "network");
     let net: NetParameter = typed(&message).map_err(fault_at)?;
-    check(&net, layers.len()).map_err(fault_at)?;
+    check(&net, new.len() + old.len()).map_err(fault_at)?;
+    let Upgraded { layers, notes } = upgrade(new, old, &net, &site)?;
     let mut specs = Vec::with_capacity(layers.len() + 1);
     specs.extend(legacy_input(&net, &site).map_err(fault_at)?);
-    let sites = parts.into_iter().filter(|(name, _)| name == "layer").map(|(_, site)| site);
-    // Two passes found the layers and their lines; were they to differ, no layer may get lost.
-    let sites = sites.chain(std::iter::repeat(site.clone()));
-    for (message, site) in layers.iter().zip(sites) {
-        specs.extend(layer::convert(message, site)?);
+    for Entry { message, site } in layers {
+        specs.extend(layer::convert(&message, site)?);
     }
     Ok(NetSpec {
         name: net.name.clone().unwrap_or_default(),
@@ -33,6 +33,7 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
         force_backward: net.force_backward(),
         state: state_of(&net),
         layers: specs,
+        notes,
     })
 }
 
@@ -44,15 +45,21 @@ fn state_of(net: &NetParameter) -> GivenState {
 }
 
 /// Takes the layers out, since each becomes a typed message on its own: all at once would be large.
-fn take_layers(message: &mut DynamicMessage) -> Vec<DynamicMessage> {
-    let Some(Value::List(list)) = message.get_field_by_name_mut("layer") else { return Vec::new() };
-    std::mem::take(list)
-        .into_iter()
-        .filter_map(|value| match value {
-            Value::Message(layer) => Some(layer),
-            _ => None,
-        })
-        .collect()
+pub(super) fn take_layers(
+    message: &mut DynamicMessage,
+    field: &str,
+    parts: &[(String, Site)],
+    site: &Site,
+) -> Vec<Entry> {
+    let Some(Value::List(list)) = message.get_field_by_name_mut(field) else { return Vec::new() };
+    let layers = std::mem::take(list).into_iter().filter_map(|value| match value {
+        Value::Message(layer) => Some(layer),
+        _ => None,
+    });
+    let sites = parts.iter().filter(|(name, _)| name == field).map(|(_, site)| site);
+    // Two passes found the layers and their lines; were they to differ, no layer may get lost.
+    let sites = sites.chain(std::iter::repeat(site));
+    layers.zip(sites).map(|(message, site)| Entry { message, site: site.clone() }).collect()
 }
 
 /// Looks at every field but the layers; those bound to `_` have no effect on what is computed here.
@@ -65,16 +72,12 @@ fn check(net: &NetParameter, layers: usize) -> Result<(), Fault> {
         input: _,
         input_shape: _,
         input_dim: _,
-        layers: old_layers,
+        layers: _,
         layer: _,
         engine: _,
         bn_stats_batch_size,
         multinode: _,
     } = net;
-    if !old_layers.is_empty() {
-        return Err(unsupported("layers", "the old form of layers is")
-            .hint("write layer { type: \"Convolution\" ... } for layers { type: CONVOLUTION ... }, or upgrade the file with Caffe's upgrade_net_proto_text"));
-    }
     if bn_stats_batch_size.is_some_and(|size| size != 0) {
         return Err(unsupported("bn_stats_batch_size", "a batch size for statistics is"));
     }

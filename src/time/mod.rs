@@ -68,6 +68,9 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     if args.json {
         say!("{}", report.to_json());
     } else {
+        for note in &spec.notes {
+            say!("note        {note}");
+        }
         report.print();
     }
     Ok(())

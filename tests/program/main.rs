@@ -15,3 +15,4 @@ mod models;
 mod normalization;
 mod tiers;
 mod training;
+mod weights;

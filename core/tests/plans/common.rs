@@ -60,6 +60,7 @@ fn network(name: &str, layers: Vec<LayerSpec>) -> NetSpec {
         force_backward: false,
         state: GivenState::default(),
         layers,
+        notes: Vec::new(),
     }
 }
 

@@ -108,6 +108,7 @@ fn chain(two: Layer, first: Vec<ParamSpec>, second: Vec<ParamSpec>) -> NetSpec {
         force_backward: false,
         state: GivenState::default(),
         layers,
+        notes: Vec::new(),
     }
 }
 

@@ -83,6 +83,7 @@ fn net(images: usize, in_place: bool, phase: Phase) -> Net {
         force_backward: false,
         state: GivenState::default(),
         layers,
+        notes: Vec::new(),
     };
     Net::build(&spec, &NetState::new(phase), images as f32 / IMAGES as f32).expect("the net is possible")
 }

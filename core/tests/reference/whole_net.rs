@@ -63,6 +63,7 @@ fn build(layers: Vec<LayerSpec>, force_backward: bool, loss_share: f32) -> Refer
         force_backward,
         state: GivenState::default(),
         layers,
+        notes: Vec::new(),
     };
     let net = Net::build(&spec, &NetState::new(Phase::Train), loss_share).expect("the net is possible");
     let mut run = ReferenceNet::new(net);

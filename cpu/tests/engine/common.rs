@@ -167,7 +167,14 @@ pub fn input(name: &str, dims: &[usize]) -> LayerSpec {
 
 /// A network of these layers.
 pub fn network(layers: Vec<LayerSpec>, force_backward: bool) -> NetSpec {
-    NetSpec { name: "test".into(), file: "made".into(), force_backward, state: GivenState::default(), layers }
+    NetSpec {
+        name: "test".into(),
+        file: "made".into(),
+        force_backward,
+        state: GivenState::default(),
+        layers,
+        notes: Vec::new(),
+    }
 }
 
 /// LeNet in small, over images of 16 × 16 in 10 classes, with a split for its accuracy.

@@ -360,7 +360,6 @@ fn other_layers_that_cannot_be() {
 fn networks_that_cannot_be() {
     let with = |text: &str| net(&format!("{FINE}{text}"));
     for (text, field, says) in [
-        ("layers { type: CONVOLUTION }", "layers", "upgrade_net_proto_text"),
         ("bn_stats_batch_size: 4", "bn_stats_batch_size", "not supported yet"),
         ("input: [\"x\", \"y\"] input_dim: [1, 1, 1, 1]", "input_dim", "1 shapes for 2 inputs"),
         ("input: \"x\" input_dim: [1, 2, 3]", "input_dim", "3 numbers; expected four for each input"),

@@ -1,0 +1,237 @@
+//! Weights in the files that frameworks exchange: `.caffemodel`, `.safetensors` and `.npz`.
+//!
+//! The last two hold arrays by name, `LAYER/INDEX`; index 0 is the weight and 1 the bias, as in Caffe.
+
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use quadrille_core::shape::MAX_AXES;
+use safetensors::{Dtype, SafeTensors};
+
+use crate::caffemodel::{LayerWeights, NetWeights};
+use crate::error::IoError;
+use crate::npz::{self, Array, Values};
+use crate::snapshot::Snapshot;
+use crate::whole;
+
+pub use place::{Placed, place};
+
+/// What a `.safetensors` of weights says that it holds, to be told from a whole run.
+const CONTENT: (&str, &str) = ("content", "weights");
+/// Where a snapshot of a run keeps the weights that count.
+const IN_SNAPSHOT: &str = "weights/";
+
+/// Extents and values by `LAYER/INDEX`.
+pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// The weights of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Weights {
+    /// Layer by layer, each with all that it has: a `.caffemodel`.
+    Layers(NetWeights),
+    /// Array by array.
+    Tensors(Tensors),
+}
+
+/// The formats, by the ending of the file's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Caffemodel,
+    Safetensors,
+    Npz,
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self, IoError> {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("caffemodel") => Ok(Self::Caffemodel),
+            Some("safetensors") => Ok(Self::Safetensors),
+            Some("npz") => Ok(Self::Npz),
+            Some("h5" | "hdf5") => Err(IoError::data(
+                path,
+                "is HDF5, and this program is built without HDF5",
+            )
+            .hint(
+                "write snapshot_format: BINARYPROTO in Caffe's solver, or save the arrays as .npz with h5py",
+            )),
+            _ => Err(IoError::data(path, "the ending of its name says nothing about weights")
+                .hint("expected .caffemodel, .safetensors or .npz")),
+        }
+    }
+}
+
+/// Reads weights, also those in a snapshot of ours, by the ending of the file's name.
+///
+/// # Errors
+/// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] if it is damaged or of no known format.
+pub fn read(path: &Path) -> Result<Weights, IoError> {
+    match Format::of(path)? {
+        Format::Caffemodel => Ok(Weights::Layers(NetWeights::read(path)?)),
+        Format::Safetensors => Ok(Weights::Tensors(read_safetensors(path)?)),
+        Format::Npz => {
+            let arrays = npz::read_npz(path)?.into_iter().map(|(name, array)| match array.values {
+                Values::F32(values) => Ok((name, (array.shape, values))),
+                Values::F64(values) => Ok((name, (array.shape, narrow(&values)))),
+                Values::I32(_) => Err(IoError::data(path, format!("array {name:?} holds integers"))
+                    .hint("weights are numbers of type '<f4' or '<f8' (array.astype('<f4'))")),
+            });
+            Ok(Weights::Tensors(arrays.collect::<Result<_, _>>()?))
+        }
+    }
+}
+
+fn narrow(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|value| *value as f32).collect()
+}
+
+fn read_safetensors(path: &Path) -> Result<Tensors, IoError> {
+    let bytes = whole::read(path, "weights or a snapshot (.safetensors)")?;
+    let damaged =
+        |message: String| IoError::data(path, message).hint("is the file whole, and a .safetensors?");
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let ours = |names: &std::collections::HashMap<String, String>| {
+        names.keys().any(|name| name.starts_with("quadrille."))
+    };
+    if header.metadata().as_ref().is_some_and(ours) {
+        drop(bytes);
+        return Ok(of_snapshot(Snapshot::read(path)?));
+    }
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let mut tensors = Tensors::new();
+    for (name, view) in file.iter() {
+        let (data, shape) = (view.data(), view.shape().to_vec());
+        let values: Vec<f32> = match view.dtype() {
+            Dtype::F32 => data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            Dtype::F64 => data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),
+            Dtype::BF16 => data.as_chunks::<2>().0.iter().map(|b| widened(*b)).collect(),
+            other => {
+                let message = format!("array {name:?} has type {other:?}");
+                return Err(IoError::data(path, message).hint("weights are read as F32, F64 or BF16"));
+            }
+        };
+        if shape.len() > MAX_AXES {
+            return Err(damaged(format!(
+                "array {name:?} has {} axes; at most {MAX_AXES} are possible",
+                shape.len()
+            )));
+        }
+        tensors.insert(name.to_owned(), (shape, values));
+    }
+    Ok(tensors)
+}
+
+/// The upper half of a single-precision number.
+fn widened(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
+}
+
+/// The weights that count in a run's snapshot, or all of a file that holds nothing else.
+fn of_snapshot(snapshot: Snapshot) -> Tensors {
+    if snapshot.meta.get(CONTENT.0).is_some_and(|content| content == CONTENT.1) {
+        return snapshot.tensors;
+    }
+    let tensors = snapshot.tensors.into_iter();
+    tensors.filter_map(|(name, tensor)| Some((name.strip_prefix(IN_SNAPSHOT)?.to_owned(), tensor))).collect()
+}
+
+/// How much was converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// Arrays.
+    pub arrays: usize,
+    /// Numbers in all of them.
+    pub values: usize,
+}
+
+/// Writes the weights of `from` in the format that the name `to` ends with. Old `.caffemodel` become today's.
+///
+/// # Errors
+/// As [`read`]; [`IoError::CannotCreate`] if there is something of the name `to`; [`IoError::WriteFailed`];
+/// [`IoError::Data`] if the format cannot hold the weights.
+pub fn convert(from: &Path, to: &Path) -> Result<Converted, IoError> {
+    let format = Format::of(to)?;
+    if fs::symlink_metadata(to).is_ok() {
+        let source =
+            io::Error::new(ErrorKind::AlreadyExists, "something has this name; it is not overwritten");
+        return Err(IoError::CannotCreate { path: to.to_owned(), what: "weights", source });
+    }
+    let refuse = |message: String| IoError::data(from, message);
+    let weights = read(from)?;
+    if format == Format::Caffemodel {
+        let net = match weights {
+            Weights::Layers(net) => net,
+            Weights::Tensors(tensors) => layers_of(tensors).map_err(refuse)?,
+        };
+        net.write(to)?;
+        let blobs = || net.layers.iter().flat_map(|layer| &layer.blobs);
+        return Ok(Converted {
+            arrays: blobs().count(),
+            values: blobs().map(|(_, values)| values.len()).sum(),
+        });
+    }
+    let tensors = match weights {
+        Weights::Layers(net) => tensors_of(net).map_err(refuse)?,
+        Weights::Tensors(tensors) => tensors,
+    };
+    let values = tensors.values().map(|(_, values)| values.len()).sum();
+    let converted = Converted { arrays: tensors.len(), values };
+    if format == Format::Npz {
+        let arrays = tensors.into_iter();
+        let arrays =
+            arrays.map(|(name, (shape, values))| (name, Array { shape, values: Values::F32(values) }));
+        npz::write_npz(to, &arrays.collect())?;
+    } else {
+        let meta = [(CONTENT.0.to_owned(), CONTENT.1.to_owned())].into();
+        Snapshot { meta, tensors }.write(to)?;
+    }
+    Ok(converted)
+}
+
+/// Layer and index of an array's name.
+fn layer_and_index(name: &str) -> Option<(&str, usize)> {
+    let (layer, index) = name.rsplit_once('/')?;
+    Some((layer, index.parse().ok().filter(|_| !layer.is_empty())?))
+}
+
+fn tensors_of(net: NetWeights) -> Result<Tensors, String> {
+    let mut tensors = Tensors::new();
+    for layer in net.layers {
+        for (index, blob) in layer.blobs.into_iter().enumerate() {
+            let name = format!("{}/{index}", layer.name);
+            if tensors.contains_key(&name) {
+                return Err(format!("two layers {:?} have weights", layer.name));
+            }
+            tensors.insert(name, blob);
+        }
+    }
+    Ok(tensors)
+}
+
+fn layers_of(tensors: Tensors) -> Result<NetWeights, String> {
+    let mut layers: BTreeMap<String, BTreeMap<usize, (Vec<usize>, Vec<f32>)>> = BTreeMap::new();
+    for (name, tensor) in tensors {
+        let Some((layer, index)) = layer_and_index(&name) else {
+            return Err(format!("array {name:?}: expected names such as \"conv1/0\": layer and index"));
+        };
+        layers.entry(layer.to_owned()).or_default().insert(index, tensor);
+    }
+    let layers = layers.into_iter().map(|(name, blobs)| {
+        // The keys are different numbers: they count from 0 if the last says so.
+        match blobs.keys().last() {
+            Some(last) if *last + 1 != blobs.len() => {
+                let most = blobs.len() - 1;
+                Err(format!(
+                    "layer {name:?} has an array {last}, but not all before it; expected 0 to {most}"
+                ))
+            }
+            _ => Ok(LayerWeights { name, kind: String::new(), blobs: blobs.into_values().collect() }),
+        }
+    });
+    Ok(NetWeights { name: String::new(), layers: layers.collect::<Result<_, _>>()? })
+}
