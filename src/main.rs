@@ -5,6 +5,7 @@ mod output;
 
 mod bundled;
 mod cli;
+mod debug;
 mod exchange;
 mod failure;
 mod job;
@@ -13,6 +14,7 @@ mod pass;
 mod progress;
 mod settings;
 mod signal;
+mod solver_state;
 mod state;
 mod test;
 mod time;

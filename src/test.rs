@@ -1,10 +1,10 @@
 //! `quadrille test`: accuracy and loss of trained weights.
 
 use quadrille_core::device::{Packed, Region, Scalars};
-use quadrille_core::net::Phase;
+use quadrille_core::net::{NetState, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 use quadrille_io::data::{Order, Prefetcher};
 
@@ -19,7 +19,7 @@ use crate::state::read_weights;
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let (spec, file) = load_net(args.model.as_deref(), None)?;
     let samples = Samples { folder: args.data.as_deref(), ..Samples::default() };
-    let job = PhaseJob::open(&spec, Phase::Test, &file, samples, args.batch)?;
+    let job = PhaseJob::open(&spec, &NetState::new(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
     let nets =
@@ -36,7 +36,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         isa: machine.numerics.isa,
         precision: machine.numerics.precision,
         kernels: args.machine.kernels.clone(),
-        rule: SgdRule::default(),
+        rule: Rule::default(),
         elastic: false,
         spin: machine.exclusive,
     };

@@ -100,6 +100,8 @@ impl Builder {
             params: ParamLayout::default(),
             force_backward: spec.force_backward,
             share,
+            parts: 1,
+            clips: false,
         };
         Self {
             net,

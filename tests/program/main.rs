@@ -9,6 +9,8 @@ mod layers;
 mod lifetime;
 mod made_up;
 mod models;
+mod networks;
 mod normalization;
+mod solvers;
 mod tiers;
 mod training;

@@ -8,6 +8,7 @@ mod disassembly;
 mod dropout;
 mod exact;
 mod fusion;
+mod gathering;
 mod gemm;
 mod joined;
 mod lifetime;

@@ -14,3 +14,5 @@ mod rounded;
 mod rules;
 mod transformed;
 mod update;
+
+pub use update::kinds;
