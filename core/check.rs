@@ -117,8 +117,9 @@ fn check_names(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
 
 /// A weight is updated as its gradient is found only where nobody else has a part in the gradient or asks for it.
 fn check_steps(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    let whole = nets.len() == 1 && matches!(plan.stage, Stage::Iteration | Stage::Forward);
+    let alone = nets.len() == 1 && matches!(plan.stage, Stage::Iteration | Stage::Forward);
     for net in nets {
+        let whole = alone && net.parts == 1 && !net.clips;
         for (id, layer) in net.layers.iter().enumerate().filter(|(_, layer)| layer.steps_weight) {
             let users =
                 |param: &ParamId| net.layers.iter().flat_map(|l| &l.params).filter(|p| *p == param).count();
@@ -179,7 +180,17 @@ fn check_work(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
 /// What a sub-task of a layer must write, or `None` if it has nothing to do. Stated again here, from the layer's
 /// own declaration, and not taken from the planner.
 fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
-    use crate::plan::{operand_buffers, trained_params};
+    use crate::plan::{normed_params, operand_buffers, trained_params};
+    if matches!(sub, SubTask::Gather | SubTask::Total) {
+        let params = trained_params(net, layer);
+        let gradients = params.iter().map(|p| Buffer::Gradient(*p)).filter(|_| sub == SubTask::Total);
+        let writes: Vec<Buffer> = params.iter().map(|p| Buffer::Sum(*p)).chain(gradients).collect();
+        return (net.parts > 1 && !writes.is_empty()).then_some(writes);
+    }
+    if sub == SubTask::Norm {
+        let wanted = net.clips && !normed_params(net, layer).is_empty();
+        return wanted.then(|| vec![Buffer::Norm(layer)]);
+    }
     if sub == SubTask::Update {
         let params = trained_params(net, layer);
         let has_history = |p: &&ParamId| net.params.view(**p).rule == ParamRule::Gradient;
@@ -201,7 +212,7 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
 }
 
 fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    use crate::plan::operand_buffers;
+    use crate::plan::{normed_params, norms, operand_buffers};
     for (id, node) in tasks(plan) {
         let net = &nets[node.device.0];
         let Some(copy) = &node.copy else {
@@ -214,7 +225,19 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                         Buffer::Weight(p) => Some(Buffer::Gradient(*p)),
                         _ => None,
                     };
+                    let params = writes.iter().copied().chain(writes.iter().filter_map(gradient));
+                    params.chain(norms(net)).collect()
+                }
+                SubTask::Gather => {
+                    let gradient = |b: &Buffer| match b {
+                        Buffer::Sum(p) => Some(Buffer::Gradient(*p)),
+                        _ => None,
+                    };
                     writes.iter().copied().chain(writes.iter().filter_map(gradient)).collect()
+                }
+                SubTask::Total => writes.clone(),
+                SubTask::Norm => {
+                    normed_params(net, node.task.layer).into_iter().map(Buffer::Gradient).collect()
                 }
                 SubTask::StepWeight => {
                     let found = layer.layer.accesses(SubTask::GradWeight).unwrap_or_default().reads;
@@ -261,11 +284,13 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
 /// Whether the stage finds a buffer filled when it starts.
 fn is_given(net: &Net, stage: Stage, buffer: Buffer) -> bool {
     match buffer {
-        Buffer::Weight(_) | Buffer::History(_) | Buffer::Centre(_) | Buffer::Stage(_) => true,
+        Buffer::Weight(_) | Buffer::History(_) | Buffer::Centre(_) | Buffer::Sum(_) | Buffer::Stage(_) => {
+            true
+        }
         Buffer::Gradient(_) => stage == Stage::Update,
         // It was left by the step before, and is 0 in the first.
         Buffer::Aux(id) => net.keeps_state(id),
-        Buffer::Storage(_) => false,
+        Buffer::Storage(_) | Buffer::Norm(_) => false,
     }
 }
 
@@ -333,11 +358,14 @@ fn check_found(id: TaskId, place: Place, earlier: &[Touch]) -> Result<(), Violat
     }
 }
 
+/// The layer that found a part of a gradient, or nothing for all that was gathered of earlier mini-batches.
+type Source = Option<LayerId>;
+
 /// What a device's gradient of a parameter is at some moment: what which layer found on which device, and in which
 /// order it was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sum {
-    Part(DeviceId, LayerId),
+    Part(DeviceId, Source),
     Of(Box<(Sum, Sum)>),
 }
 
@@ -346,7 +374,7 @@ impl Sum {
         Self::Of(Box::new((one, other)))
     }
 
-    fn parts(&self, found: &mut Vec<(DeviceId, LayerId)>) {
+    fn parts(&self, found: &mut Vec<(DeviceId, Source)>) {
         match self {
             Self::Part(device, layer) => found.push((*device, *layer)),
             Self::Of(both) => {
@@ -357,14 +385,20 @@ impl Sum {
     }
 }
 
-/// All that belongs into the gradient of each parameter: one part of each layer that has it, on each device.
-fn parts_of(nets: &[Net]) -> HashMap<ParamId, Vec<(DeviceId, LayerId)>> {
-    let mut parts: HashMap<ParamId, Vec<(DeviceId, LayerId)>> = HashMap::new();
+/// All that belongs into the gradient of each parameter: one part of each layer that has it, on each device, and what was
+/// gathered there if the stage has the last of several mini-batches.
+fn parts_of(stage: Stage, nets: &[Net]) -> HashMap<ParamId, Vec<(DeviceId, Source)>> {
+    let mut parts: HashMap<ParamId, Vec<(DeviceId, Source)>> = HashMap::new();
     for (device, net) in nets.iter().enumerate() {
         for layer in (0..net.layers.len()).map(LayerId) {
             for (index, param) in net.layer(layer).params.iter().enumerate() {
                 if net.finds_gradient(layer, index) {
-                    parts.entry(*param).or_default().push((DeviceId(device), layer));
+                    let found = parts.entry(*param).or_default();
+                    let gathered = (DeviceId(device), None);
+                    if net.parts > 1 && stage != Stage::Part && !found.contains(&gathered) {
+                        found.push(gathered);
+                    }
+                    found.push((DeviceId(device), Some(layer)));
                 }
             }
         }
@@ -377,7 +411,9 @@ fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     if !plan.stage.includes(SubTask::GradWeight) {
         return Ok(());
     }
-    let wanted = parts_of(nets);
+    let wanted = parts_of(plan.stage, nets);
+    // Before the last mini-batch each device has a sum of its own.
+    let apart = plan.stage == Stage::Part;
     let mut sums: HashMap<Place, Sum> = HashMap::new();
     let mut used: HashMap<ParamId, Sum> = HashMap::new();
     let mut use_sum = |device: DeviceId, param: ParamId, sum: Option<&Sum>| {
@@ -386,16 +422,21 @@ fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
         let mut found = Vec::new();
         sum.parts(&mut found);
         found.sort_unstable();
-        let same_everywhere = *used.entry(param).or_insert_with(|| sum.clone()) == *sum;
-        if wanted.get(&param) == Some(&found) && same_everywhere { Ok(()) } else { Err(wrong) }
+        let same_everywhere = apart || *used.entry(param).or_insert_with(|| sum.clone()) == *sum;
+        let here = |part: &&(DeviceId, Source)| !apart || part.0 == device;
+        let complete = wanted.get(&param).is_some_and(|all| all.iter().filter(here).eq(&found));
+        if complete && same_everywhere { Ok(()) } else { Err(wrong) }
     };
     for node in &plan.nodes {
         for place in &node.writes {
             let Buffer::Gradient(_) = place.buffer else { continue };
             let value = match &node.copy {
                 None => {
-                    let part = Sum::Part(node.device, node.task.layer);
+                    let part = Sum::Part(node.device, Some(node.task.layer));
                     match (node.task.sub, sums.get(place).cloned()) {
+                        (SubTask::Total, so_far) => {
+                            so_far.map(|so_far| Sum::of(so_far, Sum::Part(node.device, None)))
+                        }
                         (SubTask::AddShared, Some(so_far)) => Some(Sum::of(so_far, part)),
                         (SubTask::AddShared, None) => None,
                         _ => Some(part),
@@ -415,7 +456,7 @@ fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 None => sums.remove(place),
             };
         }
-        if node.task.sub == SubTask::Update {
+        if matches!(node.task.sub, SubTask::Gather | SubTask::Norm | SubTask::Update) {
             for place in &node.reads {
                 if let Buffer::Gradient(param) = place.buffer {
                     use_sum(place.device, param, sums.get(place))?;

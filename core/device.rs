@@ -45,10 +45,13 @@ pub enum Packed {
     Weights,
     /// Gradients.
     Gradients,
-    /// The solver's histories.
+    /// The solver's histories: as many times the length of the weights as its rule keeps for each of them
+    /// ([`RuleKind::histories`](crate::solver::RuleKind::histories)).
     Histories,
     /// Centre weights (EASGD).
     Centre,
+    /// Gradients of the iteration's earlier mini-batches, where it has several.
+    Sums,
 }
 
 /// A region that the host reads or writes between steps, or during a step if no task of the plan touches it.

@@ -83,6 +83,10 @@ pub enum Buffer {
     History(ParamId),
     /// The centre weights of a parameter (EASGD).
     Centre(ParamId),
+    /// What was gathered of a parameter's gradient in the iteration's earlier mini-batches; 0 between iterations.
+    Sum(ParamId),
+    /// The sum of the squares of a layer's gradients.
+    Norm(LayerId),
 }
 
 /// A buffer of a certain device.

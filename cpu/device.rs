@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quadrille_core::check::check;
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
-use quadrille_core::net::{Net, StorageId};
+use quadrille_core::net::{Net, Phase, StorageId};
 use quadrille_core::plan::{LaneRole, Plan, tiles};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_core::task::{Copy, LaneId, Task};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
@@ -48,7 +48,7 @@ pub struct EngineOptions {
     /// Forced implementations: (layer or type, implementation).
     pub kernels: Vec<(String, String)>,
     /// The update rule.
-    pub rule: SgdRule,
+    pub rule: Rule,
     /// Whether updates are pulled by a centre (EASGD).
     pub elastic: bool,
     /// Whether threads without work look around for a while before they sleep; not when they share CPUs.
@@ -170,6 +170,9 @@ impl Bound {
             SubTask::Update => Stages::one(layer.update.grains()),
             SubTask::Load => Stages::one(1),
             SubTask::AddShared => Stages::one(layer.shared.len()),
+            SubTask::Gather | SubTask::Total | SubTask::Norm => {
+                layer.gradients.stages(sub).unwrap_or(Stages::one(1))
+            }
             sub => layer.kernel.stages(sub),
         }
     }
@@ -205,6 +208,9 @@ impl Work for Bound {
             Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, update, first_image };
         match sub {
             SubTask::Update => update.run(&mut grain),
+            SubTask::Gather => layer.gradients.gather(&mut grain),
+            SubTask::Total => layer.gradients.total(&mut grain),
+            SubTask::Norm => layer.gradients.norm(&mut grain),
             SubTask::Load => {
                 for (stage, storage) in &layer.loads {
                     // SAFETY: the task's only grain; stage and storage are different arrays.
@@ -254,7 +260,9 @@ impl CpuWorker {
         let packed: Vec<Arc<PackedMemory>> = (0..crews.len())
             .map(|_| {
                 let len = programs.first().and_then(|p| p.nets.first()).map_or(0, |n| n.params.len());
-                PackedMemory::new(len, true, options.elastic).map(Arc::new)
+                let gathers = programs.iter().flat_map(|p| p.nets).any(|net| net.parts > 1);
+                let histories = options.rule.kind.histories();
+                PackedMemory::new(len, histories, options.elastic, gathers).map(Arc::new)
             })
             .collect::<Result<_, _>>()?;
         check_options(crews, programs, options)?;
@@ -354,6 +362,10 @@ fn check_options(
     options.numerics().check().map_err(EngineError::Kernel)?;
     if let Some(idle) = crews.iter().find(|c| c.cpus.is_empty()) {
         return Err(EngineError::Threads(format!("{} has no thread that would work", idle.name)));
+    }
+    let nets = || programs.iter().flat_map(|program| program.nets);
+    if options.rule.clip.is_some() && nets().any(|net| net.phase == Phase::Train && !net.clips) {
+        return Err(EngineError::Plan("gradients are clipped, but a net has no norm of them".into()));
     }
     let place = |net: &Net| -> Vec<(String, std::ops::Range<usize>)> {
         net.params.views().iter().map(|v| (v.name.clone(), v.range())).collect()
@@ -517,8 +529,10 @@ impl Device for CpuDevice {
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CpuEvent, DeviceError> {
         let net = &self.engine.bound.programs[self.program].nets[self.index];
         let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
-        let has_it = |layer: &BoundLayer| {
-            !is_transfer && (task.sub != SubTask::StepWeight || layer.update.steps_weight())
+        let has_it = |layer: &BoundLayer| match task.sub {
+            SubTask::StepWeight => layer.update.steps_weight(),
+            SubTask::Gather | SubTask::Total | SubTask::Norm => layer.gradients.stages(task.sub).is_some(),
+            _ => !is_transfer,
         };
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
         match kind {

@@ -46,6 +46,7 @@ enum ArenaKind {
     Gradients,
     Histories,
     Centre,
+    Sums,
     /// Blobs, layers' state and staging of one net.
     Net,
     /// What the tasks of one lane use while they run; one task after the other.
@@ -133,18 +134,20 @@ pub(crate) struct PackedMemory {
     gradients: Arena,
     histories: Arena,
     centre: Arena,
+    sums: Arena,
     len: usize,
 }
 
 impl PackedMemory {
-    /// Buffers of `len` elements; gradients and histories only for a device that trains, a centre only for EASGD.
-    pub fn new(len: usize, trains: bool, elastic: bool) -> Result<Self, OutOfMemory> {
-        let only = |needed| Arena::new(if needed { len } else { 0 });
+    /// Buffers of `len` elements, and of `histories` times as many for the histories; a centre only for EASGD, and sums only
+    /// for iterations of several mini-batches.
+    pub fn new(len: usize, histories: usize, elastic: bool, gathers: bool) -> Result<Self, OutOfMemory> {
         Ok(Self {
             weights: Arena::new(len)?,
-            gradients: only(trains)?,
-            histories: only(trains)?,
-            centre: only(elastic)?,
+            gradients: Arena::new(len)?,
+            histories: Arena::new(histories * len)?,
+            centre: Arena::new(if elastic { len } else { 0 })?,
+            sums: Arena::new(if gathers { len } else { 0 })?,
             len,
         })
     }
@@ -244,6 +247,11 @@ impl MemoryMap {
         Span { arena: ArenaKind::Net, offset: range.start, len: range.len() }
     }
 
+    /// So many words for whatever tasks leave to other tasks of the step.
+    pub fn words(&mut self, len: usize) -> Span {
+        Self::net(self.reserve(len))
+    }
+
     /// A storage.
     pub fn storage(&self, id: StorageId) -> Span {
         Self::net(self.storages[id.0].range.clone())
@@ -278,6 +286,7 @@ fn arena_of(packed: Packed) -> ArenaKind {
         Packed::Gradients => ArenaKind::Gradients,
         Packed::Histories => ArenaKind::Histories,
         Packed::Centre => ArenaKind::Centre,
+        Packed::Sums => ArenaKind::Sums,
     }
 }
 
@@ -359,7 +368,9 @@ impl Memory {
     pub fn region(&self, region: Region) -> Option<(Span, Option<Arrangement>)> {
         let (span, arrangement) = match region {
             Region::Packed(packed) => {
-                (Span { arena: arena_of(packed), offset: 0, len: self.packed.len }, None)
+                let arena = arena_of(packed);
+                let len = if packed == Packed::Histories { self.arena(arena).len } else { self.packed.len };
+                (Span { arena, offset: 0, len }, None)
             }
             Region::Storage(id) => {
                 let Stored { range, arrangement, .. } = self.map.storages.get(id.0)?;
@@ -383,6 +394,7 @@ impl Memory {
             ArenaKind::Gradients => &self.packed.gradients,
             ArenaKind::Histories => &self.packed.histories,
             ArenaKind::Centre => &self.packed.centre,
+            ArenaKind::Sums => &self.packed.sums,
             ArenaKind::Net => &self.net,
             ArenaKind::Lane(lane) => &self.lanes.0[lane],
         }

@@ -7,7 +7,7 @@ use quadrille_core::net::{LayerId, Net};
 use quadrille_core::task::Tile;
 
 use crate::device::{COPY_GRAIN, EngineError, EngineOptions};
-use crate::layer::{Bound, Choice, LayerKernel, Update, bind};
+use crate::layer::{Bound, Choice, Gradients, LayerKernel, Norms, Update, bind};
 use crate::memory::{LaneMemory, Memory, MemoryMap, OutOfMemory, PackedMemory, Span};
 
 /// One layer on one device.
@@ -16,6 +16,8 @@ pub(crate) struct BoundLayer {
     pub kernel: Box<dyn LayerKernel>,
     /// How its parameters change.
     pub update: Update,
+    /// What else is done with its gradients.
+    pub gradients: Gradients,
     /// What is loaded: from where, and to where.
     pub loads: Vec<(Span, Span)>,
     /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
@@ -39,6 +41,7 @@ impl MappedNet {
     pub fn new(net: &Net, tile: Tile, options: &EngineOptions) -> Result<Self, EngineError> {
         let Bound { kernels, choices, mut map } =
             bind(net, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
+        let norms = Norms::new(net, &mut map);
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let layers = kernels
             .into_iter()
@@ -47,8 +50,9 @@ impl MappedNet {
                 let id = LayerId(index);
                 let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
                 let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
-                let update = Update::new(net, id, options.rule, options.elastic, options.isa);
-                BoundLayer { kernel, update, loads, shared: shared_pieces(net, id, &mut map) }
+                let update = Update::new(net, id, options, &norms);
+                let gradients = Gradients::new(net, id, &norms, &mut map, options.isa);
+                BoundLayer { kernel, update, gradients, loads, shared: shared_pieces(net, id, &mut map) }
             })
             .collect();
         Ok(Self { layers, tile, map, choices, scratch })

@@ -13,7 +13,7 @@ use crate::schema::{BlobProto, BlobShape, LayerParameter, NetParameter};
 use crate::whole;
 
 /// Caffe's own limit of a message.
-const MAX_BYTES: usize = i32::MAX as usize;
+pub(crate) const MAX_BYTES: usize = i32::MAX as usize;
 /// Bounds of what a file may hold beside values, so that a small file cannot ask for much memory.
 const MAX_LAYERS: usize = 20_000;
 const MAX_BLOBS: usize = 16;
@@ -71,7 +71,7 @@ impl NetWeights {
     }
 }
 
-fn blob((shape, values): &(Vec<usize>, Vec<f32>)) -> BlobProto {
+pub(crate) fn blob((shape, values): &(Vec<usize>, Vec<f32>)) -> BlobProto {
     BlobProto {
         shape: Some(BlobShape { dim: shape.iter().map(|d| *d as i64).collect() }),
         data: values.clone(),

@@ -1,13 +1,15 @@
 //! What Caffe keeps beside the weights to go on with a training: `.solverstate`, the message SolverState.
 
+use std::io::Write;
 use std::path::Path;
 
 use prost::Message;
 use prost::encoding::decode_varint;
+use quadrille_core::solver::Plateau;
 
-use crate::caffemodel::{each_field, text, values};
+use crate::caffemodel::{MAX_BYTES, blob, each_field, text, values};
 use crate::error::IoError;
-use crate::schema::BlobProto;
+use crate::schema::{self, BlobProto};
 use crate::whole;
 
 /// Bounds what a small file can ask for.
@@ -20,14 +22,45 @@ pub struct SolverState {
     pub iteration: u64,
     /// The weights that belong to it, as Caffe wrote the path.
     pub learned_net: String,
-    /// Steps that the policy `multistep` has taken.
+    /// Steps that the policies `step`, `multistep` and `plateau` have taken.
     pub current_step: u64,
+    /// What the policy `plateau` of Intel's fork has seen: smallest loss, and when it last changed or a step was taken.
+    pub plateau: Option<(f32, u64)>,
     /// Extents and values of the histories, one for each parameter in the order of the net, also for those that are
     /// not trained. Solvers with two histories have all first ones and then all second ones.
     pub history: Vec<(Vec<usize>, Vec<f32>)>,
 }
 
 impl SolverState {
+    /// Writes the state as Caffe reads it, whole or not at all.
+    ///
+    /// # Errors
+    /// [`IoError::CannotCreate`], [`IoError::WriteFailed`], or [`IoError::Data`] if it is more than Caffe can read.
+    pub fn write(&self, path: &Path) -> Result<(), IoError> {
+        let count = |number: u64, name: &str| {
+            i32::try_from(number)
+                .map_err(|_| IoError::data(path, format!("{name} {number}: Caffe counts in 32 bits")))
+        };
+        let state = schema::SolverState {
+            iter: Some(count(self.iteration, "iteration")?),
+            current_step: Some(count(self.current_step, "step")?),
+            learned_net: Some(self.learned_net.clone()),
+            history: self.history.iter().map(blob).collect(),
+            minimum_loss: self.plateau.map(|(loss, _)| loss),
+            iter_last_event: self.plateau.map(|(_, event)| count(event, "iteration")).transpose()?,
+        };
+        if state.encoded_len() > MAX_BYTES {
+            return Err(IoError::data(path, "the histories are more than the 2 GiB that Caffe can read"));
+        }
+        whole::write(path, "a solver's state", |file| file.write_all(&state.encode_to_vec()))
+    }
+
+    /// What the policy `plateau` goes on from.
+    pub fn plateau(&self) -> Plateau {
+        let (minimum_loss, last_event) = self.plateau.unwrap_or((f32::MAX, 0));
+        Plateau { steps: self.current_step, minimum_loss, last_event }
+    }
+
     /// Reads a state that Caffe wrote.
     ///
     /// # Errors
@@ -56,6 +89,15 @@ fn decode(bytes: &[u8]) -> Result<SolverState, String> {
                 state.history.push(values(blob).map_err(|error| format!("history {index}: {error}"))?);
             }
             4 => state.current_step = count(field, "current_step")?,
+            5 => {
+                let bytes = <[u8; 4]>::try_from(field).map_err(|_| "minimum_loss: no number".to_owned())?;
+                let loss = f32::from_le_bytes(bytes);
+                state.plateau = Some((loss, state.plateau.map_or(0, |(_, event)| event)));
+            }
+            6 => {
+                let event = count(field, "iter_last_event")?;
+                state.plateau = Some((state.plateau.map_or(f32::MAX, |(loss, _)| loss), event));
+            }
             _ => {}
         }
         Ok(())
@@ -77,7 +119,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::schema::{self, BlobShape};
+    use crate::schema::BlobShape;
 
     fn encoded(iter: i32, histories: &[(Vec<i64>, Vec<f32>)]) -> Vec<u8> {
         let blob = |(dim, data): &(Vec<i64>, Vec<f32>)| BlobProto {
@@ -89,6 +131,8 @@ mod tests {
             iter: Some(iter),
             learned_net: Some("a_iter_4.caffemodel".into()),
             current_step: Some(2),
+            minimum_loss: None,
+            iter_last_event: None,
             history: histories.iter().map(blob).collect(),
         };
         state.encode_to_vec()
@@ -107,12 +151,33 @@ mod tests {
             iteration: 4,
             learned_net: "a_iter_4.caffemodel".into(),
             current_step: 2,
+            plateau: None,
             history: vec![(vec![2, 1], vec![0.5, -1.0]), (vec![], vec![3.0])],
         };
         assert_eq!(SolverState::read(&path).unwrap(), expected);
         assert_eq!(SolverState::read(&folder.path().join("none")).unwrap_err().exit_code(), 66);
         fs::write(&path, [0x1a]).unwrap();
         assert_eq!(SolverState::read(&path).unwrap_err().exit_code(), 65);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.solverstate");
+        for plateau in [None, Some((0.25, 17))] {
+            let state = SolverState {
+                iteration: 30,
+                learned_net: "a.caffemodel".into(),
+                current_step: 3,
+                plateau,
+                history: vec![(vec![2, 1], vec![0.5, -1.0]), (vec![], vec![3.0])],
+            };
+            state.write(&path).unwrap();
+            assert_eq!(SolverState::read(&path).unwrap(), state);
+            assert_eq!(state.plateau().steps, 3);
+        }
+        let late = SolverState { iteration: 1 << 31, ..SolverState::default() };
+        assert!(late.write(&path).unwrap_err().to_string().contains("32 bits"));
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
-use quadrille_core::solver::SolverSpec;
+use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_io::prototxt::{FileKind, kind_of, read_net, read_solver};
 
 use crate::bundled;
 use crate::cli::CheckArgs;
 use crate::failure::{Code, Failure};
-use crate::job::find_net;
+use crate::job::{Named, load_net};
 use crate::made_up;
 
 /// The longest list of parameters or blobs that a line shows.
@@ -33,19 +33,33 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
 fn check(file: &Path, args: &CheckArgs) -> Result<(), Failure> {
     let path = bundled::model_file(file).map_err(|message| Failure::new(Code::Missing, message))?;
     match kind_of(&path)? {
-        FileKind::Net => check_net(&path, args),
+        FileKind::Net => check_net(&read_net(&path)?, &path, args),
         FileKind::Solver => {
             let solver = read_solver(&path)?;
             show_solver(&path, &solver);
-            match find_net(&path, &solver) {
-                Ok(net) => check_net(&net, args),
-                Err(_) => {
-                    say!("            its network {:?} is not here, so it was not checked", solver.net);
-                    Ok(())
-                }
-            }
+            networks(&path, &solver, args)
         }
     }
+}
+
+/// Checks every network that a solver names.
+fn networks(path: &Path, solver: &SolverSpec, args: &CheckArgs) -> Result<(), Failure> {
+    let mut sources: Vec<&NetSource> = Vec::new();
+    for source in std::iter::once(&solver.train_net).chain(solver.test_nets.iter().map(|test| &test.source)) {
+        if sources.iter().all(|known| known.name() != source.name()) {
+            sources.push(source);
+        }
+    }
+    for source in sources {
+        match load_net(None, Some(Named { solver: path, site: &solver.site, source })) {
+            Ok((spec, file)) => check_net(&spec, &file, args)?,
+            Err(failure) if failure.code == Code::Missing as u8 => {
+                say!("            its network {:?} is not here, so it was not checked", source.name());
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(())
 }
 
 fn show_solver(path: &Path, solver: &SolverSpec) {
@@ -57,12 +71,14 @@ fn show_solver(path: &Path, solver: &SolverSpec) {
     }
 }
 
-fn check_net(path: &Path, args: &CheckArgs) -> Result<(), Failure> {
-    let spec = read_net(path)?;
+fn check_net(spec: &NetSpec, path: &Path, args: &CheckArgs) -> Result<(), Failure> {
     say!("network     {} ({}): {} layers in the file", spec.name, path.display(), spec.layers.len());
+    for note in &spec.notes {
+        say!("note        {note}");
+    }
     let phases = match args.phase {
         Some(phase) => vec![phase.into()],
-        None => [Phase::Train, Phase::Test].into_iter().filter(|phase| differs(&spec, *phase)).collect(),
+        None => [Phase::Train, Phase::Test].into_iter().filter(|phase| differs(spec, *phase)).collect(),
     };
     for phase in phases {
         let state = spec.state(phase);

@@ -11,7 +11,7 @@ use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamRule, Phase, S
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::site::did_you_mean;
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::{CpuDevice, CpuWorker, EngineOptions, Program};
 use quadrille_io::npz::{Archive, Array, Values, read_npz, write_npz};
 
@@ -182,7 +182,7 @@ impl Look {
             isa: machine.numerics.isa,
             precision: machine.numerics.precision,
             kernels: args.kernels.clone(),
-            rule: SgdRule::default(),
+            rule: Rule::default(),
             elastic: false,
             spin: machine.exclusive,
         };

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quadrille_core::layer::{Data, Layer};
-use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
+use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site};
-use quadrille_core::solver::SolverSpec;
+use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
@@ -27,17 +27,27 @@ pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
     }
 }
 
-/// Reads the network of `model`, or else the one that a solver names, or else the bundled one. A solver's path is
-/// tried from the current folder, as Caffe does, and then from the solver's own folder.
-pub fn load_net(
-    model: Option<&Path>,
-    solver: Option<(&Path, &SolverSpec)>,
-) -> Result<(NetSpec, PathBuf), Failure> {
-    let path = match (model, solver) {
+/// A network that a solver file names.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    /// The solver file.
+    pub solver: &'a Path,
+    /// Where its fields stand.
+    pub site: &'a Site,
+    /// The network.
+    pub source: &'a NetSource,
+}
+
+/// Reads the network of `model`, or else the one that a solver names, or else the bundled one.
+pub fn load_net(model: Option<&Path>, named: Option<Named<'_>>) -> Result<(NetSpec, PathBuf), Failure> {
+    let path = match (model, named) {
         (Some(model), _) => {
             bundled::model_file(model).map_err(|message| Failure::new(Code::Missing, message))?
         }
-        (None, Some((path, solver))) => find_net(path, solver)?,
+        (None, Some(Named { solver, site, source })) => match source {
+            NetSource::File { field, path } => find_named(solver, site, field, path)?,
+            NetSource::Inline(spec) => return Ok((NetSpec::clone(spec), solver.to_owned())),
+        },
         (None, None) => {
             return Ok((parse_net(bundled::NET, bundled::NET_NAME)?, bundled::NET_NAME.into()));
         }
@@ -45,22 +55,21 @@ pub fn load_net(
     Ok((read_net(&path)?, path))
 }
 
-/// The network that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder
-/// above it, since Caffe's own solvers are written for the root of Caffe's sources.
-pub fn find_net(path: &Path, solver: &SolverSpec) -> Result<PathBuf, Failure> {
-    let net = solver.net.as_str();
+/// A file that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder above it,
+/// since Caffe's own solvers are written for the root of Caffe's sources.
+pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<PathBuf, Failure> {
     let folders = path.parent().map(Path::ancestors).into_iter().flatten();
     let places: Vec<PathBuf> =
-        std::iter::once(PathBuf::from(net)).chain(folders.map(|folder| folder.join(net))).collect();
+        std::iter::once(PathBuf::from(name)).chain(folders.map(|folder| folder.join(name))).collect();
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let mut tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         tried.dedup();
         Failure::new(
             Code::Missing,
             format!(
-                "{}:{}: net: no file {net:?}; looked for {}",
+                "{}:{}: {field}: no file {name:?}; looked for {}",
                 path.display(),
-                solver.site.line_of("net"),
+                site.line_of(field),
                 tried.join(", ")
             ),
         )
@@ -91,18 +100,36 @@ pub struct Rewriting<'a> {
     numerics: Numerics,
     /// Forced implementations.
     kernels: &'a [(String, String)],
+    /// Mini-batches of an iteration.
+    parts: usize,
+    /// Whether updates ask for the norm of all gradients.
+    clips: bool,
 }
 
 impl<'a> Rewriting<'a> {
     /// As the flags say, for kernels of these tier and precision, in a run of so many workers.
     pub fn new(args: &'a MachineArgs, numerics: Numerics, workers: usize) -> Self {
         let (fusion, memory_sharing) = (!args.no_fusion, !args.no_memory_sharing);
-        Self { fusion, alone: workers == 1, memory_sharing, numerics, kernels: &args.kernels }
+        let (alone, kernels) = (workers == 1, args.kernels.as_slice());
+        Self { fusion, alone, memory_sharing, numerics, kernels, parts: 1, clips: false }
+    }
+
+    /// The same for a training that needs what `solver` asks for.
+    pub fn for_solver(self, solver: &SolverSpec) -> Self {
+        let parts = usize::try_from(solver.iter_size).unwrap_or(usize::MAX);
+        let alone = self.alone && !solver.rate_follows_loss();
+        // Whoever wants to see every array needs each in its own memory, and every layer by itself.
+        let seen = solver.debug_info;
+        let (fusion, memory_sharing) = (self.fusion && !seen, self.memory_sharing && !seen);
+        Self { fusion, memory_sharing, alone, parts, clips: solver.rule.clip.is_some(), ..self }
     }
 
     /// What devices compute in place of `net`.
     pub fn of(self, net: Net) -> Result<Net, Failure> {
         let mut net = if self.fusion { net.fused() } else { net };
+        if net.phase == Phase::Train {
+            net = net.gathering(self.parts).clipping(self.clips);
+        }
         if self.fusion && self.alone {
             let can = stepping_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
             net = net.stepping(|layer| can.contains(&layer));
@@ -120,8 +147,8 @@ impl<'a> Rewriting<'a> {
 pub struct PhaseJob {
     /// The whole network file, with the samples' shape and the batch filled in.
     pub spec: NetSpec,
-    /// The phase.
-    pub phase: Phase,
+    /// The phase, and whatever else decides which layers belong to the net.
+    pub state: NetState,
     /// The data layer of this phase.
     pub source: Data,
     /// Its data set.
@@ -131,18 +158,18 @@ pub struct PhaseJob {
 }
 
 impl PhaseJob {
-    /// Opens the data of `phase`. `None` if no layer belongs to the phase or none of them is a data layer.
+    /// Opens the data of a net in `state`. `None` if no layer belongs to it or none of them is a data layer.
     pub fn open(
         spec: &NetSpec,
-        phase: Phase,
+        state: &NetState,
         file: &Path,
         samples: Samples<'_>,
         batch: Option<usize>,
     ) -> Result<Option<Self>, Failure> {
-        let state = spec.state(phase);
+        let phase = state.phase;
         let mut spec = spec.clone();
         let mut found = None;
-        for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(&state)) {
+        for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(state)) {
             let subject = format!("layer {:?}", layer.name);
             let Layer::Data(source) = &mut layer.layer else { continue };
             if found.is_some() {
@@ -175,7 +202,8 @@ impl PhaseJob {
             (None, shape) => made_up::dataset(&spec, phase, shape.unwrap_or_default(), source.batch)?,
         };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
-        let job = Self { batch: source.batch, spec, phase, source, dataset: Arc::new(dataset) };
+        let (batch, state) = (source.batch, state.clone());
+        let job = Self { batch, spec, state, source, dataset: Arc::new(dataset) };
         job.check_labels(&name)?;
         Ok(Some(job))
     }
@@ -186,13 +214,13 @@ impl PhaseJob {
             .into_iter()
             .map(|tile| {
                 let mut spec = self.spec.clone();
-                for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.spec.state(self.phase))) {
+                for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.state)) {
                     if let Layer::Data(data) = &mut layer.layer {
                         data.batch = tile.images;
                     }
                 }
                 let share = tile.images as f32 / self.batch as f32;
-                let net = Net::build(&spec, &self.spec.state(self.phase), share)?;
+                let net = Net::build(&spec, &self.state, share)?;
                 if quadrants > 1 {
                     check_cut(&net)?;
                 }
@@ -208,7 +236,7 @@ impl PhaseJob {
 
     /// Every label must be a class of every loss.
     fn check_labels(&self, source: &str) -> Result<(), Failure> {
-        let net = Net::build(&self.spec, &self.spec.state(self.phase), 1.0)?;
+        let net = Net::build(&self.spec, &self.state, 1.0)?;
         for (layer, id) in net.layers.iter().zip((0..).map(LayerId)) {
             let Some((classes, ignored)) = layer.layer.classes(&net.bottom_shapes(id)) else { continue };
             let counts = |label: &u16| ignored != Some(i32::from(*label));
@@ -225,6 +253,15 @@ impl PhaseJob {
         }
         Ok(())
     }
+}
+
+/// A test of a training: a network with its data, and how many mini-batches of them.
+#[derive(Clone)]
+pub struct TestJob {
+    /// Network and data.
+    pub job: PhaseJob,
+    /// Mini-batches of a test.
+    pub batches: u64,
 }
 
 /// Training and testing share their weights: makes sure that both phases have the same.

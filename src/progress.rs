@@ -16,10 +16,27 @@ pub struct Report {
     pub iteration: u64,
     /// Loss of this worker's mini-batch.
     pub loss: f32,
+    /// Its mean over the last iterations, as many as the solver's `average_loss`.
+    pub smoothed: f32,
     /// Learning rate.
     pub rate: f32,
     /// Seconds of training so far.
     pub seconds: f64,
+}
+
+/// Which test it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Tested {
+    /// Iterations that were done.
+    pub iteration: u64,
+    /// The network, in the order of the solver.
+    pub net: usize,
+    /// How many networks are tested.
+    pub nets: usize,
+    /// Seconds of training so far.
+    pub seconds: f64,
+    /// Whether the loss gets a line.
+    pub shows_loss: bool,
 }
 
 /// Tells the user and the metrics file.
@@ -55,7 +72,7 @@ impl Progress {
 
     /// After an iteration.
     pub fn iteration(&mut self, report: Report) -> Result<(), Failure> {
-        let Report { iteration, loss, rate, seconds } = report;
+        let Report { iteration, loss, smoothed, rate, seconds } = report;
         let record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds});
         self.metrics.write(&record)?;
         let due = self.display > 0 && iteration.is_multiple_of(self.display);
@@ -65,12 +82,12 @@ impl Progress {
                 let accuracy =
                     self.accuracy.map_or(String::new(), |a| format!("  accuracy {:.2} %", 100.0 * a));
                 let speed = self.speed(iteration + 1, seconds);
-                bar.set_message(format!("{speed:.0} images/s  loss {loss:.4}{accuracy}"));
+                bar.set_message(format!("{speed:.0} images/s  loss {smoothed:.4}{accuracy}"));
             }
             None if due => {
                 let speed = self.speed(iteration + 1, seconds);
-                let (loss, rate) = (six_digits(loss), six_digits(rate));
-                say!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {loss}");
+                let (loss, smoothed, rate) = (six_digits(loss), six_digits(smoothed), six_digits(rate));
+                say!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {smoothed}");
                 say!("    Train net output #0: {} = {loss} (* 1 = {loss} loss)", self.loss_name);
                 say!("Iteration {iteration}, lr = {rate}");
             }
@@ -88,23 +105,31 @@ impl Progress {
     /// After a test. `outputs` are names and means.
     pub fn test(
         &mut self,
-        iteration: u64,
-        seconds: f64,
+        tested: Tested,
         outputs: &[(String, f32)],
         result: TestResult,
     ) -> Result<(), Failure> {
+        let Tested { iteration, net, nets, seconds, shows_loss } = tested;
         let mut record = Map::new();
         record.insert("iteration".into(), json!(iteration));
         record.insert("seconds".into(), json!(seconds));
+        if nets > 1 {
+            record.insert("test_net".into(), json!(net));
+        }
         if let Some(accuracy) = result.accuracy {
-            self.accuracy = Some(accuracy);
+            if net == 0 {
+                self.accuracy = Some(accuracy);
+            }
             record.insert("accuracy".into(), json!(six_digits(accuracy)));
         }
         if let Some(loss) = result.loss {
             record.insert("test_loss".into(), json!(six_digits(loss)));
         }
         self.metrics.write(&Value::Object(record))?;
-        self.say(&format!("Iteration {iteration}, Testing net (#0)"));
+        self.say(&format!("Iteration {iteration}, Testing net (#{net})"));
+        if let Some(loss) = result.loss.filter(|_| shows_loss) {
+            self.say(&format!("Test loss: {}", six_digits(loss)));
+        }
         for (index, (name, value)) in outputs.iter().enumerate() {
             self.say(&format!("    Test net output #{index}: {name} = {}", six_digits(*value)));
         }

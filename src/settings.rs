@@ -1,7 +1,7 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
 use quadrille_comm::protocol::Method;
-use quadrille_core::solver::{Decay, Policy, SolverSpec, easgd};
+use quadrille_core::solver::{Decay, Policy, RuleKind, SolverSpec, easgd};
 use quadrille_cpu::isa::Precision;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ impl Settings {
             *max = solver.max_iter;
         }
         solver.test_interval = args.test_interval.unwrap_or(solver.test_interval);
-        if solver.test_interval > 0 && solver.test_iter == 0 {
+        if solver.test_interval > 0 && solver.test_nets.is_empty() {
             let message =
                 "--test-interval: the solver has no test_iter, so the mini-batches of a test are not known";
             return Err(Failure::new(Code::Usage, message));
@@ -73,9 +73,19 @@ impl Settings {
         if self.workers == 1 { "sgd" } else { self.method.name() }
     }
 
-    /// The learning rate of an iteration.
-    pub fn rate(&self, iteration: u64) -> f32 {
-        self.solver.policy.rate(self.solver.base_lr, iteration)
+    /// Iterations over which the loss that is shown is averaged.
+    pub fn average_loss(&self) -> usize {
+        usize::try_from(self.solver.average_loss).unwrap_or(usize::MAX)
+    }
+
+    /// Whether updates have a plan of their own, since they wait for other workers or for the loss.
+    pub fn updates_apart(&self) -> bool {
+        self.workers > 1 || self.solver.rate_follows_loss()
+    }
+
+    /// Whether the run shows how it stands after `iteration`.
+    pub fn displays(&self, iteration: u64) -> bool {
+        self.solver.display > 0 && iteration.is_multiple_of(self.solver.display)
     }
 
     /// Whether the run tests before `iteration`.
@@ -88,21 +98,32 @@ impl Settings {
     /// The settings as they are stored with the run and compared between workers.
     pub fn to_json(&self) -> Value {
         let solver = &self.solver;
+        let numbers = RuleNumbers::of(solver.rule.kind);
         json!({
-            "net": solver.net,
+            "net": solver.train_net.name(),
             "base_lr": solver.base_lr,
             "lr_policy": policy_to_json(&solver.policy),
-            "momentum": solver.rule.momentum,
+            "warmup_iter": solver.warmup.map_or(0, |warmup| warmup.iterations),
+            "warmup_start_lr": solver.warmup.map_or(0.0, |warmup| warmup.start),
+            "type": solver.rule.kind.name(),
+            "momentum": numbers.momentum,
+            "momentum2": numbers.momentum2,
+            "rms_decay": numbers.rms_decay,
+            "delta": numbers.delta,
             "weight_decay": solver.rule.weight_decay,
             "regularization_type": match solver.rule.decay {
                 Decay::L2 => "L2",
                 Decay::L1 => "L1",
             },
+            "clip_gradients": solver.rule.clip,
+            "iter_size": solver.iter_size,
+            "average_loss": solver.average_loss,
             "display": solver.display,
             "test_initialization": solver.test_initialization,
             "snapshot_after_train": solver.snapshot_after_train,
             "max_iter": solver.max_iter,
-            "test_iter": solver.test_iter,
+            "test_iter": solver.test_nets.iter().map(|test| test.batches).collect::<Vec<_>>(),
+            "test_nets": solver.test_nets.iter().map(|test| test.source.name()).collect::<Vec<_>>(),
             "test_interval": solver.test_interval,
             "snapshot": solver.snapshot,
             "method": self.method_name(),
@@ -111,6 +132,34 @@ impl Settings {
             "seed": self.seed,
             "precision": self.precision.to_string(),
         })
+    }
+}
+
+/// The numbers of a rule by the names of the solver file's fields; `None` where the rule has no such number.
+#[derive(Default)]
+struct RuleNumbers {
+    momentum: Option<f32>,
+    momentum2: Option<f32>,
+    rms_decay: Option<f32>,
+    delta: Option<f32>,
+}
+
+impl RuleNumbers {
+    fn of(kind: RuleKind) -> Self {
+        let none = Self::default();
+        match kind {
+            RuleKind::Sgd { momentum } | RuleKind::Nesterov { momentum } => {
+                Self { momentum: Some(momentum), ..none }
+            }
+            RuleKind::AdaGrad { delta } => Self { delta: Some(delta), ..none },
+            RuleKind::RmsProp { decay, delta } => Self { rms_decay: Some(decay), delta: Some(delta), ..none },
+            RuleKind::AdaDelta { momentum, delta } => {
+                Self { momentum: Some(momentum), delta: Some(delta), ..none }
+            }
+            RuleKind::Adam { momentum, momentum2, delta } => {
+                Self { momentum: Some(momentum), momentum2: Some(momentum2), delta: Some(delta), ..none }
+            }
+        }
     }
 }
 
@@ -125,6 +174,9 @@ fn policy_to_json(policy: &Policy) -> Value {
             json!({"type": "multistep", "gamma": gamma, "stepvalue": steps})
         }
         Policy::Poly { power, max } => json!({"type": "poly", "power": power, "max_iter": max}),
+        Policy::Plateau { gamma, windows } => {
+            json!({"type": "plateau", "gamma": gamma, "plateau_winsize": windows})
+        }
         Policy::Sigmoid { gamma, step } => json!({"type": "sigmoid", "gamma": gamma, "stepsize": step}),
     }
 }

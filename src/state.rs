@@ -5,18 +5,59 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use quadrille_core::net::{LayerId, Net, ParamLayout};
+use quadrille_core::solver::{Plateau, SmoothedLoss};
 use quadrille_io::weights::{self, Placed};
 use quadrille_io::{LayerWeights, NetWeights, RunFolder, Snapshot};
 
 use crate::failure::{Code, Failure};
+use crate::settings::Settings;
 
 /// What a worker has to remember.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WorkerState {
     /// Its packed weights.
     pub weights: Vec<f32>,
-    /// Its packed histories.
+    /// Its packed histories: as many times the length of the weights as the solver's rule keeps.
     pub history: Vec<f32>,
+    /// What its rate and display remember.
+    pub course: Course,
+}
+
+/// What rate and display remember from iteration to iteration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Course {
+    /// What a plateau has seen.
+    pub plateau: Plateau,
+    /// The last losses.
+    pub loss: SmoothedLoss,
+}
+
+impl Course {
+    /// At the start of a run whose losses are averaged over so many iterations.
+    pub fn new(average_loss: usize) -> Self {
+        Self { plateau: Plateau::default(), loss: SmoothedLoss::new(average_loss) }
+    }
+
+    /// All of it as text, to the last bit.
+    fn to_text(&self) -> String {
+        let Plateau { steps, minimum_loss, last_event } = self.plateau;
+        let bits = |value: f32| format!("{:08x}", value.to_bits());
+        let losses: Vec<String> = self.loss.kept().map(bits).collect();
+        let numbers = [steps.to_string(), bits(minimum_loss), last_event.to_string(), bits(self.loss.mean())];
+        numbers.into_iter().chain(losses).collect::<Vec<_>>().join(" ")
+    }
+
+    fn of_text(text: &str, average_loss: usize) -> Option<Self> {
+        let mut words = text.split(' ');
+        let bits = |word: &str| u32::from_str_radix(word, 16).ok().map(f32::from_bits);
+        let steps = words.next()?.parse().ok()?;
+        let minimum_loss = bits(words.next()?)?;
+        let last_event = words.next()?.parse().ok()?;
+        let mean = bits(words.next()?)?;
+        let losses = words.map(bits).collect::<Option<Vec<f32>>>()?;
+        let loss = SmoothedLoss::restored(average_loss, &losses, mean);
+        Some(Self { plateau: Plateau { steps, minimum_loss, last_event }, loss })
+    }
 }
 
 /// A run at the end of an iteration.
@@ -43,7 +84,20 @@ pub struct SnapshotDesk<'a> {
 struct Table {
     result: Vec<f32>,
     states: BTreeMap<usize, WorkerState>,
-    latest: Option<(PathBuf, Vec<f32>)>,
+    latest: Option<Latest>,
+}
+
+/// The snapshot that was written last.
+#[derive(Clone)]
+pub struct Latest {
+    /// Its file.
+    pub path: PathBuf,
+    /// Iterations that were done.
+    pub iteration: u64,
+    /// The packed weights that count.
+    pub result: Vec<f32>,
+    /// The state of the first worker.
+    pub first: WorkerState,
 }
 
 impl<'a> SnapshotDesk<'a> {
@@ -75,17 +129,30 @@ impl<'a> SnapshotDesk<'a> {
         let state = RunState { iteration, result: std::mem::take(&mut table.result), workers };
         let path = self.folder.snapshot_path(iteration);
         state.to_snapshot(self.layout, &self.meta).write(&path)?;
-        table.latest = Some((path, state.result));
+        let RunState { iteration, result, workers } = state;
+        let first = workers.into_iter().next();
+        table.latest = first.map(|first| Latest { path, iteration, result, first });
         Ok(())
     }
 
-    /// The snapshot that was written last, and the weights that count in it.
-    pub fn latest(&self) -> Option<(PathBuf, Vec<f32>)> {
+    /// The snapshot that was written last, if there is one.
+    pub fn latest(&self) -> Option<Latest> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).latest.clone()
     }
 }
 
+/// The name of a worker's histories in a snapshot: of the first of each parameter, or of the second.
+fn history_name(rank: usize, which: usize) -> String {
+    let number = if which == 0 { String::new() } else { (which + 1).to_string() };
+    format!("worker{rank}/history{number}")
+}
+
 impl RunState {
+    /// All workers in the same state.
+    pub fn equal(iteration: u64, state: WorkerState, workers: usize) -> Self {
+        Self { iteration, result: state.weights.clone(), workers: vec![state; workers] }
+    }
+
     fn to_snapshot(&self, layout: &ParamLayout, meta: &BTreeMap<String, String>) -> Snapshot {
         let mut snapshot = Snapshot { meta: meta.clone(), tensors: BTreeMap::new() };
         snapshot.meta.insert("iteration".into(), self.iteration.to_string());
@@ -99,12 +166,17 @@ impl RunState {
         put("weights", &self.result);
         for (rank, worker) in self.workers.iter().enumerate() {
             put(&format!("worker{rank}/weights"), &worker.weights);
-            put(&format!("worker{rank}/history"), &worker.history);
+            for (which, history) in worker.history.chunks(layout.len().max(1)).enumerate() {
+                put(&history_name(rank, which), history);
+            }
+        }
+        for (rank, worker) in self.workers.iter().enumerate() {
+            snapshot.meta.insert(format!("worker{rank}/course"), worker.course.to_text());
         }
         snapshot
     }
 
-    /// Reads a run back for a net of `layout` and `workers` workers.
+    /// Reads a run back for a net of `layout` under `settings`.
     ///
     /// # Errors
     /// If the file is damaged, or is of another network or number of workers, or differs from the run in one of
@@ -112,9 +184,10 @@ impl RunState {
     pub fn read(
         path: &Path,
         layout: &ParamLayout,
-        workers: usize,
+        settings: &Settings,
         identity: &BTreeMap<String, String>,
     ) -> Result<Self, Failure> {
+        let workers = settings.workers;
         let snapshot = Snapshot::read(path)?;
         let number = |name: &str| -> Result<u64, Failure> {
             let value = snapshot.meta.get(name).and_then(|v| v.parse().ok());
@@ -137,7 +210,14 @@ impl RunState {
         let mut states = Vec::new();
         for rank in 0..workers {
             let weights = get(&format!("worker{rank}/weights"))?;
-            states.push(WorkerState { weights, history: get(&format!("worker{rank}/history"))? });
+            let mut history = Vec::new();
+            for which in 0..settings.solver.rule.kind.histories() {
+                history.extend(get(&history_name(rank, which))?);
+            }
+            let course = snapshot.meta.get(&format!("worker{rank}/course"));
+            let course = course.and_then(|text| Course::of_text(text, settings.average_loss()));
+            let course = course.ok_or_else(|| refuse(path, format!("it has no course of worker {rank}")))?;
+            states.push(WorkerState { weights, history, course });
         }
         Ok(Self { iteration, result, workers: states })
     }
@@ -212,4 +292,29 @@ pub fn write_caffemodel(path: &Path, net: &Net, packed: &[f32]) -> Result<(), Fa
         }
     });
     Ok(NetWeights { name: net.name.clone(), layers: layers.collect() }.write(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_course_is_stored_to_the_last_bit() {
+        for noted in [0, 1, 2, 5] {
+            let mut course = Course::new(3);
+            for i in 0..noted {
+                let smoothed = course.loss.note(1.0 / (i + 3) as f32);
+                course.plateau.note(&[2, 2], i as u64, smoothed);
+            }
+            let mut read = Course::of_text(&course.to_text(), 3).expect("a course");
+            assert_eq!((read.plateau, read.to_text()), (course.plateau, course.to_text()));
+            for loss in [0.1, 0.7, 0.3, 0.9] {
+                assert_eq!(read.loss.note(loss).to_bits(), course.loss.note(loss).to_bits());
+            }
+        }
+        for broken in ["", "1", "1 x 2 3", "1 00000000 2", "-1 00000000 2 00000000", "1 00000000 2 00000000 "]
+        {
+            assert!(Course::of_text(broken, 3).is_none(), "{broken}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::net::Phase;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 use quadrille_io::data::{Order, Prefetcher};
 
@@ -19,7 +19,7 @@ use crate::state::{listed, read_weights, start_lines};
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let (spec, file) = load_net(args.model.as_deref(), None)?;
     let samples = Samples { folder: args.data.as_deref(), ..Samples::default() };
-    let job = PhaseJob::open(&spec, Phase::Test, &file, samples, args.batch)?;
+    let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
     let nets =
@@ -38,7 +38,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         isa: machine.numerics.isa,
         precision: machine.numerics.precision,
         kernels: args.machine.kernels.clone(),
-        rule: SgdRule::default(),
+        rule: Rule::default(),
         elastic: false,
         spin: machine.exclusive,
     };

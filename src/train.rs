@@ -1,16 +1,15 @@
 //! `quadrille train`: the training loop, and what it needs around it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quadrille_comm::handshake::Fingerprint;
 use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
 use quadrille_core::device::{Packed, Region, Scalars};
-use quadrille_core::net::{Net, Phase};
-use quadrille_core::rng::step_seed;
-use quadrille_core::run::run_step;
+use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
 use quadrille_io::{IoError, RunFolder, weights_hash};
 use serde_json::{Value, json};
 
@@ -19,12 +18,16 @@ use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::job::{
-    Crews, PhaseJob, Rewriting, Samples, check_same_parameters, crews, load_net, load_solver, no_data,
+    Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, find_named, load_net,
+    load_solver, no_data,
 };
-use crate::progress::{Clock, Progress, Report, TestResult, six_digits};
+use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
-use crate::state::{RunState, SnapshotDesk, WorkerState, read_weights, start_lines, write_caffemodel};
+use crate::solver_state;
+use crate::state::{
+    Course, RunState, SnapshotDesk, WorkerState, read_weights, start_lines, write_caffemodel,
+};
 use crate::worker::{Worker, WorkerParts};
 
 /// THE training loop, as every worker runs it. Returns the iterations that are done.
@@ -36,28 +39,23 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             test(worker, settings, iteration, progress.as_deref_mut())?;
         }
         let start = Instant::now();
-        let rate = settings.rate(iteration);
-        let seed = step_seed(settings.seed, worker.rank as u32, iteration);
-        let scalars = Scalars { iteration, rate, elastic: rate * settings.rho, seed };
+        let rate = settings.solver.rate(iteration, &worker.course.plateau);
+        let scalars = Scalars { iteration, rate, elastic: rate * settings.rho, ..Scalars::default() };
 
-        let batch = worker.batches.next_batch()?;
-        worker.clock.data += start.elapsed();
-        worker.pass.load(&batch.data, &batch.labels)?;
-        worker.exchange.start(&worker.pass, scalars.elastic)?;
-        run_step(&worker.pass.devices, &worker.plans.gradients, &scalars, &mut worker.times)?;
-        worker.note_transfers();
-        worker.clock.waiting += worker.exchange.finish(&worker.pass)?;
-        worker.update(&scalars)?;
-
-        worker.batches.recycle(batch);
-        let loss = worker.pass.loss()?;
-        worker.clock.training += start.elapsed();
+        let loss = worker.find_gradients(settings, &scalars)?;
         if !loss.is_finite() {
             return Err(not_finite(worker.rank, iteration, loss, rate));
         }
+        let smoothed = worker.note_loss(settings, iteration, loss)?;
+        let rate = settings.solver.rate(iteration, &worker.course.plateau);
+        // The centre has moved by the pull that was known when the exchange began, and so does the worker.
+        worker.update(settings, &Scalars { rate, ..scalars })?;
+
+        worker.clock.training += start.elapsed();
         if let Some(progress) = progress.as_deref_mut() {
+            worker.shown.drain(..).for_each(|line| progress.say(&line));
             let seconds = worker.clock.training.as_secs_f64();
-            progress.iteration(Report { iteration, loss, rate, seconds })?;
+            progress.iteration(Report { iteration, loss, smoothed, rate, seconds })?;
         }
         iteration += 1;
         if settings.solver.snapshot > 0 && iteration.is_multiple_of(settings.solver.snapshot) {
@@ -94,17 +92,24 @@ fn not_finite(rank: usize, iteration: u64, loss: f32, rate: f32) -> Failure {
     )
 }
 
+/// Tests with every network; the result is that of the first.
 fn test(
     worker: &mut Worker,
     settings: &Settings,
     iteration: u64,
-    progress: Option<&mut Progress>,
+    mut progress: Option<&mut Progress>,
 ) -> Result<TestResult, Failure> {
-    let (outputs, result) = worker.test(settings.solver.test_iter)?;
-    if let Some(progress) = progress.filter(|_| worker.has_test()) {
-        progress.test(iteration, worker.clock.training.as_secs_f64(), &outputs, result)?;
+    let mut first = None;
+    for net in 0..worker.tests() {
+        let (outputs, result) = worker.test(net)?;
+        first.get_or_insert(result);
+        if let Some(progress) = progress.as_deref_mut() {
+            let (nets, seconds) = (worker.tests(), worker.clock.training.as_secs_f64());
+            let shows_loss = settings.solver.test_compute_loss;
+            progress.test(Tested { iteration, net, nets, seconds, shows_loss }, &outputs, result)?;
+        }
     }
-    Ok(result)
+    Ok(first.unwrap_or_default())
 }
 
 fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<(), Failure> {
@@ -159,7 +164,7 @@ fn live(
 struct Prepared<'a> {
     settings: Settings,
     train: PhaseJob,
-    test: Option<PhaseJob>,
+    tests: Vec<TestJob>,
     machine: Crews,
     net: Net,
     state: RunState,
@@ -168,6 +173,13 @@ struct Prepared<'a> {
     /// How nets are rewritten for devices.
     rewriting: Rewriting<'a>,
     lines: Vec<String>,
+}
+
+impl Prepared<'_> {
+    /// Images that all workers together see in an iteration.
+    fn images_per_iteration(&self) -> usize {
+        self.settings.workers * self.settings.solver.iter_size as usize * self.train.batch
+    }
 }
 
 /// Where the samples come from.
@@ -183,29 +195,43 @@ fn samples(args: &TrainArgs) -> Result<Samples<'_>, Failure> {
     Ok(Samples { folder: args.data.as_deref(), made_up, shape })
 }
 
+/// A network that the solver names, unless a flag names another for training and whatever shares its network.
+fn network(args: &TrainArgs, solver: &SolverSpec, source: &NetSource) -> Result<(NetSpec, PathBuf), Failure> {
+    let model = args.model.as_deref().filter(|_| *source == solver.train_net);
+    load_net(model, args.solver.as_deref().map(|path| Named { solver: path, site: &solver.site, source }))
+}
+
+/// The tests, whose networks have the weights of `train`.
+fn tests(args: &TrainArgs, solver: &SolverSpec, train: &PhaseJob) -> Result<Vec<TestJob>, Failure> {
+    let open = |test: &TestNet| {
+        let (spec, file) = network(args, solver, &test.source)?;
+        let state = test.state.of(spec.state(Phase::Test));
+        let job = PhaseJob::open(&spec, &state, &file, samples(args)?, None)?;
+        let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
+        check_same_parameters(train, &job)?;
+        Ok(TestJob { job, batches: test.batches })
+    };
+    solver.test_nets.iter().map(open).collect()
+}
+
 fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args)?;
-    let named = args.solver.as_deref().map(|path| (path, &settings.solver));
-    let (spec, file) = load_net(args.model.as_deref(), named)?;
-    let data = samples(args)?;
-    let train = PhaseJob::open(&spec, Phase::Train, &file, data, args.batch)?;
+    let solver = &settings.solver;
+    let (spec, file) = network(args, solver, &solver.train_net)?;
+    let state = solver.train_state.of(spec.state(Phase::Train));
+    let train = PhaseJob::open(&spec, &state, &file, samples(args)?, args.batch)?;
     let train = train.ok_or_else(|| no_data(&spec, Phase::Train))?;
-    let test = match settings.solver.test_interval {
-        0 => None,
-        _ => PhaseJob::open(&spec, Phase::Test, &file, data, None)?,
-    };
-    if let Some(test) = &test {
-        check_same_parameters(&train, test)?;
-    }
-    let smallest = test.as_ref().map_or(train.batch, |t| t.batch.min(train.batch));
+    let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, solver, &train)? };
+    let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
     let mut lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let identity = identity(&settings, &train, &net, &machine);
     let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
-    let rewriting = Rewriting::new(&args.machine, machine.numerics, settings.workers);
-    Ok(Prepared { settings, train, test, machine, net, state, identity, rewriting, lines })
+    let rewriting =
+        Rewriting::new(&args.machine, machine.numerics, settings.workers).for_solver(&settings.solver);
+    Ok(Prepared { settings, train, tests, machine, net, state, identity, rewriting, lines })
 }
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
@@ -215,7 +241,9 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
         ("list of layers", format!("{:016x}", fingerprint_of(&format!("{layers:?}")))),
         ("method", settings.method_name().to_owned()),
         ("seed", settings.seed.to_string()),
+        ("solver type", settings.solver.rule.kind.name().to_owned()),
         ("batch", train.batch.to_string()),
+        ("iter_size", settings.solver.iter_size.to_string()),
         ("quadrants", machine.workers[0].len().to_string()),
         ("data", train.dataset.hash.clone()),
     ]
@@ -230,19 +258,42 @@ fn initial_state(
     identity: &BTreeMap<String, String>,
     lines: &mut Vec<String>,
 ) -> Result<RunState, Failure> {
-    if let Some(path) = &args.snapshot {
+    if let Some(path) = args.snapshot.as_ref().filter(|path| !solver_state::is_of_caffe(path)) {
         lines.push(format!("start       snapshot {}", path.display()));
-        return RunState::read(path, &net.params, settings.workers, identity);
+        return RunState::read(path, &net.params, settings, identity);
     }
     let mut weights = vec![0.0; net.params.len()];
     net.params.fill(settings.seed, &mut weights);
-    if !args.weights.is_empty() {
-        let placed = read_weights(&args.weights, net, &mut weights)?;
-        lines.extend(start_lines(&args.weights, net, &placed));
+    if let Some(path) = &args.snapshot {
+        let (state, missing) = solver_state::read(path, net, settings, weights)?;
+        lines.push(format!("start       Caffe's state {}, iteration {}", path.display(), state.iteration));
+        lines.extend(filled_anew(&missing));
+        return Ok(state);
     }
-    let history = vec![0.0; weights.len()];
-    let state = WorkerState { weights: weights.clone(), history };
-    Ok(RunState { iteration: 0, result: weights, workers: vec![state; settings.workers] })
+    let files = weight_files(args, &settings.solver)?;
+    if !files.is_empty() {
+        let placed = read_weights(&files, net, &mut weights)?;
+        lines.extend(start_lines(&files, net, &placed));
+    }
+    let history = vec![0.0; settings.solver.rule.kind.histories() * weights.len()];
+    let course = Course::new(settings.average_loss());
+    Ok(RunState::equal(0, WorkerState { weights, history, course }, settings.workers))
+}
+
+/// The files of weights to start from: that of the flag, or else those of the solver.
+fn weight_files(args: &TrainArgs, solver: &SolverSpec) -> Result<Vec<PathBuf>, Failure> {
+    match &args.solver {
+        Some(path) if args.weights.is_empty() => {
+            solver.weights.iter().map(|name| find_named(path, &solver.site, "weights", name)).collect()
+        }
+        _ => Ok(args.weights.clone()),
+    }
+}
+
+/// A line about parameters that a file of weights lacks.
+fn filled_anew(missing: &[String]) -> Option<String> {
+    let names = missing.join(" ");
+    (!missing.is_empty()).then(|| format!("            not in the file, so filled anew: {names}"))
 }
 
 /// The folder of the run: the one that was asked for, or the first free `runs/NAME-NUMBER`.
@@ -350,7 +401,7 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         run.first,
         settings.solver.max_iter,
         settings.solver.display,
-        settings.workers * prepared.train.batch,
+        prepared.images_per_iteration(),
         loss_name(&prepared.net),
     );
     let outcomes = live_together(workers, &run, &prepared.state.result, timeout, &mut progress)?;
@@ -367,7 +418,7 @@ fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<Vec<Worker>, Failu
             kernels: &args.machine.kernels,
             rewriting: p.rewriting,
             train: &p.train,
-            test: p.test.as_ref(),
+            tests: &p.tests,
             first: p.state.iteration,
             state,
         }
@@ -443,7 +494,7 @@ fn conclude(
     progress: &mut Progress,
 ) -> Result<(), Failure> {
     let first = &outcomes[0];
-    let images = (first.iterations - run.first) as f64 * (p.settings.workers * p.train.batch) as f64;
+    let images = (first.iterations - run.first) as f64 * p.images_per_iteration() as f64;
     let seconds = first.clock.training.as_secs_f64();
     let hash = weights_hash(&first.result);
     let summary = json!({
@@ -466,9 +517,18 @@ fn conclude(
     });
     progress.finish(&summary)?;
     let snapshot = run.desk.latest();
-    if let Some((path, weights)) = &snapshot {
-        write_caffemodel(&path.with_extension("caffemodel"), &p.net, weights)?;
-        say!("snapshot    {} (and .caffemodel)", path.display());
+    if let Some(latest) = &snapshot {
+        let path = &latest.path;
+        let caffemodel = path.with_extension("caffemodel");
+        write_caffemodel(&caffemodel, &p.net, &latest.result)?;
+        // With a centre, no worker's histories belong to the weights that count.
+        let mut beside = ".caffemodel";
+        if !p.settings.is_elastic() {
+            let state = path.with_extension("solverstate");
+            solver_state::write(&state, &caffemodel, &p.net, &p.settings, latest)?;
+            beside = ".caffemodel, .solverstate";
+        }
+        say!("snapshot    {} (and {beside})", path.display());
     }
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
     say!(
@@ -478,8 +538,8 @@ fn conclude(
         100.0 * first.clock.communication_share()
     );
     if first.iterations < p.settings.solver.max_iter {
-        let how = snapshot.map_or(String::new(), |(path, _)| {
-            format!("; to go on, give the same command with --snapshot {}", path.display())
+        let how = snapshot.map_or(String::new(), |latest| {
+            format!("; to go on, give the same command with --snapshot {}", latest.path.display())
         });
         let message =
             format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);

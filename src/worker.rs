@@ -6,35 +6,36 @@ use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
-use quadrille_core::rng::{Purpose, Sampler, Stream};
+use quadrille_core::rng::{Purpose, Sampler, Stream, step_seed};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
 use quadrille_io::data::{Order, Prefetcher};
 
+use crate::debug;
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, PhaseJob, Rewriting};
+use crate::job::{Crews, PhaseJob, Rewriting, TestJob};
 use crate::pass::Pass;
 use crate::progress::{Clock, TestResult};
 use crate::settings::Settings;
-use crate::state::WorkerState;
+use crate::state::{Course, WorkerState};
 
-/// The plans of an iteration. Without an exchange in between there is one; the update is part of it then.
+/// The plans of an iteration. Unless the update waits for something, it is part of the last mini-batch's.
 pub struct Plans {
-    /// Load, forward, backward, and sums over the quadrants; with a single worker the update, too.
+    /// Load, forward and backward of every mini-batch but the last, if an iteration has several.
+    pub part: Option<Plan>,
+    /// Load, forward, backward, and sums over the quadrants; the update, too, if it has no plan of its own.
     pub gradients: Plan,
-    /// The update after an exchange.
+    /// The update after an exchange, or after the loss is known.
     pub update: Option<Plan>,
 }
 
-/// The test phase of a worker.
+/// One of the tests of a worker.
 struct Tester {
     pass: Pass,
     forward: Plan,
     times: StepTimes<CpuEvent>,
-    job: PhaseJob,
-    /// The worker's own weights while those to be tested are in their place.
-    aside: Vec<f32>,
+    test: TestJob,
 }
 
 /// One worker.
@@ -53,8 +54,16 @@ pub struct Worker {
     pub exchange: Exchange,
     /// Where its time went.
     pub clock: Clock,
-    tester: Option<Tester>,
+    /// What rate and display remember.
+    pub course: Course,
+    testers: Vec<Tester>,
+    /// The worker's own weights while those to be tested are in their place.
+    aside: Vec<f32>,
     workers: usize,
+    /// Histories of each weight.
+    histories: usize,
+    /// Lines of `debug_info` that nobody has printed yet.
+    pub shown: Vec<String>,
     /// Implementations and refusals, for the first lines.
     pub notes: Vec<String>,
 }
@@ -67,11 +76,16 @@ fn plan(nets: &[Net], stage: Stage, elastic: bool) -> Result<Plan, Failure> {
 impl Plans {
     /// The plans for `nets` under `settings`.
     pub fn new(nets: &[Net], settings: &Settings) -> Result<Self, Failure> {
-        if settings.workers == 1 {
-            return Ok(Self { gradients: plan(nets, Stage::Iteration, false)?, update: None });
+        let part = (settings.solver.iter_size > 1).then(|| plan(nets, Stage::Part, false)).transpose()?;
+        if !settings.updates_apart() {
+            return Ok(Self { part, gradients: plan(nets, Stage::Iteration, false)?, update: None });
         }
         let update = plan(nets, Stage::Update, settings.is_elastic())?;
-        Ok(Self { gradients: plan(nets, Stage::Gradients, false)?, update: Some(update) })
+        Ok(Self { part, gradients: plan(nets, Stage::Gradients, false)?, update: Some(update) })
+    }
+
+    fn all(&self) -> Vec<&Plan> {
+        self.part.iter().chain([&self.gradients]).chain(&self.update).collect()
     }
 }
 
@@ -119,8 +133,8 @@ pub struct WorkerParts<'a> {
     pub rewriting: Rewriting<'a>,
     /// Training.
     pub train: &'a PhaseJob,
-    /// Testing, if there is any.
-    pub test: Option<&'a PhaseJob>,
+    /// The tests.
+    pub tests: &'a [TestJob],
     /// The first iteration.
     pub first: u64,
     /// The state to start from.
@@ -132,13 +146,15 @@ impl Worker {
     pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
         let (settings, quadrants) = (parts.settings, parts.crews.len());
         let nets = parts.train.device_nets(quadrants, parts.rewriting)?;
-        let test_nets = parts.test.map(|job| job.device_nets(quadrants, parts.rewriting)).transpose()?;
+        let test_nets = parts.tests.iter().map(|test| test.job.device_nets(quadrants, parts.rewriting));
+        let test_nets: Vec<Vec<Net>> = test_nets.collect::<Result<_, _>>()?;
         let plans = Plans::new(&nets, settings)?;
-        let forward = test_nets.as_ref().map(|nets| plan(nets, Stage::Forward, false)).transpose()?;
-        let train_plans: Vec<&Plan> = std::iter::once(&plans.gradients).chain(&plans.update).collect();
-        let test_plans: Vec<&Plan> = forward.iter().collect();
+        let forward = test_nets.iter().map(|nets| plan(nets, Stage::Forward, false));
+        let forward: Vec<Plan> = forward.collect::<Result<_, _>>()?;
+        let train_plans = plans.all();
+        let test_plans: Vec<[&Plan; 1]> = forward.iter().map(|plan| [plan]).collect();
         let mut programs = vec![Program { nets: &nets, plans: &train_plans }];
-        programs.extend(test_nets.as_ref().map(|nets| Program { nets, plans: &test_plans }));
+        programs.extend(test_nets.iter().zip(&test_plans).map(|(nets, plans)| Program { nets, plans }));
         let options = EngineOptions {
             isa: parts.machine.numerics.isa,
             precision: parts.machine.numerics.precision,
@@ -157,19 +173,17 @@ impl Worker {
             Order::Shuffled(sampler, changes),
             transform,
             parts.train.batch,
-            parts.first,
+            parts.first.saturating_mul(settings.solver.iter_size),
             2,
         )?;
-        let tester = match (parts.test, test_nets, forward) {
-            (Some(job), Some(nets), Some(forward)) => Some(Tester {
-                aside: vec![0.0; nets[0].params.len()],
-                pass: Pass::new(nets, engine.devices(1)),
-                forward,
-                times: StepTimes::default(),
-                job: job.clone(),
-            }),
-            _ => None,
-        };
+        let testers = parts.tests.iter().zip(test_nets).zip(forward).enumerate();
+        let testers = testers.map(|(index, ((test, nets), forward))| Tester {
+            pass: Pass::new(nets, engine.devices(1 + index)),
+            forward,
+            times: StepTimes::default(),
+            test: test.clone(),
+        });
+        let len = nets[0].params.len();
         let worker = Self {
             rank: parts.rank,
             pass: Pass::new(nets, engine.devices(0)),
@@ -178,8 +192,12 @@ impl Worker {
             batches,
             exchange: Exchange::Alone,
             clock: Clock::default(),
-            tester,
+            course: parts.state.course.clone(),
+            testers: testers.collect(),
+            aside: vec![0.0; if parts.tests.is_empty() { 0 } else { len }],
             workers: settings.workers,
+            histories: settings.solver.rule.kind.histories(),
+            shown: Vec::new(),
             notes,
         };
         worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.weights)?;
@@ -187,16 +205,69 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Runs the update after an exchange; without one it was part of the first plan.
-    pub fn update(&mut self, scalars: &Scalars) -> Result<(), Failure> {
-        if let Some(update) = &self.plans.update {
-            run_step(&self.pass.devices, update, scalars, &mut self.times)?;
+    /// Finds the gradients of an iteration: those of each of its mini-batches, added up, and what other workers have to say.
+    /// Returns the mean loss. Without a plan of its own the update is done, too.
+    pub fn find_gradients(&mut self, settings: &Settings, scalars: &Scalars) -> Result<f32, Failure> {
+        let (parts, mut loss) = (settings.solver.iter_size, 0.0);
+        for part in 0..parts {
+            let start = Instant::now();
+            let batch = self.batches.next_batch()?;
+            self.clock.data += start.elapsed();
+            self.pass.load(&batch.data, &batch.labels)?;
+            if part == 0 {
+                self.exchange.start(&self.pass, scalars.elastic)?;
+            }
+            // Every mini-batch draws numbers of its own.
+            let drawn = scalars.iteration.saturating_mul(parts).saturating_add(part);
+            let scalars = Scalars { seed: step_seed(settings.seed, self.rank as u32, drawn), ..*scalars };
+            let last = part + 1 == parts;
+            let plan = self.plans.part.as_ref().filter(|_| !last).unwrap_or(&self.plans.gradients);
+            if self.shows(settings, scalars.iteration) {
+                debug::run(&self.pass, plan, &scalars, &mut self.times, &mut self.shown)?;
+            } else {
+                run_step(&self.pass.devices, plan, &scalars, &mut self.times)?;
+            }
+            self.batches.recycle(batch);
+            loss += self.pass.loss()?;
+        }
+        self.note_transfers();
+        self.clock.waiting += self.exchange.finish(&self.pass)?;
+        Ok(loss / parts as f32)
+    }
+
+    /// Takes the loss of an iteration into account, which may change its rate. A rate that follows the loss follows that of
+    /// all workers, and they have the same rate. Returns the smoothed loss.
+    pub fn note_loss(&mut self, settings: &Settings, iteration: u64, loss: f32) -> Result<f32, Failure> {
+        let mut loss = [loss];
+        if settings.solver.rate_follows_loss() {
+            self.exchange.sum(&mut loss)?;
+            loss[0] /= self.workers as f32;
+        }
+        let smoothed = self.course.loss.note(loss[0]);
+        settings.solver.note_loss(&mut self.course.plateau, iteration, smoothed);
+        Ok(smoothed)
+    }
+
+    /// Runs the update if it was no part of the plan that found the gradients.
+    pub fn update(&mut self, settings: &Settings, scalars: &Scalars) -> Result<(), Failure> {
+        let shows = self.shows(settings, scalars.iteration);
+        match &self.plans.update {
+            Some(update) if shows => {
+                debug::run(&self.pass, update, scalars, &mut self.times, &mut self.shown)?;
+            }
+            Some(update) => run_step(&self.pass.devices, update, scalars, &mut self.times)?,
+            None => {}
         }
         Ok(())
     }
 
+    /// Whether the first worker shows all arrays in an iteration.
+    fn shows(&self, settings: &Settings, iteration: u64) -> bool {
+        settings.solver.debug_info && self.rank == 0 && settings.displays(iteration)
+    }
+
     /// Notes how long the quadrants moved gradients in the last step.
-    pub fn note_transfers(&mut self) {
+    fn note_transfers(&mut self) {
         let spans = self.plans.gradients.nodes.iter().zip(self.times.spans());
         let transfers = spans.filter(|(n, _)| {
             n.device.0 == 0 && matches!(n.task.sub, SubTask::Accumulate | SubTask::Broadcast)
@@ -208,7 +279,9 @@ impl Worker {
     /// The worker's state after an iteration.
     pub fn state(&self) -> Result<WorkerState, Failure> {
         let len = self.pass.nets[0].params.len();
-        let mut state = WorkerState { weights: vec![0.0; len], history: vec![0.0; len] };
+        let histories = self.histories * len;
+        let course = self.course.clone();
+        let mut state = WorkerState { weights: vec![0.0; len], history: vec![0.0; histories], course };
         self.pass.read(Region::Packed(Packed::Weights), &mut state.weights)?;
         self.pass.read(Region::Packed(Packed::Histories), &mut state.history)?;
         Ok(state)
@@ -221,24 +294,28 @@ impl Worker {
         Ok(weights)
     }
 
-    /// Whether there is a test phase.
-    pub fn has_test(&self) -> bool {
-        self.tester.is_some()
+    /// How many networks there are to test.
+    pub fn tests(&self) -> usize {
+        self.testers.len()
     }
 
-    /// Tests the weights that count on `batches` mini-batches, each worker on its share of them. Every worker
+    /// Tests the weights that count with one of the networks, each worker on its share of the mini-batches. Every worker
     /// calls this; all get the same means.
-    pub fn test(&mut self, batches: u64) -> Result<(Vec<(String, f32)>, TestResult), Failure> {
+    ///
+    /// # Panics
+    /// If there is no such network.
+    pub fn test(&mut self, index: usize) -> Result<(Vec<(String, f32)>, TestResult), Failure> {
         let start = Instant::now();
         let weights = self.result()?;
-        let Some(tester) = &mut self.tester else { return Ok((Vec::new(), TestResult::default())) };
-        self.pass.read(Region::Packed(Packed::Weights), &mut tester.aside)?;
+        let tester = &mut self.testers[index];
+        let batches = tester.test.batches;
+        self.pass.read(Region::Packed(Packed::Weights), &mut self.aside)?;
         self.pass.write_all(Region::Packed(Packed::Weights), &weights)?;
         let names: Vec<String> = tester.pass.output_names().map(str::to_owned).collect();
         // One more for the loss.
         let mut sums = vec![0.0; names.len() + 1];
         tester.run(batches, self.rank as u64, self.workers as u64, &mut sums)?;
-        self.pass.write_all(Region::Packed(Packed::Weights), &tester.aside)?;
+        self.pass.write_all(Region::Packed(Packed::Weights), &self.aside)?;
         self.exchange.sum(&mut sums)?;
         sums.iter_mut().for_each(|sum| *sum /= batches.max(1) as f32);
         let has_loss = tester.pass.nets[0].losses().next().is_some();
@@ -258,9 +335,9 @@ impl Tester {
         if share.is_empty() {
             return Ok(());
         }
-        let (dataset, transform) = (self.job.dataset.clone(), &self.job.source.transform);
-        let prefetch =
-            Prefetcher::start(dataset, Order::Sequential, transform, self.job.batch, share.start, 2)?;
+        let job = &self.test.job;
+        let (dataset, transform) = (job.dataset.clone(), &job.source.transform);
+        let prefetch = Prefetcher::start(dataset, Order::Sequential, transform, job.batch, share.start, 2)?;
         for _ in share {
             let batch = prefetch.next_batch()?;
             self.pass.load(&batch.data, &batch.labels)?;

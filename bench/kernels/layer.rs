@@ -5,7 +5,7 @@ use quadrille_core::layer::{Input, Layer, Normalization, SoftmaxWithLoss, SubTas
 use quadrille_core::net::{GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, Phase, StorageId};
 use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_core::task::{Task, Tile};
 use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
@@ -97,7 +97,7 @@ impl Case {
             isa: numerics.isa,
             precision: numerics.precision,
             kernels: vec![(NAME.to_owned(), kernel.to_owned())],
-            rule: SgdRule::default(),
+            rule: Rule::default(),
             elastic: false,
             spin: true,
         };

@@ -19,6 +19,13 @@ pub enum SubTask {
     GradBias,
     /// Adds the layer's gradients of parameters that it shares to those of the layers above it.
     AddShared,
+    /// Adds the layer's gradients to what was gathered of the iteration's earlier mini-batches
+    /// ([`crate::net::Net::gathering`]).
+    Gather,
+    /// Adds what was gathered to the gradients of the iteration's last mini-batch, and empties it.
+    Total,
+    /// Sums up the squares of the layer's gradients, which all updates ask for ([`crate::net::Net::clipping`]).
+    Norm,
     /// Applies the solver's rule to the layer's parameters.
     Update,
     /// Copies a mini-batch into the tops of a data layer.
@@ -31,7 +38,7 @@ pub enum SubTask {
 
 impl SubTask {
     /// Every sub-task, in the order of an iteration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Load,
         Self::Forward,
         Self::GradActivation,
@@ -39,8 +46,11 @@ impl SubTask {
         Self::StepWeight,
         Self::GradBias,
         Self::AddShared,
+        Self::Gather,
+        Self::Total,
         Self::Accumulate,
         Self::Broadcast,
+        Self::Norm,
         Self::Update,
     ];
 
@@ -58,6 +68,9 @@ impl fmt::Display for SubTask {
             Self::StepWeight => "step-weight",
             Self::GradBias => "grad-bias",
             Self::AddShared => "add-shared",
+            Self::Gather => "gather",
+            Self::Total => "total",
+            Self::Norm => "norm",
             Self::Update => "update",
             Self::Load => "load",
             Self::Accumulate => "accumulate",

@@ -117,6 +117,8 @@ impl Builder {
             force_backward: spec.force_backward,
             backward: false,
             share,
+            parts: 1,
+            clips: false,
         };
         Self {
             net,

@@ -2,6 +2,7 @@
 
 mod build;
 mod fuse;
+mod gather;
 mod gradients;
 mod lifetime;
 mod params;
@@ -149,6 +150,10 @@ pub struct Net {
     pub force_backward: bool,
     /// The part of the worker's mini-batch that this net computes.
     pub share: f32,
+    /// Mini-batches whose gradients are added up before an update, at least 1: see [`Net::gathering`].
+    pub parts: usize,
+    /// Whether updates ask for the norm of all gradients: see [`Net::clipping`].
+    pub clips: bool,
 }
 
 impl Net {

@@ -10,8 +10,8 @@ use crate::layer::{Accesses, Operand, SubTask};
 
 impl Net {
     /// The same net with the weights updated as their gradients are found in those layers that `can` do so and where nobody
-    /// else asks for the gradient: the net computes the whole mini-batch of its worker, no other layer has the weight, the
-    /// solver changes it by its rule, and all of the gradient is ∇W's.
+    /// else asks for the gradient: the net computes the whole mini-batch of its worker, which is all of an iteration, no
+    /// norm is asked for, no other layer has the weight, the solver changes it by its rule, and all of the gradient is ∇W's.
     ///
     /// Such a net has the gradients of these weights nowhere, so it is for plans of whole iterations
     /// ([`Stage::Iteration`](crate::plan::Stage)) on one device; there is no plan of another stage with an update. Comes after [`Net::fused`].
@@ -38,7 +38,7 @@ impl Net {
         let users =
             self.layers.iter().flat_map(|layer| &layer.params).filter(|param| **param == weight).count();
         let by_rule = view.rule == ParamRule::Gradient && view.lr_mult != 0.0;
-        by_itself && by_rule && users == 1 && self.share == 1.0
+        by_itself && by_rule && users == 1 && self.share == 1.0 && self.updates_at_once()
     }
 
     /// What a layer reads and writes that updates its weight as it finds the gradient: what ∇W reads, and the weight.

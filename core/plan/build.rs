@@ -45,6 +45,12 @@ impl Plan {
                 return Err(PlanError(format!("the net of device {device} is another one than device 0's")));
             }
         }
+        if let Some(net) = nets.iter().find(|net| (net.parts, net.clips) != (first.parts, first.clips)) {
+            return Err(PlanError(format!(
+                "one net has {} mini-batches in an iteration and the norm of gradients {}, another {} and {}",
+                first.parts, first.clips, net.parts, net.clips
+            )));
+        }
         let whole = nets.len() == 1 && matches!(options.stage, Stage::Iteration | Stage::Forward);
         if let Some(layer) = nets.iter().flat_map(|n| &n.layers).find(|l| l.steps_weight && !whole) {
             return Err(PlanError(format!(
@@ -66,9 +72,11 @@ impl Plan {
                 &[SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias],
             );
             builder.add_shared(layer);
+            builder.add_parts(layer);
             builder.sum_and_update(layer);
         }
         builder.finish_chunk();
+        builder.update_clipped();
         Ok(Self { stage: options.stage, devices: nets.len(), nodes: builder.nodes })
     }
 }
@@ -85,6 +93,8 @@ struct Builder<'a> {
     seen_by: Vec<Vec<Option<TaskId>>>,
     /// Layers whose gradients wait for their chunk to be full, in backward order.
     chunk: Vec<LayerId>,
+    /// Layers whose updates wait for the norm of all gradients, in backward order.
+    clipped: Vec<LayerId>,
 }
 
 impl<'a> Builder<'a> {
@@ -99,6 +109,7 @@ impl<'a> Builder<'a> {
             seen: vec![vec![None; lanes]; lanes],
             seen_by: Vec::new(),
             chunk: Vec::new(),
+            clipped: Vec::new(),
         }
     }
 
@@ -144,6 +155,25 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Gathers the layer's gradients, or adds to those of the last mini-batch what was gathered, on every device.
+    fn add_parts(&mut self, layer: LayerId) {
+        let sub = if self.options.stage == Stage::Part { SubTask::Gather } else { SubTask::Total };
+        if !self.options.stage.includes(sub) || self.nets[0].parts == 1 {
+            return;
+        }
+        for device in 0..self.nets.len() {
+            let params = trained_params(&self.nets[device], layer);
+            let sums = params.iter().map(|p| Buffer::Sum(*p));
+            let gradients = params.iter().map(|p| Buffer::Gradient(*p));
+            let reads: Vec<Buffer> = sums.clone().chain(gradients.clone()).collect();
+            let total = gradients.filter(|_| sub == SubTask::Total);
+            let writes: Vec<Buffer> = sums.chain(total).collect();
+            if !params.is_empty() {
+                self.push(DeviceId(device), layer, sub, &reads, &writes);
+            }
+        }
+    }
+
     /// The layer's gradients are on their way: sum them over the devices when the chunk is full, then update.
     fn sum_and_update(&mut self, layer: LayerId) {
         if !trained_params(&self.nets[0], layer).is_empty() {
@@ -162,11 +192,28 @@ impl<'a> Builder<'a> {
             self.sum_over_devices(first, &params);
         }
         if self.options.stage.includes(SubTask::Update) {
+            let clips = self.nets[0].clips;
             for layer in chunk {
-                for device in 0..self.nets.len() {
-                    self.update(DeviceId(device), layer);
+                for device in (0..self.nets.len()).map(DeviceId) {
+                    if clips { self.norm(device, layer) } else { self.update(device, layer) }
                 }
+                self.clipped.extend(clips.then_some(layer));
             }
+        }
+    }
+
+    /// The updates that waited for the last of the gradients.
+    fn update_clipped(&mut self) {
+        for layer in std::mem::take(&mut self.clipped) {
+            (0..self.nets.len()).for_each(|device| self.update(DeviceId(device), layer));
+        }
+    }
+
+    fn norm(&mut self, device: DeviceId, layer: LayerId) {
+        let params = normed_params(&self.nets[device.0], layer);
+        let reads: Vec<Buffer> = params.into_iter().map(Buffer::Gradient).collect();
+        if !reads.is_empty() {
+            self.push(device, layer, SubTask::Norm, &reads, &[Buffer::Norm(layer)]);
         }
     }
 
@@ -218,6 +265,7 @@ impl<'a> Builder<'a> {
             reads.extend([Buffer::Gradient(param), Buffer::Weight(param)]);
             self.add_history(net, param, &mut reads, &mut writes);
         }
+        reads.extend(norms(net));
         self.push(device, layer, SubTask::Update, &reads, &writes);
     }
 
@@ -289,10 +337,22 @@ pub fn tiles(nets: &[Net]) -> Vec<Tile> {
 
 /// The parameters of a layer that get a gradient and then an update: those whose gradient some sub-task writes; a shared one
 /// belongs to the layer that adds to it last.
-pub(crate) fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
+pub fn trained_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
     let this = net.layer(layer);
     let trained = |index: &usize| net.finds_gradient(layer, *index) && this.completes_grad(*index);
     (0..this.params.len()).filter(trained).map(|index| this.params[index]).collect()
+}
+
+/// Those of them that are a part of the norm of all gradients: what travels as the term of a running sum is no gradient.
+pub fn normed_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
+    let is_gradient = |param: &ParamId| net.params.view(*param).rule == ParamRule::Gradient;
+    trained_params(net, layer).into_iter().filter(is_gradient).collect()
+}
+
+/// The sums of squares that every update of a net asks for.
+pub(crate) fn norms(net: &Net) -> Vec<Buffer> {
+    let layers = (0..if net.clips { net.layers.len() } else { 0 }).map(LayerId);
+    layers.filter(|layer| !normed_params(net, *layer).is_empty()).map(Buffer::Norm).collect()
 }
 
 /// The arrays behind a layer's operand: one, or the parts that lie in its memory; none for a gradient that nobody needs.

@@ -30,7 +30,10 @@ impl CostModel {
         match node.task.sub {
             SubTask::Update => flops_of_rule(net, node),
             SubTask::StepWeight => net.flops(node.task.layer, node.task.sub) + flops_of_rule(net, node),
-            SubTask::AddShared => node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
+            SubTask::AddShared | SubTask::Gather | SubTask::Total => {
+                node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64
+            }
+            SubTask::Norm => 2 * node.reads.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),
         }
     }
@@ -78,8 +81,11 @@ fn elements(net: &Net, buffer: Buffer) -> usize {
     match buffer {
         Buffer::Storage(id) | Buffer::Stage(id) => net.storages[id.0],
         Buffer::Aux(id) => net.aux[id.0],
-        Buffer::Weight(id) | Buffer::Gradient(id) | Buffer::History(id) | Buffer::Centre(id) => {
-            net.params.view(id).shape.count()
-        }
+        Buffer::Weight(id)
+        | Buffer::Gradient(id)
+        | Buffer::History(id)
+        | Buffer::Centre(id)
+        | Buffer::Sum(id) => net.params.view(id).shape.count(),
+        Buffer::Norm(_) => 1,
     }
 }

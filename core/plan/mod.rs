@@ -4,8 +4,8 @@
 mod build;
 mod cost;
 
-pub use build::{PlanError, PlanOptions, tiles};
-pub(crate) use build::{operand_buffers, trained_params};
+pub use build::{PlanError, PlanOptions, normed_params, tiles, trained_params};
+pub(crate) use build::{norms, operand_buffers};
 pub use cost::{CostModel, Rates};
 
 use std::fmt;
@@ -21,6 +21,8 @@ pub enum Stage {
     Iteration,
     /// Load, forward, backward and gradient sums; an exchange with other workers follows.
     Gradients,
+    /// Load, forward and backward of one of an iteration's mini-batches but the last, whose gradients are gathered.
+    Part,
     /// Updates alone, after the exchange.
     Update,
     /// Load and forward.
@@ -31,10 +33,14 @@ impl Stage {
     /// Whether a sub-task belongs to the stage.
     pub fn includes(self, sub: SubTask) -> bool {
         match sub {
-            SubTask::Update => matches!(self, Self::Iteration | Self::Update),
+            SubTask::Norm | SubTask::Update => matches!(self, Self::Iteration | Self::Update),
             SubTask::StepWeight => self == Self::Iteration,
             SubTask::Load | SubTask::Forward => self != Self::Update,
-            _ => matches!(self, Self::Iteration | Self::Gradients),
+            SubTask::Gather => self == Self::Part,
+            SubTask::Total | SubTask::Accumulate | SubTask::Broadcast => {
+                matches!(self, Self::Iteration | Self::Gradients)
+            }
+            _ => matches!(self, Self::Iteration | Self::Gradients | Self::Part),
         }
     }
 }
@@ -47,10 +53,10 @@ pub enum LaneRole {
     Critical,
     /// Gradient sums between the devices of a worker.
     Transfer,
-    /// ∇W, alone or with the update, and ∇B, and sums of them over layers that share parameters, which nobody waits for
-    /// before the update (TurboDL).
+    /// ∇W, alone or with the update, and ∇B, and sums of them over layers that share parameters and over mini-batches, which
+    /// nobody waits for before the update (TurboDL).
     Gradient,
-    /// Updates.
+    /// Updates, and the norm that they ask for.
     Update,
 }
 
@@ -63,10 +69,13 @@ impl LaneRole {
         match sub {
             SubTask::Load | SubTask::Forward | SubTask::GradActivation => Self::Critical,
             SubTask::Accumulate | SubTask::Broadcast => Self::Transfer,
-            SubTask::GradWeight | SubTask::StepWeight | SubTask::GradBias | SubTask::AddShared => {
-                Self::Gradient
-            }
-            SubTask::Update => Self::Update,
+            SubTask::GradWeight
+            | SubTask::StepWeight
+            | SubTask::GradBias
+            | SubTask::AddShared
+            | SubTask::Gather
+            | SubTask::Total => Self::Gradient,
+            SubTask::Norm | SubTask::Update => Self::Update,
         }
     }
 

@@ -13,6 +13,7 @@ mod distance_loss;
 mod dropout;
 mod eltwise;
 mod flatten;
+mod gradients;
 mod infogain_loss;
 mod inner_product;
 mod joined;
@@ -43,6 +44,7 @@ mod update;
 pub(crate) use array::Array;
 pub(crate) use bind::{Binder, Bound, bind};
 pub use bind::{Choice, stepping_layers, storage_needs};
+pub(crate) use gradients::{Gradients, Norms};
 pub use select::implementations;
 pub(crate) use update::Update;
 
@@ -150,6 +152,9 @@ pub(crate) trait LayerKernel: Send + Sync {
             SubTask::StepWeight => self.step_weight(grain),
             SubTask::GradBias => self.grad_bias(grain),
             SubTask::AddShared
+            | SubTask::Gather
+            | SubTask::Total
+            | SubTask::Norm
             | SubTask::Update
             | SubTask::Load
             | SubTask::Accumulate

@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use quadrille_core::device::{Packed, Scalars};
 use quadrille_core::net::{LayerId, Net, ParamRule, ParamView};
-use quadrille_core::solver::{Elastic, SgdRule, Step, add_to_running_sum, update};
+use quadrille_core::solver::{Elastic, Rule, Step, add_to_running_sum, update};
 
-use super::Grain;
+use super::{Grain, Norms};
+use crate::device::EngineOptions;
 use crate::isa::Isa;
 use crate::kernel::vectorised::{Vectorised, on, prefetch};
 use crate::machine::Machine;
-use crate::memory::Memory;
+use crate::memory::{Memory, Span};
 
 /// A piece of one parameter.
 #[derive(Clone, Debug)]
@@ -24,9 +25,15 @@ struct Piece {
 /// The update of one layer: each grain changes one piece.
 #[derive(Clone, Debug)]
 pub(crate) struct Update {
-    rule: SgdRule,
+    rule: Rule,
     elastic: bool,
     isa: Isa,
+    /// Mini-batches whose gradients were added up.
+    parts: usize,
+    /// The largest norm that gradients may have, and the sums of squares of all layers.
+    clip: Option<(f32, Span)>,
+    /// Elements of the packed weights: how far behind a first history the second lies.
+    packed: usize,
     pieces: Vec<Piece>,
     /// The whole weight, if it is no task of its own to update it.
     stepped: Option<Piece>,
@@ -34,11 +41,12 @@ pub(crate) struct Update {
 
 impl Update {
     /// The update of a layer's trained parameters.
-    pub fn new(net: &Net, layer: LayerId, rule: SgdRule, elastic: bool, isa: Isa) -> Self {
+    pub fn new(net: &Net, layer: LayerId, options: &EngineOptions, norms: &Norms) -> Self {
+        let EngineOptions { rule, elastic, isa, .. } = *options;
         let step = Machine::of(isa).grain_elements;
         let piece = |view: &ParamView, range: Range<usize>| Piece {
             range,
-            rule: view.rule,
+            rule: after(net.parts, view.rule),
             lr_mult: view.lr_mult,
             decay: rule.weight_decay * view.decay_mult,
         };
@@ -54,7 +62,9 @@ impl Update {
                 pieces.push(piece(view, start..(start + step).min(range.end)));
             }
         }
-        Self { rule, elastic, isa, pieces, stepped: stepped.map(|view| piece(view, view.range())) }
+        let stepped = stepped.map(|view| piece(view, view.range()));
+        let clip = rule.clip.zip(norms.all());
+        Self { rule, elastic, isa, parts: net.parts, clip, packed: net.params.len(), pieces, stepped }
     }
 
     /// Grains, at least 1.
@@ -75,6 +85,17 @@ impl Update {
         }
         // SAFETY: as above, and for a trained parameter the history, too.
         unsafe { self.apply(piece, piece.range.clone(), grain.memory, &grain.scalars, gradient) }
+    }
+
+    /// What gradients are multiplied by: the mean over mini-batches, after their sum was clipped.
+    fn scale(&self, memory: &Memory) -> f32 {
+        let mean = 1.0 / self.parts as f32;
+        let Some((most, squares)) = self.clip else { return mean };
+        // SAFETY: the plan has every layer's sum before the first update.
+        let squares = unsafe { memory.read(squares) };
+        let norm = squares.iter().map(|square| f64::from(*square)).sum::<f64>().sqrt() as f32;
+        // Written as Caffe does, so that a norm that is no number clips nothing and shows itself in the weights.
+        if norm > most { most / norm * mean } else { mean }
     }
 
     /// Whether the weight is updated as its gradient is found.
@@ -102,11 +123,21 @@ impl Update {
         const LINE: usize = 64 / size_of::<f32>();
         let Some(piece) = &self.stepped else { return };
         let range = piece.range.start + part.start..piece.range.start + part.end;
-        let centre = self.elastic.then_some(Packed::Centre);
-        for packed in [Packed::Weights, Packed::Histories].into_iter().chain(centre) {
-            let first = memory.pointer(Memory::packed(packed, range.clone()));
+        let centre = self.elastic.then(|| Memory::packed(Packed::Centre, range.clone()));
+        let spans = [Memory::packed(Packed::Weights, range.clone())].into_iter().chain(centre);
+        for span in spans.chain(self.histories(&range)) {
+            let first = memory.pointer(span);
             (0..range.len()).step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
         }
+    }
+
+    /// Where the histories of `range` of the packed weights lie: one, or two.
+    fn histories(&self, range: &Range<usize>) -> impl Iterator<Item = Span> + use<> {
+        let (start, len, packed) = (range.start, range.len(), self.packed);
+        (0..self.rule.kind.histories()).map(move |history| {
+            let start = history * packed + start;
+            Memory::packed(Packed::Histories, start..start + len)
+        })
     }
 
     /// Changes weights and histories of `range` of the packed buffers.
@@ -123,35 +154,52 @@ impl Update {
     ) {
         assert_eq!(gradient.len(), range.len(), "a gradient for each weight");
         let span = |packed| Memory::packed(packed, range.clone());
-        // SAFETY: by contract.
-        let (weight, history, centre) = unsafe {
+        // SAFETY: by contract; the histories are parts of one buffer that do not overlap.
+        let (weight, mut histories, centre) = unsafe {
             (
                 memory.write(span(Packed::Weights)),
-                memory.write(span(Packed::Histories)),
+                self.histories(&range).map(|history| memory.write(history)),
                 self.elastic.then(|| memory.read(span(Packed::Centre))),
             )
         };
         let step = Step {
             rule: self.rule,
+            iteration: scalars.iteration,
             rate: scalars.rate * piece.lr_mult,
             decay: piece.decay,
+            scale: self.scale(memory),
             elastic: centre.map(|centre| Elastic { centre, strength: scalars.elastic }),
         };
-        on(self.isa, Rule { step, weight, gradient, history });
+        let history = histories.next().unwrap_or_default();
+        let second = histories.next().unwrap_or_default();
+        on(self.isa, Application { step, weight, gradient, history, second });
+    }
+}
+
+/// The rule of a parameter behind so many mini-batches: a running sum was changed by each of them, and what it was before
+/// them fades as often.
+fn after(parts: usize, rule: ParamRule) -> ParamRule {
+    match rule {
+        ParamRule::RunningSum { fraction } if parts > 1 => {
+            let times = i32::try_from(parts).unwrap_or(i32::MAX);
+            ParamRule::RunningSum { fraction: fraction.powi(times) }
+        }
+        rule => rule,
     }
 }
 
 /// The rule on one piece.
-struct Rule<'a> {
+struct Application<'a> {
     step: Step<'a>,
     weight: &'a mut [f32],
     gradient: &'a [f32],
     history: &'a mut [f32],
+    second: &'a mut [f32],
 }
 
-impl Vectorised for Rule<'_> {
+impl Vectorised for Application<'_> {
     #[inline(always)]
     fn run(self) {
-        update(&self.step, self.weight, self.gradient, self.history);
+        update(&self.step, self.weight, self.gradient, self.history, self.second);
     }
 }

@@ -7,6 +7,7 @@
 mod arrange;
 mod convolved;
 mod fields;
+mod inline;
 mod layer;
 mod loss;
 mod message;
@@ -102,7 +103,8 @@ pub fn parse_solver(text: impl AsRef<[u8]>, file_name: &str) -> Result<SolverSpe
     let kind = descriptor("SolverParameter");
     let parsed = message::parse(text, file_name, kind, "solver")
         .map_err(|error| suggest_other(error, text, "NetParameter", "a network file, not a solver file"))?;
-    solver::convert(&parsed)
+    let inline = inline::networks(text, file_name)?;
+    solver::convert(&parsed, inline)
 }
 
 /// Says so if the text is a good file of the other kind.

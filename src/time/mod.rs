@@ -10,7 +10,7 @@ use quadrille_core::layer::Layer;
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
@@ -41,7 +41,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         isa: machine.numerics.isa,
         precision: machine.numerics.precision,
         kernels: args.machine.kernels.clone(),
-        rule: SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() },
+        rule: Rule::sgd(0.9, 5e-4),
         elastic: false,
         spin: machine.exclusive,
     };

@@ -4,7 +4,7 @@ use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::net::{LayerId, Net, StorageId};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_cpu::{CpuDevice, CpuWorker, CrewSpec, EngineOptions, Program, implementations};
 
@@ -22,7 +22,7 @@ pub fn tiers(test: &str) -> Vec<Isa> {
 }
 
 /// Options with `kernels` forced and an update by `rule`.
-pub fn options(isa: Isa, kernels: Vec<(String, String)>, rule: SgdRule) -> EngineOptions {
+pub fn options(isa: Isa, kernels: Vec<(String, String)>, rule: Rule) -> EngineOptions {
     EngineOptions { isa, precision: Precision::F32, kernels, rule, elastic: false, spin: false }
 }
 
@@ -47,7 +47,11 @@ pub fn every_implementation(net: &Net, isa: Isa) -> Vec<Vec<(String, String)>> {
 pub struct Run {
     net: Net,
     plan: Plan,
+    /// For a mini-batch that is not the last of its iteration.
+    part: Option<Plan>,
     device: CpuDevice,
+    /// Histories of each weight.
+    histories: usize,
     times: StepTimes<quadrille_cpu::CpuEvent>,
 }
 
@@ -56,12 +60,17 @@ impl Run {
     pub fn new(net: &Net, weights: &[f32], options: &EngineOptions) -> Self {
         let stage = if net.backward { Stage::Iteration } else { Stage::Forward };
         let nets = std::slice::from_ref(net);
-        let plan = Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan");
+        let planned = |stage| {
+            Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan")
+        };
+        let plan = planned(stage);
+        let part = (net.parts > 1).then(|| planned(Stage::Part));
+        let plans: Vec<&Plan> = part.iter().chain([&plan]).collect();
         let crew = CrewSpec { name: "quadrant 0".into(), cpus: vec![None; THREADS] };
-        let worker =
-            CpuWorker::new(&[crew], &[Program { nets, plans: &[&plan] }], options).expect("a worker");
+        let worker = CpuWorker::new(&[crew], &[Program { nets, plans: &plans }], options).expect("a worker");
         let device = worker.devices(0).remove(0);
-        let run = Self { net: net.clone(), plan, device, times: StepTimes::default() };
+        let histories = options.rule.kind.histories();
+        let run = Self { net: net.clone(), plan, part, device, histories, times: StepTimes::default() };
         run.write(Packed::Weights, weights);
         run
     }
@@ -73,7 +82,8 @@ impl Run {
 
     /// A packed buffer.
     pub fn read(&self, packed: Packed) -> Vec<f32> {
-        let mut values = vec![0.0; self.net.params.len()];
+        let times = if packed == Packed::Histories { self.histories } else { 1 };
+        let mut values = vec![0.0; times * self.net.params.len()];
         self.device.read(Region::Packed(packed), &mut values).expect("a packed buffer");
         values
     }
@@ -91,12 +101,24 @@ impl Run {
         iteration: u64,
         rate: f32,
     ) {
+        self.part(inputs, iteration, rate, true);
+    }
+
+    /// One mini-batch of an iteration, the last of which is a step.
+    pub fn part<'a>(
+        &mut self,
+        inputs: impl IntoIterator<Item = (&'a str, &'a [f32])>,
+        iteration: u64,
+        rate: f32,
+        last: bool,
+    ) {
         for (name, values) in inputs {
             let blob = self.net.blobs.iter().find(|blob| blob.name == name).expect("an input");
             self.device.write(Region::Stage(blob.data), values).expect("a stage");
         }
         let scalars = Scalars { iteration, rate, ..Scalars::default() };
-        run_step(std::slice::from_ref(&self.device), &self.plan, &scalars, &mut self.times).expect("a step");
+        let plan = self.part.as_ref().filter(|_| !last).unwrap_or(&self.plan);
+        run_step(std::slice::from_ref(&self.device), plan, &scalars, &mut self.times).expect("a step");
     }
 
     /// Values of a blob; after layers in place, what the last of them left.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quadrille_core::reference::Real;
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_io::npz::Archive;
 
 use crate::bounds::{Bound, LAYER};
@@ -87,7 +87,7 @@ fn every_implementation_of_the_engine_agrees() {
         for isa in &tiers {
             for kernels in every_implementation(&prepared.net, *isa) {
                 let how = format!("{isa} {kernels:?}");
-                let options = options(*isa, kernels, SgdRule::default());
+                let options = options(*isa, kernels, Rule::default());
                 let computed = by_engine::compute(prepared, &prepared.net, &options);
                 report.compare(case, arrays, (prepared, &prepared.net), &computed, LAYER, &how);
             }
@@ -103,7 +103,7 @@ fn the_engine_agrees_as_it_chooses_with_layers_fused_and_apart() {
     each(|case, arrays, prepared| {
         report.cases += 1;
         for isa in &tiers {
-            let options = options(*isa, Vec::new(), SgdRule::default());
+            let options = options(*isa, Vec::new(), Rule::default());
             for (net, how) in [(prepared.net.clone(), "apart"), (prepared.net.clone().fused(), "fused")] {
                 let computed = by_engine::compute(prepared, &net, &options);
                 report.compare(case, arrays, (prepared, &net), &computed, LAYER, &format!("{isa}, {how}"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quadrille_core::net::Phase;
 use quadrille_core::reference::Real;
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_io::NetWeights;
 use quadrille_io::npz::Archive;
 
@@ -73,13 +73,12 @@ fn every_implementation_of_the_engine_agrees() {
             for (index, kernels) in every_implementation(&train.net, *isa).into_iter().enumerate() {
                 let how = format!("{isa}, implementations number {index}");
                 let computed =
-                    by_engine::compute(train, &train.net, &options(*isa, kernels, SgdRule::default()));
+                    by_engine::compute(train, &train.net, &options(*isa, kernels, Rule::default()));
                 report.compare(case, arrays, (train, &train.net), &computed, NET, &how);
             }
             for (index, kernels) in every_implementation(&test.net, *isa).into_iter().enumerate() {
                 let how = format!("{isa}, implementations number {index}");
-                let computed =
-                    by_engine::compute(test, &test.net, &options(*isa, kernels, SgdRule::default()));
+                let computed = by_engine::compute(test, &test.net, &options(*isa, kernels, Rule::default()));
                 report.compare_blobs(case, &tested(arrays), &computed, NET, &how);
             }
         }
@@ -93,7 +92,7 @@ fn the_engine_agrees_as_it_chooses_with_layers_fused_and_apart() {
     let tiers = tiers("fixtures of networks");
     report.cases = each(|case, arrays, train, test| {
         for isa in &tiers {
-            let options = options(*isa, Vec::new(), SgdRule::default());
+            let options = options(*isa, Vec::new(), Rule::default());
             for fused in [false, true] {
                 let how = format!("{isa}, {}", if fused { "fused" } else { "apart" });
                 let form = |prepared: &Prepared| {

@@ -1,11 +1,11 @@
 //! Solvers: eight iterations of a small LeNet from Caffe's parameters, and the second four from Caffe's own snapshot.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 use quadrille_core::device::Packed;
-use quadrille_core::net::{Net, NetState, Phase};
+use quadrille_core::net::{Net, NetState, ParamView, Phase};
 use quadrille_core::reference::ReferenceNet;
-use quadrille_core::solver::{SolverSpec, Step, update};
+use quadrille_core::solver::{Plateau, RuleKind, SolverSpec, Step, update};
 use quadrille_io::npz::{Archive, Values};
 use quadrille_io::prototxt::{parse_net, read_solver};
 use quadrille_io::{NetWeights, SolverState};
@@ -15,10 +15,8 @@ use crate::by_engine::{Run, options, tiers};
 use crate::compared::{Report, doubles};
 use crate::fixture::{Case, cases, singles, under};
 
-/// Solvers of fixtures that come with the sources and are not built yet, and the fixtures.
-const NOT_BUILT: &[(&str, &[&str])] = &[("Adam", &["adam"]), ("Nesterov", &["nesterov"])];
-/// Of the four fixtures, how many can be run.
-const RUNNABLE: usize = 2;
+/// The fixtures that come with the sources.
+const RUNNABLE: usize = 4;
 /// After how many iterations Caffe's parameters are stored, and where.
 const STORED: [(u64, &str); 3] = [(1, "iter1/"), (4, "iter4/"), (8, "final/")];
 /// Iterations before Caffe's snapshot.
@@ -39,13 +37,14 @@ struct State {
 }
 
 impl Training {
-    /// The training of a fixture; nothing if its solver is not built yet.
-    fn new(case: &Case) -> Option<Self> {
-        let solver = read_solver(&case.path(".prototxt")).ok()?;
-        let text = std::fs::read_to_string(case.beside(&solver.net)).expect("the network of the solvers");
-        let spec = parse_net(&text, &solver.net).expect("a network");
+    fn new(case: &Case) -> Self {
+        let solver = read_solver(&case.path(".prototxt")).expect("a solver");
+        let file = solver.train_net.name();
+        let text = std::fs::read_to_string(case.beside(file)).expect("the network of the solvers");
+        let spec = parse_net(&text, file).expect("a network");
         let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0).expect("a network");
-        Some(Self { solver, net, arrays: case.arrays() })
+        let net = net.gathering(solver.iter_size as usize).clipping(solver.rule.clip.is_some());
+        Self { solver, net, arrays: case.arrays() }
     }
 
     fn start(&self) -> State {
@@ -55,16 +54,36 @@ impl Training {
             let initial = &self.arrays[&format!("init/{}", view.name)];
             weights[view.range()].copy_from_slice(singles(initial));
         }
-        State { weights, histories: vec![0.0; len] }
+        State { weights, histories: vec![0.0; self.solver.rule.kind.histories() * len] }
     }
 
-    /// The mini-batch: there is one, and every iteration takes it.
-    fn inputs(&self) -> impl Iterator<Item = (&str, &[f32])> {
-        under(&self.arrays, "in/").map(|(name, array)| (name, singles(array)))
+    /// Mini-batches of an iteration; all iterations have the same ones.
+    fn parts(&self) -> usize {
+        self.net.parts
+    }
+
+    /// One of them.
+    fn inputs(&self, part: usize) -> impl Iterator<Item = (&str, &[f32])> {
+        under(&self.arrays, "in/").map(move |(name, array)| {
+            let values = singles(array);
+            let each = values.len() / self.parts();
+            (name, &values[part * each..(part + 1) * each])
+        })
     }
 
     fn rate(&self, iteration: u64) -> f32 {
-        self.solver.policy.rate(self.solver.base_lr, iteration)
+        self.solver.rate(iteration, &Plateau::default())
+    }
+
+    /// Where each history lies among the packed ones, in Caffe's order, with what it belongs to.
+    fn histories(&self) -> impl Iterator<Item = (Range<usize>, &ParamView)> {
+        let (views, len) = (self.net.params.views(), self.net.params.len());
+        (0..self.solver.rule.kind.histories()).flat_map(move |which| {
+            views.iter().map(move |view| {
+                let range = view.range();
+                (which * len + range.start..which * len + range.end, view)
+            })
+        })
     }
 
     fn doubles(&self, key: &str) -> &[f64] {
@@ -84,11 +103,13 @@ impl Training {
         let weights = NetWeights::read(&case.beside(&solver.learned_net)).expect("weights of Caffe");
         assert_eq!(solver.iteration, SNAPSHOT);
         let views = self.net.params.views();
-        assert_eq!(solver.history.len(), views.len());
+        assert_eq!(solver.history.len(), self.histories().count());
         let mut state = self.start();
-        for (view, (shape, history)) in views.iter().zip(&solver.history) {
+        for ((range, view), (shape, history)) in self.histories().zip(&solver.history) {
             assert_eq!(shape, view.shape.dims(), "{}", view.name);
-            state.histories[view.range()].copy_from_slice(history);
+            state.histories[range].copy_from_slice(history);
+        }
+        for view in views {
             let (layer, index) = view.name.rsplit_once('/').expect("layer/index");
             let layer = weights.layers.iter().find(|l| l.name == layer).expect("the layer");
             let (_, values) = &layer.blobs[index.parse::<usize>().expect("an index")];
@@ -99,9 +120,9 @@ impl Training {
     }
 }
 
-/// Something that trains: one iteration changes the state and gives the loss before the change.
+/// Something that trains: one iteration changes the state and gives the loss of each mini-batch before the change.
 trait Trainer {
-    fn iterate(&mut self, training: &Training, iteration: u64) -> f64;
+    fn iterate(&mut self, training: &Training, iteration: u64) -> Vec<f64>;
     fn state(&self) -> State;
 }
 
@@ -112,20 +133,35 @@ struct ByReference {
 }
 
 impl Trainer for ByReference {
-    fn iterate(&mut self, training: &Training, iteration: u64) -> f64 {
+    fn iterate(&mut self, training: &Training, iteration: u64) -> Vec<f64> {
         let Self { net, state } = self;
+        let (views, len) = (training.net.params.views(), training.net.params.len());
         net.set_params(&state.weights);
-        training.inputs().for_each(|(name, values)| net.set_input(name, values));
-        net.forward();
-        net.backward();
-        for view in training.net.params.views() {
-            let gradient = net.param_grad(&view.name).expect("a parameter");
-            let (rule, rate) = (training.solver.rule, training.rate(iteration) * view.lr_mult);
-            let step = Step { rule, rate, decay: rule.weight_decay * view.decay_mult, elastic: None };
-            let (weights, histories) = (&mut state.weights[view.range()], &mut state.histories[view.range()]);
-            update(&step, weights, gradient, histories);
+        let (mut gradients, mut losses) = (vec![0.0; len], Vec::new());
+        for part in 0..training.parts() {
+            training.inputs(part).for_each(|(name, values)| net.set_input(name, values));
+            net.forward();
+            net.backward();
+            for view in views {
+                let found = net.param_grad(&view.name).expect("a parameter");
+                gradients[view.range()].iter_mut().zip(found).for_each(|(sum, g)| *sum += g);
+            }
+            losses.push(f64::from(net.loss()));
         }
-        f64::from(net.loss())
+        let rule = training.solver.rule;
+        let norm = gradients.iter().map(|g| f64::from(g * g)).sum::<f64>().sqrt() as f32;
+        let clipped = rule.clip.map_or(1.0, |most| if norm > most { most / norm } else { 1.0 });
+        let scale = clipped / training.parts() as f32;
+        let (first, second) = state.histories.split_at_mut(len);
+        for view in views {
+            let (range, decay) = (view.range(), rule.weight_decay * view.decay_mult);
+            let rate = training.rate(iteration) * view.lr_mult;
+            let step = Step { rule, iteration, rate, decay, scale, elastic: None };
+            let second = second.get_mut(range.clone()).unwrap_or_default();
+            let (weights, first) = (&mut state.weights[range.clone()], &mut first[range.clone()]);
+            update(&step, weights, &gradients[range], first, second);
+        }
+        losses
     }
 
     fn state(&self) -> State {
@@ -134,9 +170,13 @@ impl Trainer for ByReference {
 }
 
 impl Trainer for Run {
-    fn iterate(&mut self, training: &Training, iteration: u64) -> f64 {
-        self.step(training.inputs(), iteration, training.rate(iteration));
-        self.blob("loss").expect("a loss")[0]
+    fn iterate(&mut self, training: &Training, iteration: u64) -> Vec<f64> {
+        let parts = training.parts();
+        let mini_batches = (0..parts).map(|part| {
+            self.part(training.inputs(part), iteration, training.rate(iteration), part + 1 == parts);
+            self.blob("loss").expect("a loss")[0]
+        });
+        mini_batches.collect()
     }
 
     fn state(&self) -> State {
@@ -156,8 +196,8 @@ fn follow(
     let (rates, losses) = (training.doubles("lr"), training.doubles("loss"));
     let snapshot = training.snapshot(case);
     let mut found = Vec::new();
-    for iteration in first..losses.len() as u64 {
-        found.push(trainer.iterate(training, iteration));
+    for iteration in first..rates.len() as u64 {
+        found.extend(trainer.iterate(training, iteration));
         let (rate, caffe) = (f64::from(training.rate(iteration)), rates[iteration as usize]);
         let close = (rate - caffe).abs() <= 4.0 * f64::from(f32::EPSILON) * caffe;
         let what = || format!("{rate} in iteration {iteration}, not {caffe}");
@@ -175,12 +215,13 @@ fn follow(
             compare_histories(report, case, training, (&state, caffe), how);
         }
     }
-    let caffe = &losses[first as usize..];
+    let caffe = &losses[first as usize * training.parts()..];
     report.note(case, "loss", how, NET.check(case, "loss", caffe, &found));
 }
 
-/// A history is the difference of the weights before and after, so its distance is at most that of both, of which the
-/// later is the larger.
+/// The history of momentum SGD is the difference of the weights before and after, so its distance is at most that of both, of
+/// which the later is the larger. Of the other solvers no distance is stored: the weights say whether their histories are
+/// right, and what goes on from Caffe's snapshot whether they are read right.
 fn compare_histories(
     report: &mut Report,
     case: &Case,
@@ -188,6 +229,9 @@ fn compare_histories(
     (found, caffe): (&State, &State),
     how: &str,
 ) {
+    if !matches!(training.solver.rule.kind, RuleKind::Sgd { .. }) {
+        return;
+    }
     for view in training.net.params.views() {
         let most = 2.0 * NET.distance(case.rounding(&format!("iter4/{}", view.name)));
         let pairs = found.histories[view.range()].iter().zip(&caffe.histories[view.range()]);
@@ -201,31 +245,7 @@ fn compare_histories(
 
 /// Calls `run` with every training that can be run.
 fn each(mut run: impl FnMut(&Case, &Training)) -> usize {
-    let trainings = cases("solvers").into_iter().filter_map(|case| Training::new(&case).map(|t| (case, t)));
-    trainings.map(|(case, training)| run(&case, &training)).count()
-}
-
-#[test]
-fn what_is_not_built_is_listed() {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for case in cases("solvers") {
-        let Err(error) = read_solver(&case.path(".prototxt")) else { continue };
-        let message = error.to_string();
-        assert!(message.contains("not supported yet"), "not refused as unfinished: {message}");
-        let text = std::fs::read_to_string(case.path(".prototxt")).expect("a solver");
-        let kind =
-            text.lines().find_map(|line| line.strip_prefix("type: ")).expect("a type").trim_matches('"');
-        match case.committed {
-            true => found.entry(kind.to_owned()).or_default().push(case.name),
-            false => println!("not built yet: {message}"),
-        }
-    }
-    let owned = |names: &&[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let expected = NOT_BUILT.iter().map(|(what, names)| ((*what).to_owned(), owned(names))).collect();
-    assert_eq!(found, expected);
-    for (what, names) in &found {
-        println!("not built yet: the solver {what}, for {}", names.join(", "));
-    }
+    cases("solvers").into_iter().map(|case| run(&case, &Training::new(&case))).count()
 }
 
 #[test]

@@ -150,9 +150,9 @@ const SOLVERS: &[Case] = &[
     ),
     case(
         "another solver",
-        |s| s.edit(SOLVER_FILE, "display", "type: \"Adam\"\ndisplay"),
+        |s| s.edit(SOLVER_FILE, "display", "type: \"Adamm\"\ndisplay"),
         64,
-        &["solver.prototxt:9: ", "\"Adam\" is not supported yet"],
+        &["solver.prototxt:9: ", "unknown solver \"Adamm\"", "did you mean \"Adam\"?"],
     ),
 ];
 

@@ -5,7 +5,7 @@ use quadrille_core::net::{Net, Phase};
 use quadrille_core::plan::{self, Plan, PlanOptions};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, NAN_HALVES, Program, storage_needs};
 
@@ -18,7 +18,7 @@ fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> V
     let options = PlanOptions { stage: plan::Stage::Iteration, elastic: false, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).expect("a plan");
     let crews = [CrewSpec { name: "quadrant".into(), cpus: vec![None; threads] }];
-    let rule = SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() };
+    let rule = Rule::sgd(0.9, 5e-4);
     let options = EngineOptions {
         isa: numerics.isa,
         precision: numerics.precision,

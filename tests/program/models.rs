@@ -130,7 +130,12 @@ fn every_folder_has_a_network_and_solvers_for_it() {
         assert!(!solvers.is_empty(), "{name} has no solver");
         for file in solvers {
             let solver = read_solver(&file).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(solver.net, format!("models/{name}/train_val.prototxt"), "{}", file.display());
+            assert_eq!(
+                solver.train_net.name(),
+                format!("models/{name}/train_val.prototxt"),
+                "{}",
+                file.display()
+            );
             assert!(solver.ignored.is_empty(), "{}: {:?}", file.display(), solver.ignored);
         }
     }

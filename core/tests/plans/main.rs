@@ -2,6 +2,7 @@
 
 mod common;
 mod fusion;
+mod gathering;
 mod joined;
 mod lifetime;
 mod sharing;
@@ -47,6 +48,7 @@ fn every_case() -> Vec<(Vec<Net>, Plan)> {
         }
     }
     cases.extend(stepping::cases());
+    cases.extend(gathering::cases());
     cases
 }
 

@@ -22,6 +22,7 @@ fn spec(layer: Layer) -> NetSpec {
         file: "made".into(),
         force_backward: false,
         state: GivenState::default(),
+        notes: Vec::new(),
         layers,
     }
 }

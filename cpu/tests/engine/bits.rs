@@ -6,7 +6,7 @@ use quadrille_core::net::{BlobId, Net};
 use quadrille_core::plan::Stage;
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, EngineOptions};
 
@@ -60,10 +60,7 @@ fn train(quadrants: usize, threads: usize, options: &EngineOptions, steps: u64) 
 }
 
 fn momentum(numerics: Numerics) -> EngineOptions {
-    EngineOptions {
-        rule: SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() },
-        ..options(numerics)
-    }
+    EngineOptions { rule: Rule::sgd(0.9, 5e-4), ..options(numerics) }
 }
 
 fn bits(weights: &[f32]) -> Vec<u32> {

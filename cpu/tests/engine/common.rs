@@ -10,7 +10,7 @@ use quadrille_core::layer::{
 use quadrille_core::net::{GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CpuWorker, CrewSpec, EngineError, EngineOptions, Program, implementations};
@@ -84,7 +84,7 @@ pub fn crews(quadrants: usize, threads: usize) -> Vec<CrewSpec> {
 /// Options without forced kernels, momentum or decay.
 pub fn options(numerics: impl Into<Numerics>) -> EngineOptions {
     let Numerics { isa, precision } = numerics.into();
-    let rule = SgdRule::default();
+    let rule = Rule::default();
     EngineOptions { isa, precision, kernels: Vec::new(), rule, elastic: false, spin: false }
 }
 

@@ -5,7 +5,7 @@ use quadrille_core::layer::Layer;
 use quadrille_core::net::{Blob, LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::Stage;
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, implementations, storage_needs};
 
@@ -102,7 +102,7 @@ pub fn check_finite(bits: &[u32], what: &str) {
 }
 
 pub fn momentum(numerics: Numerics) -> EngineOptions {
-    let rule = SgdRule { momentum: 0.9, weight_decay: 5e-4, ..SgdRule::default() };
+    let rule = Rule::sgd(0.9, 5e-4);
     EngineOptions { rule, ..options(numerics) }
 }
 

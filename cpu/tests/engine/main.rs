@@ -9,6 +9,7 @@ mod dropout;
 mod exact;
 mod functions;
 mod fusion;
+mod gathering;
 mod gemm;
 mod joined;
 mod lifetime;

@@ -8,7 +8,7 @@ use quadrille_core::layer::{BatchNorm, Filler, Layer, Relu, Scale};
 use quadrille_core::net::{LayerSpec, Net, NetSpec, ParamRule};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::SgdRule;
+use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::EngineOptions;
 
@@ -132,7 +132,7 @@ fn running_sums_are_those_of_the_batches_on_every_quadrant() {
     for isa in tiers("running sums") {
         for quadrants in [1, 2, 3] {
             for (elastic, fusion) in [(false, false), (false, true), (true, false), (true, true)] {
-                let rule = SgdRule { momentum: 0.9, weight_decay: 0.1, ..SgdRule::default() };
+                let rule = Rule::sgd(0.9, 0.1);
                 let options = EngineOptions { rule, elastic, ..options(isa) };
                 let how = format!("{quadrants} quadrants, elastic {elastic}, fusion {fusion}, {isa}");
                 let found = train(quadrants, 2, fusion, &options);

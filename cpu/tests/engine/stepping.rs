@@ -5,7 +5,7 @@ use quadrille_core::layer::{InnerProduct, Layer, Relu, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, ParamSpec};
 use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::solver::{Decay, SgdRule};
+use quadrille_core::solver::{Decay, Rule, RuleKind};
 use quadrille_core::task::{Task, Tile};
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, stepping_layers, storage_needs};
@@ -14,6 +14,7 @@ use crate::common::{
     convolution, fractions, inner_product, input, labels, nets, network, numerics, options, plan,
     small_lenet, worker,
 };
+use crate::exact::kinds;
 
 /// Images of a mini-batch: an odd number, so that in bf16 the last has no partner.
 const BATCH: usize = 19;
@@ -69,7 +70,12 @@ fn train(net: Net, options: &EngineOptions, threads: usize) -> [Vec<u32>; 3] {
     device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
     // So small that the net does not run away from its data.
     let small = |seed: u64, most: f32| fractions(seed, len).iter().map(|v| most * v).collect::<Vec<f32>>();
-    device.write(Region::Packed(Packed::Histories), &small(3, 1e-3)).expect("histories");
+    let momenta = matches!(options.rule.kind, RuleKind::Sgd { .. } | RuleKind::Nesterov { .. });
+    // The others keep sums of squares, which are not negative.
+    let kept = |h: &f32| if momenta { *h } else { h.abs() };
+    let kept: Vec<f32> = small(3, 1e-3).iter().map(kept).collect();
+    let kept = kept.repeat(options.rule.kind.histories());
+    device.write(Region::Packed(Packed::Histories), &kept).expect("histories");
     if options.elastic {
         device.write(Region::Packed(Packed::Centre), &small(4, 0.05)).expect("a centre");
     }
@@ -83,20 +89,27 @@ fn train(net: Net, options: &EngineOptions, threads: usize) -> [Vec<u32>; 3] {
         run_step(&devices, &plan, &scalars, &mut times).expect("a step");
     }
     [Packed::Weights, Packed::Histories, Packed::Gradients].map(|packed| {
-        let mut values = vec![0.0; len];
+        let histories = if packed == Packed::Histories { options.rule.kind.histories() } else { 1 };
+        let mut values = vec![0.0; histories * len];
         device.read(Region::Packed(packed), &mut values).expect("a packed buffer");
         as_bits(values)
     })
 }
 
-fn rules() -> [(SgdRule, bool); 4] {
-    let rule = |momentum, weight_decay, decay| SgdRule { momentum, weight_decay, decay };
+/// Momentum SGD in its ways, and every other rule, each with and without a centre in turn.
+fn rules() -> Vec<(Rule, bool)> {
+    let rule = |momentum, weight_decay, decay| Rule { decay, ..Rule::sgd(momentum, weight_decay) };
+    let others = kinds().into_iter().skip(1).enumerate();
+    let others = others.map(|(index, kind)| (Rule { kind, ..rule(0.0, 5e-4, Decay::L2) }, index % 2 == 1));
     [
         (rule(0.9, 5e-4, Decay::L2), false),
         (rule(0.9, 5e-3, Decay::L1), false),
         (rule(0.9, 5e-4, Decay::L2), true),
         (rule(0.0, 5e-3, Decay::L1), true),
     ]
+    .into_iter()
+    .chain(others)
+    .collect()
 }
 
 fn tiers_that_step(test: &str) -> Vec<Numerics> {

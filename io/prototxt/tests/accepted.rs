@@ -4,9 +4,9 @@ use quadrille_core::layer::{
     Concat, ContrastiveLoss, Dropout, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod,
     Slice, VarianceNorm,
 };
-use quadrille_core::net::{LayerSpec, ParamSpec, ShareMode, StateRule};
+use quadrille_core::net::{LayerSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::shape::Shape;
-use quadrille_core::solver::{Decay, Policy};
+use quadrille_core::solver::{Decay, NetSource, Policy, Rule, RuleKind, StateChange, Warmup};
 
 use super::super::*;
 
@@ -301,22 +301,104 @@ fn policies_rules_and_what_is_ignored() {
          random_seed: 7 snapshot: 5 snapshot_after_train: false test_initialization: false test_interval: 5 \
          solver_mode: GPU device_id: 1 snapshot_prefix: \"p\" snapshot_format: HDF5 average_loss: 20 debug_info: true",
     );
-    assert_eq!((all.rule.decay, all.rule.weight_decay, all.rule.momentum), (Decay::L1, 0.1, 0.0));
+    assert_eq!(all.rule, Rule { decay: Decay::L1, ..Rule::sgd(0.0, 0.1) });
+    assert_eq!((all.average_loss, all.iter_size, all.warmup), (20, 1, None));
     assert_eq!(
         (all.seed, all.snapshot, all.snapshot_after_train, all.test_initialization),
         (Some(7), 5, false, false)
     );
-    assert_eq!((all.test_interval, all.test_iter), (0, 0));
+    assert_eq!((all.test_interval, all.test_nets.len()), (0, 0));
     let ignored: Vec<&str> = all.ignored.iter().map(|i| i.split(' ').next().unwrap()).collect();
-    let expected = [
-        "solver_mode",
-        "device_id",
-        "average_loss",
-        "debug_info",
-        "test_interval",
-        "snapshot_prefix",
-        "snapshot_format",
-    ];
+    let expected = ["solver_mode", "device_id", "test_interval", "snapshot_prefix", "snapshot_format"];
     assert_eq!(ignored, expected);
     assert_eq!(solver("lr_policy: \"fixed\" random_seed: -1").seed, None);
+    assert_eq!(
+        policy("lr_policy: \"plateau\" gamma: 0.5 plateau_winsize: 100 plateau_winsize: 50"),
+        Policy::Plateau { gamma: 0.5, windows: vec![100, 50] }
+    );
+    let warm =
+        solver("lr_policy: \"fixed\" warmup_iter: 5 warmup_start_lr: 0.01 iter_size: 3 clip_gradients: 35");
+    assert_eq!(warm.warmup, Some(Warmup { iterations: 5, start: 0.01 }));
+    assert_eq!((warm.iter_size, warm.rule.clip), (3, Some(35.0)));
+    assert!(warm.ignored.is_empty(), "{:?}", warm.ignored);
+}
+
+/// Networks by all of Caffe's ways to name them, and the state of each.
+#[test]
+fn several_networks_to_test() {
+    let solver = |text: &str| {
+        let text = format!("base_lr: 0.1 max_iter: 50 lr_policy: \"fixed\" test_interval: 7 {text}");
+        parse_solver(text, "f").unwrap()
+    };
+    let tests = |text: &str| -> Vec<(String, u64)> {
+        let tests = solver(text).test_nets.into_iter();
+        tests.map(|test| (test.source.name().to_owned(), test.batches)).collect()
+    };
+    let owned = |tests: &[(&str, u64)]| -> Vec<(String, u64)> {
+        tests.iter().map(|(name, batches)| ((*name).to_owned(), *batches)).collect()
+    };
+    assert_eq!(tests("net: \"n\" test_iter: 3"), owned(&[("n", 3)]));
+    assert_eq!(tests("net: \"n\" test_iter: 3 test_iter: 4"), owned(&[("n", 3), ("n", 4)]));
+    let named = "test_net: \"a\" test_net: \"b\" test_iter: [1, 2, 3]";
+    assert_eq!(tests(&format!("net: \"n\" {named}")), owned(&[("a", 1), ("b", 2), ("n", 3)]));
+    let inline = |field: &str, name: &str| {
+        format!(
+            "{field} {{ name: \"{name}\" layer {{ name: \"r\" type: \"ReLU\" bottom: \"x\" top: \"y\" }} }}"
+        )
+    };
+    let text = format!(
+        "train_net: \"t\" test_net: \"b\" {} {} test_iter: [1, 2, 3]",
+        inline("test_net_param", "one"),
+        inline("test_net_param", "two")
+    );
+    assert_eq!(tests(&text), owned(&[("one", 1), ("two", 2), ("b", 3)]));
+    let both = solver(&format!("{} test_iter: 5", inline("net_param", "both")));
+    let NetSource::Inline(spec) = &both.train_net else { panic!("{:?}", both.train_net) };
+    assert_eq!(
+        (spec.name.as_str(), spec.layers.len(), &both.test_nets[0].source),
+        ("both", 1, &both.train_net)
+    );
+    let train = solver(&inline("train_net_param", "only"));
+    assert_eq!((train.train_net.name(), train.test_nets.len(), train.test_interval), ("only", 0, 0));
+
+    let states = "train_state { level: 2 stage: \"x\" } test_state { stage: \"a\" } test_state { level: 1 stage: [\"b\", \"c\"] }";
+    let solver = solver(&format!("net: \"n\" test_iter: [1, 2] {states} weights: \"a, b\" weights: \"c\""));
+    let change =
+        |level, stages: &[&str]| StateChange { level, stages: stages.iter().map(|s| (*s).into()).collect() };
+    assert_eq!(solver.train_state, change(Some(2), &["x"]));
+    let states: Vec<_> = solver.test_nets.into_iter().map(|test| test.state).collect();
+    assert_eq!(states, [change(None, &["a"]), change(Some(1), &["b", "c"])]);
+    let state = states[1].of(NetState::new(Phase::Test));
+    assert_eq!((state.level, state.stages), (1, vec!["b".to_owned(), "c".to_owned()]));
+    assert_eq!(solver.weights, ["a", "b", "c"]);
+}
+
+#[test]
+fn every_solver_by_its_name_and_by_the_enum_of_old_files() {
+    let rule = |text: &str| {
+        let text = format!("net: \"n\" base_lr: 0.1 max_iter: 50 lr_policy: \"fixed\" {text}");
+        let solver = parse_solver(text, "f").unwrap();
+        assert!(solver.ignored.is_empty(), "{:?}", solver.ignored);
+        solver.rule.kind
+    };
+    for (name, old, fields, kind) in [
+        ("SGD", "SGD", "momentum: 0.5", RuleKind::Sgd { momentum: 0.5 }),
+        ("Nesterov", "NESTEROV", "momentum: 0.5", RuleKind::Nesterov { momentum: 0.5 }),
+        ("AdaGrad", "ADAGRAD", "delta: 0.25", RuleKind::AdaGrad { delta: 0.25 }),
+        ("AdaGrad", "ADAGRAD", "", RuleKind::AdaGrad { delta: 1e-8 }),
+        ("RMSProp", "RMSPROP", "", RuleKind::RmsProp { decay: 0.99, delta: 1e-8 }),
+        ("RMSProp", "RMSPROP", "rms_decay: 0.5", RuleKind::RmsProp { decay: 0.5, delta: 1e-8 }),
+        ("AdaDelta", "ADADELTA", "momentum: 0.5", RuleKind::AdaDelta { momentum: 0.5, delta: 1e-8 }),
+        ("Adam", "ADAM", "momentum: 0.5", RuleKind::Adam { momentum: 0.5, momentum2: 0.999, delta: 1e-8 }),
+        (
+            "Adam",
+            "ADAM",
+            "momentum2: 0.5 delta: 1",
+            RuleKind::Adam { momentum: 0.0, momentum2: 0.5, delta: 1.0 },
+        ),
+    ] {
+        assert_eq!(rule(&format!("type: \"{name}\" {fields}")), kind);
+        assert_eq!(rule(&format!("solver_type: {old} {fields}")), kind);
+        assert_eq!(kind.name(), name);
+    }
 }

@@ -5,13 +5,14 @@ mod compared;
 mod neurons;
 mod normalization;
 mod refused;
+mod solvers;
 mod structure;
 
 use std::path::{Path, PathBuf};
 
 use quadrille_core::layer::{Layer, PoolMethod};
 use quadrille_core::net::{Net, NetState, Phase};
-use quadrille_core::solver::Policy;
+use quadrille_core::solver::{Policy, Rule};
 
 use super::*;
 
@@ -54,8 +55,8 @@ fn lenet_has_its_published_shapes() {
 fn lenets_solver_has_the_published_hyper_parameters() {
     let solver = read_solver(&lenet("solver.prototxt")).unwrap();
     assert_eq!(solver.policy, Policy::Inv { gamma: 1e-4, power: 0.75 });
-    assert_eq!((solver.base_lr, solver.rule.momentum, solver.rule.weight_decay), (0.01, 0.9, 5e-4));
-    assert_eq!((solver.test_iter, solver.test_interval, solver.display), (100, 500, 100));
+    assert_eq!((solver.base_lr, solver.rule), (0.01, Rule::sgd(0.9, 5e-4)));
+    assert_eq!((solver.test_nets[0].batches, solver.test_interval, solver.display), (100, 500, 100));
     assert_eq!((solver.seed, solver.snapshot, solver.snapshot_after_train), (None, 0, true));
     assert!(solver.ignored.is_empty());
 }

@@ -3,7 +3,8 @@
 use super::super::*;
 
 /// A layer that is fine, for files that are wrong elsewhere.
-const FINE: &str = "layer { name: \"d\" type: \"Input\" top: \"d\" input_param { shape { dim: 1 } } }\n";
+pub(super) const FINE: &str =
+    "layer { name: \"d\" type: \"Input\" top: \"d\" input_param { shape { dim: 1 } } }\n";
 
 struct Case {
     text: &'static str,
@@ -372,69 +373,6 @@ fn networks_that_cannot_be() {
         assert!(error.to_string().contains(says), "{error}");
     }
     assert!(net("").is_err_and(|e| e.field == "layer" && e.message.contains("missing")));
-}
-
-#[test]
-fn solvers_that_cannot_be() {
-    const GOOD: &str = "net: \"n\" base_lr: 0.1 lr_policy: \"fixed\" max_iter: 9";
-    let parse = |text: &str| parse_solver(text, "some.prototxt").map(drop);
-    assert_eq!(parse(GOOD), Ok(()));
-    let without = |field: &str| {
-        let mut words: Vec<&str> = GOOD.split(' ').collect();
-        let at = words.iter().position(|w| *w == format!("{field}:")).unwrap();
-        words.drain(at..at + 2);
-        words.join(" ")
-    };
-    for field in ["net", "base_lr", "lr_policy", "max_iter"] {
-        let error = parse(&without(field)).expect_err(field);
-        assert_eq!(error.field, field);
-        assert!(error.message.starts_with("missing"), "{error}");
-    }
-    for (missing, line, field, says) in [
-        ("max_iter", "max_iter: 0", "max_iter", "0; expected at least 1"),
-        ("base_lr", "base_lr: -1", "base_lr", "-1; expected at least 0"),
-        ("base_lr", "base_lr: nan", "base_lr", "finite"),
-        ("base_lr", "base_lr: 1e39", "base_lr", "finite"),
-        ("lr_policy", "lr_policy: \"stp\"", "lr_policy", "did you mean \"step\"?"),
-        ("lr_policy", "lr_policy: \"plateau\"", "lr_policy", "not supported yet"),
-        ("lr_policy", "lr_policy: \"step\" gamma: 0.1 stepsize: 0", "stepsize", "0; expected at least 1"),
-        ("lr_policy", "lr_policy: \"step\" gamma: 0.1", "stepsize", "lr_policy \"step\" needs it"),
-        ("lr_policy", "lr_policy: \"inv\" gamma: 0.1", "power", "lr_policy \"inv\" needs it"),
-        ("lr_policy", "lr_policy: \"multistep\" gamma: 0.1", "stepvalue", "missing"),
-        ("lr_policy", "lr_policy: \"multistep\" gamma: 0.1 stepvalue: [5, 5]", "stepvalue", "rising"),
-        ("", "momentum: -0.1", "momentum", "-0.1; expected at least 0"),
-        ("", "weight_decay: inf", "weight_decay", "finite"),
-        ("", "regularization_type: \"L3\"", "regularization_type", "expected one of L2, L1"),
-        ("", "type: \"Adam\"", "type", "the solver \"Adam\" is not supported yet"),
-        ("", "type: \"sgd\"", "type", "did you mean \"SGD\"?"),
-        ("", "solver_type: NESTEROV", "solver_type", "NESTEROV is not supported yet"),
-        ("", "solver_type: SGD type: \"SGD\"", "solver_type", "conflicts with type"),
-        ("", "clip_gradients: 0", "clip_gradients", "not supported yet"),
-        ("", "iter_size: 2", "iter_size", "not supported yet"),
-        ("", "warmup_iter: 2", "warmup_iter", "not supported yet"),
-        ("", "test_iter: 5", "test_interval", "test_iter asks for tests"),
-        ("", "test_iter: 0 test_interval: 5", "test_iter", "0; expected at least 1"),
-        ("", "test_iter: [1, 2] test_interval: 5", "test_iter", "more than one test network"),
-        ("", "test_interval: -5", "test_interval", "-5; expected at least 0"),
-        ("", "display: -5", "display", "-5; expected at least 0"),
-        ("", "train_net: \"a\"", "train_net", "include { phase: ... }"),
-        ("", "test_net: \"a\"", "test_net", "not supported yet"),
-        ("", "net_param { name: \"a\" }", "net_param", "not supported yet"),
-        ("", "train_state { level: 1 }", "train_state", "not supported yet"),
-        ("", "weights: \"a\"", "weights", "-weights"),
-        ("", "momentun: 0.9", "momentun", "did you mean \"momentum\"?"),
-    ] {
-        let rest = if missing.is_empty() { GOOD.to_owned() } else { without(missing) };
-        let error = parse(&format!("{rest}\n{line}")).expect_err(line);
-        // What is missing has no line of its own; then it is the line on which the solver starts.
-        let at =
-            if line.contains(&format!("{field}:")) || line.contains(&format!("{field} {{")) { 2 } else { 1 };
-        assert_eq!((error.line, error.field.as_str()), (at, field), "{error}");
-        assert!(error.to_string().contains(says), "{error}");
-        assert!(error.to_string().contains("solver: "), "{error}");
-    }
-    let error = parse(FINE).unwrap_err();
-    assert_eq!(error.hint.as_deref(), Some("this is a network file, not a solver file"));
 }
 
 #[test]

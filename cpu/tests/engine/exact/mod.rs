@@ -18,3 +18,5 @@ mod rules;
 mod structure;
 mod transformed;
 mod update;
+
+pub use update::kinds;

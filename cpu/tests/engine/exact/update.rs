@@ -4,7 +4,7 @@ use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerSpec, Net, NetState, ParamSpec, Phase};
 use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
-use quadrille_core::solver::{Decay, Elastic, SgdRule, Step, update};
+use quadrille_core::solver::{Decay, Elastic, Rule, RuleKind, Step, update};
 use quadrille_core::task::{Task, Tile};
 use quadrille_cpu::EngineOptions;
 
@@ -30,6 +30,27 @@ fn net() -> Net {
 /// The packed buffers before an update.
 struct Before([Vec<f32>; 4]);
 
+impl Before {
+    /// The same with as many histories as a rule keeps, none of them negative, since some are sums of squares.
+    fn with_histories(&self, kind: RuleKind) -> Self {
+        let [weights, gradients, histories, centre] = self.0.clone();
+        let histories: Vec<f32> = histories.iter().map(|h| h.abs()).collect();
+        Self([weights, gradients, histories.repeat(kind.histories()), centre])
+    }
+}
+
+/// Every solver.
+pub fn kinds() -> [RuleKind; 6] {
+    [
+        RuleKind::Sgd { momentum: 0.9 },
+        RuleKind::Nesterov { momentum: 0.9 },
+        RuleKind::AdaGrad { delta: 1e-6 },
+        RuleKind::RmsProp { decay: 0.98, delta: 1e-6 },
+        RuleKind::AdaDelta { momentum: 0.95, delta: 1e-6 },
+        RuleKind::Adam { momentum: 0.9, momentum2: 0.999, delta: 1e-8 },
+    ]
+}
+
 const BUFFERS: [Packed; 4] = [Packed::Weights, Packed::Gradients, Packed::Histories, Packed::Centre];
 
 fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Before) {
@@ -46,6 +67,7 @@ fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Bef
     let scalars = Scalars { iteration: 3, rate: 0.25, elastic: 0.125, ..Scalars::default() };
     device.begin(&scalars).expect("alive");
     let [mut weights, gradients, mut histories, centre] = before.0.clone();
+    let (first, second) = histories.split_at_mut(net.params.len());
     for node in &plan.nodes {
         device.submit(node.lane, &node.task).expect("a known task");
     }
@@ -53,6 +75,8 @@ fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Bef
     for view in net.params.views() {
         let step = Step {
             rule: options.rule,
+            iteration: scalars.iteration,
+            scale: 1.0,
             rate: scalars.rate * view.lr_mult,
             decay: options.rule.weight_decay * view.decay_mult,
             elastic: options
@@ -60,7 +84,9 @@ fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Bef
                 .then(|| Elastic { centre: &centre[view.range()], strength: scalars.elastic }),
         };
         let range = view.range();
-        update(&step, &mut weights[range.clone()], &gradients[range.clone()], &mut histories[range]);
+        // A rule with one history has nothing behind it.
+        let second = second.get_mut(range.clone()).unwrap_or_default();
+        update(&step, &mut weights[range.clone()], &gradients[range.clone()], &mut first[range], second);
     }
     // Bit for bit, padding between the parameters included.
     for (packed, expected) in [(Packed::Weights, weights), (Packed::Histories, histories)] {
@@ -89,11 +115,30 @@ fn updates_are_the_rules() {
                     (0.5, 0.25, Decay::L1),
                     (0.9, 5e-4, Decay::L2),
                 ] {
-                    let rule = SgdRule { momentum, weight_decay, decay };
+                    let rule = Rule { decay, ..Rule::sgd(momentum, weight_decay) };
                     let options = EngineOptions { rule, elastic, ..options(isa) };
                     check_update(&net, &options, threads, &exact);
                     check_update(&net, &options, threads, &rounded);
                 }
+            }
+        }
+    }
+}
+
+/// No tier fuses or reorders the arithmetic of any rule, so all of them have the bits of `core::solver`.
+#[test]
+fn every_rule_has_the_same_bits_in_every_tier() {
+    let net = net();
+    let len = net.params.len();
+    let before = Before([1, 2, 3, 4].map(|seed| fractions(seed, len)));
+    for isa in tiers("rules") {
+        for kind in kinds() {
+            for (threads, elastic, decay) in
+                [(1, false, Decay::L2), (3, false, Decay::L1), (2, true, Decay::L2)]
+            {
+                let rule = Rule { kind, decay, weight_decay: 5e-4, clip: None };
+                let options = EngineOptions { rule, elastic, ..options(isa) };
+                check_update(&net, &options, threads, &before.with_histories(kind));
             }
         }
     }

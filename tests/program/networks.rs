@@ -1,0 +1,153 @@
+//! The networks of a solver: every way to name them, several to test, weights to start from, and a look inside.
+
+use serde_json::Value;
+
+use crate::common::{NET, Stage, hash_of};
+
+/// A solver without a network.
+const SOLVER: &str = "base_lr: 0.05 lr_policy: \"fixed\" momentum: 0.9 max_iter: 12 display: 5 test_interval: 6 random_seed: 7\n";
+
+fn tests(stage: &Stage, run: &str) -> Vec<Value> {
+    stage.metrics(run).into_iter().filter(|record| record.get("test_loss").is_some()).collect()
+}
+
+/// Writes a solver, trains and returns the hash of the weights.
+fn train(stage: &Stage, run: &str, fields: &str) -> String {
+    stage.write("solver.prototxt", format!("{SOLVER}{fields}\n"));
+    hash_of(&stage.train(run, ""))
+}
+
+#[test]
+fn a_network_is_the_same_however_it_is_named() {
+    let stage = Stage::new();
+    let hash = train(&stage, "net", "net: \"net.prototxt\" test_iter: 4");
+    let found = tests(&stage, "net");
+    assert_eq!(found.len(), 3);
+    for (run, fields) in [
+        ("apart", "train_net: \"net.prototxt\" test_net: \"net.prototxt\" test_iter: 4".to_owned()),
+        ("inline", format!("net_param {{ {NET} }} test_iter: 4")),
+        ("both", format!("train_net_param {{ {NET} }} test_net_param {{ {NET} }} test_iter: 4")),
+        ("untested", "train_net: \"net.prototxt\"".to_owned()),
+    ] {
+        assert_eq!(train(&stage, run, &fields), hash, "{run}");
+        let results = |tests: &[Value]| -> Vec<[Value; 2]> {
+            tests.iter().map(|record| ["accuracy", "test_loss"].map(|key| record[key].clone())).collect()
+        };
+        let expected = if run == "untested" { Vec::new() } else { results(&found) };
+        assert_eq!(results(&tests(&stage, run)), expected, "{run}");
+    }
+}
+
+#[test]
+fn several_networks_are_tested_each_on_its_own_mini_batches() {
+    let stage = Stage::new();
+    // A second test in a stage of its own: on the images of the training.
+    let staged = NET.replace(
+        "include { phase: TEST }\n  transform_param",
+        "include { phase: TEST not_stage: \"own\" }\n  transform_param",
+    );
+    let own = "layer { name: \"own\" type: \"Data\" top: \"data\" top: \"label\" include { phase: TEST stage: \"own\" }
+               transform_param { scale: 0.00390625 } data_param { source: \"train\" batch_size: 20 } }\nlayer {\n  name: \"conv\"";
+    stage.write("staged.prototxt", staged.replacen("layer {\n  name: \"conv\"", own, 1));
+    std::fs::create_dir(stage.path("train")).expect("a folder");
+    for (from, to) in [("train-images-idx3", "t10k-images-idx3"), ("train-labels-idx1", "t10k-labels-idx1")] {
+        let file = |folder: &str, name: &str| stage.path(&format!("{folder}/{name}-ubyte"));
+        std::fs::copy(file("shapes", from), file("train", to)).expect("a data set");
+    }
+    let two = "net: \"staged.prototxt\" test_iter: 4 test_iter: 30 test_state { stage: \"\" } test_state { stage: \"own\" } \
+               test_compute_loss: true";
+    let one = train(&stage, "one", "net: \"net.prototxt\" test_iter: 4");
+    assert_eq!(train(&stage, "two", two), one, "tests do not disturb the training");
+    for (way, run) in [("", "alone"), ("--workers 2 --method sync-sgd", "together"), ("--quadrants 2", "cut")]
+    {
+        let said = stage.succeed(&format!("train --solver solver.prototxt --run {run} {way}")).stdout;
+        for line in
+            ["Iteration 6, Testing net (#0)\nTest loss: ", "Iteration 6, Testing net (#1)\nTest loss: "]
+        {
+            assert!(said.contains(line), "{way}: no {line:?} in {said}");
+        }
+        let records = tests(&stage, run);
+        let nets: Vec<u64> = records.iter().filter_map(|record| record["test_net"].as_u64()).collect();
+        assert_eq!(nets, [0, 1, 0, 1, 0, 1], "{way}");
+        let losses = |net: u64| -> Vec<f64> {
+            let of_net = records.iter().filter(|record| record["test_net"] == net);
+            of_net.filter_map(|record| record["test_loss"].as_f64()).collect()
+        };
+        assert!(losses(0).iter().zip(losses(1)).all(|(a, b)| *a != b), "{way}: other images, another loss");
+        let summary = stage.summary(run);
+        assert_eq!(summary["test_loss"].as_f64(), losses(0).last().copied(), "{way}: the first counts");
+    }
+    let first = |run: &str| -> Vec<Value> {
+        let records = tests(&stage, run).into_iter().filter(|record| record["test_net"] != 1);
+        records.map(|record| record["test_loss"].clone()).collect()
+    };
+    assert_eq!(first("two"), first("one"));
+}
+
+#[test]
+fn weights_of_the_solver_file_are_used_unless_a_flag_names_others() {
+    let stage = Stage::new();
+    train(&stage, "first", "net: \"net.prototxt\"");
+    let weights = "first/snapshots/iteration_12.caffemodel";
+    stage.write("solver.prototxt", format!("{SOLVER}net: \"net.prototxt\"\n"));
+    let flag = hash_of(&stage.train("flag", &format!("--weights {weights}")));
+    assert_eq!(train(&stage, "field", &format!("net: \"net.prototxt\" weights: \"{weights}\"")), flag);
+    assert_eq!(
+        train(&stage, "list", &format!("net: \"net.prototxt\" weights: \"{weights},{weights}\"")),
+        flag
+    );
+    let refused = "net: \"net.prototxt\"\nweights: \"none.caffemodel\"\n";
+    stage.write("solver.prototxt", format!("{SOLVER}{refused}"));
+    assert_eq!(hash_of(&stage.train("over", &format!("--weights {weights}"))), flag);
+    let outcome = stage.run("train --solver solver.prototxt --run none");
+    assert_eq!(outcome.code, Some(66), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("solver.prototxt:3: weights: no file \"none.caffemodel\""),
+        "{}",
+        outcome.stderr
+    );
+}
+
+/// The lines of Caffe's `debug_info`, in iterations that are displayed and no others.
+#[test]
+fn debug_info_shows_every_array_and_changes_nothing() {
+    let stage = Stage::new();
+    let net = "net: \"net.prototxt\" weight_decay: 0.01";
+    stage.write("solver.prototxt", format!("{SOLVER}{net}\n"));
+    for (run, extra) in
+        [("plain", ""), ("parts", "iter_size: 2 clip_gradients: 0.1"), ("plateau", "lr_policy_is")]
+    {
+        let solver = match extra {
+            "lr_policy_is" => SOLVER.replace("\"fixed\"", "\"plateau\" gamma: 0.5 plateau_winsize: 3"),
+            extra => format!("{SOLVER}{extra} "),
+        };
+        stage.write("solver.prototxt", format!("{solver}{net}\n"));
+        let hash = hash_of(&stage.train(run, "--no-fusion"));
+        stage.write("solver.prototxt", format!("{solver}{net} debug_info: true\n"));
+        let shown = format!("{run}-shown");
+        let said = stage.succeed(&format!("train --solver solver.prototxt --run {shown}")).stdout;
+        assert_eq!(hash_of(&stage.summary(&shown)), hash, "{run}");
+        // Iterations 0, 5 and 10, each with as many passes as it has mini-batches.
+        let times = if run == "parts" { 6 } else { 3 };
+        let count =
+            |start: &str| said.lines().filter(|line| line.starts_with(&format!("    {start}"))).count();
+        assert_eq!(count("[Forward] Layer conv, top blob conv data: "), times, "{run}: {said}");
+        assert_eq!(count("[Forward] Layer conv, param blob 1 data: "), times, "{run}");
+        assert_eq!(count("[Forward] Layer relu, top blob pool data: "), times, "{run}");
+        assert_eq!(count("[Backward] Layer relu, bottom blob pool diff: "), times, "{run}");
+        assert_eq!(count("[Backward] Layer ip, param blob 0 diff: "), times, "{run}");
+        assert_eq!(count("[Backward] All net params (data, diff): L1 norm = ("), times, "{run}");
+        assert_eq!(count("[Update] Layer ip, param 0 data: "), 3, "{run}");
+        let value = |start: &str| -> f64 {
+            let line = said.lines().find_map(|line| line.strip_prefix(&format!("    {start}"))).expect(start);
+            line.split(';').next().and_then(|word| word.trim().parse().ok()).expect(start)
+        };
+        // In place, ReLU leaves less than it found; what it found was shown before.
+        assert!(
+            value("[Forward] Layer relu, top blob pool data: ")
+                <= value("[Forward] Layer pool, top blob pool data: ")
+        );
+        assert!(value("[Backward] Layer ip, param blob 0 diff: ") > 0.0);
+        assert!(value("[Update] Layer ip, param 0 data: ") > 0.0);
+    }
+}
