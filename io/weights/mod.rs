@@ -27,8 +27,11 @@ const CONTENT: (&str, &str) = ("content", "weights");
 /// Where a snapshot of a run keeps the weights that count.
 const IN_SNAPSHOT: &str = "weights/";
 
-/// Extents and values by `LAYER/INDEX`.
-pub type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+/// Extents and values.
+pub type Tensor = (Vec<usize>, Vec<f32>);
+
+/// Arrays by `LAYER/INDEX`.
+pub type Tensors = BTreeMap<String, Tensor>;
 
 /// The weights of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -214,7 +217,7 @@ fn tensors_of(net: NetWeights) -> Result<Tensors, String> {
 }
 
 fn layers_of(tensors: Tensors) -> Result<NetWeights, String> {
-    let mut layers: BTreeMap<String, BTreeMap<usize, (Vec<usize>, Vec<f32>)>> = BTreeMap::new();
+    let mut layers: BTreeMap<String, BTreeMap<usize, Tensor>> = BTreeMap::new();
     for (name, tensor) in tensors {
         let Some((layer, index)) = layer_and_index(&name) else {
             return Err(format!("array {name:?}: expected names such as \"conv1/0\": layer and index"));
