@@ -221,9 +221,10 @@ impl LayerKernel for Reindex {
             // SAFETY: grains have images of their own.
             let y = unsafe { grain.memory.write(row(self.ends.top, n, self.len)) };
             match image {
-                // SAFETY: another array, only read in this task.
                 Some(image) => {
-                    y.copy_from_slice(unsafe { grain.memory.read(row(self.ends.bottom, image, self.len)) })
+                    // SAFETY: another array, only read in this task.
+                    let x = unsafe { grain.memory.read(row(self.ends.bottom, image, self.len)) };
+                    y.copy_from_slice(x);
                 }
                 None => y.fill(f32::NAN),
             }

@@ -185,7 +185,7 @@ pub(super) fn pyramid(height: u32, spec: LayerSpec) -> Vec<LayerSpec> {
         let level = Layer::PyramidLevel(PyramidLevel { method, level });
         layers.push(part(&pooled, level, std::slice::from_ref(&bottom)));
         let flatten = Layer::Flatten(Flatten { axis: 1, end_axis: -1 });
-        layers.push(part(&row, flatten, &[pooled.clone()]));
+        layers.push(part(&row, flatten, std::slice::from_ref(&pooled)));
         rows.push(row);
     }
     let concat = Layer::Concat(Concat { axis: 1, bottoms: rows.len() });

@@ -28,7 +28,7 @@ impl Kernel {
     }
 
     /// `W_x · x + b + W_s · s` for some rows.
-    pub(super) fn from_inputs(&self, grain: &mut Grain<'_>) {
+    pub(super) fn transform_inputs(&self, grain: &mut Grain<'_>) {
         let Sequences { steps, streams, inputs, constants, gates, .. } = self.extents;
         let own = grain.share(steps * streams);
         if own.is_empty() {

@@ -166,7 +166,7 @@ impl LayerKernel for Kernel {
     fn forward(&self, grain: &mut Grain<'_>) {
         match grain.stage {
             0 => self.begin(grain.memory),
-            1 => self.from_inputs(grain),
+            1 => self.transform_inputs(grain),
             2 => self.steps(grain),
             _ => self.finish(grain),
         }

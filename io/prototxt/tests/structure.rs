@@ -299,7 +299,7 @@ const IMPOSSIBLE: &[(&str, u32, &str, &str)] = &[
     ),
     (
         "type: \"Filter\" bottom: \"x\" bottom: \"m\"\n top: \"y\" }\n layer { name: \"z\" type: \"ReLU\" bottom: \"y\" top: \"z\"",
-        2,
+        3,
         "top",
         "how many images a Filter lets through is known only when it runs",
     ),
