@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use quadrille_comm::protocol::Method;
+use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
+use quadrille_io::data::Tolerance;
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
@@ -19,6 +21,7 @@ Start here:
   quadrille train --quadrants 4     one worker on four quadrants
   quadrille test --weights FILE     accuracy of trained weights
   quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
+  quadrille convert data SRC DST    an LMDB or tar of any data set
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -41,6 +44,8 @@ pub enum Command {
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
     Time(TimeArgs),
+    /// Make a data set of another kind: an LMDB for Caffe and quadrille, or a tar of images
+    Convert(ConvertArgs),
     /// Show this machine and the quadrants it would be cut into
     #[command(alias = "device_query")]
     Topo(TopoArgs),
@@ -133,9 +138,15 @@ pub struct TrainArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Folder with the data set, instead of the source that the network names
-    #[arg(long, value_name = "DIR")]
+    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
+    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
+    /// (or val) is read by phase
+    #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
+    /// listed at the end), or skip at most so many
+    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
+    pub bad_record: Tolerance,
     /// Made-up data.
     #[command(flatten)]
     pub made_up: MadeUpArgs,
@@ -171,9 +182,15 @@ pub struct TestArgs {
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
-    /// Folder with the data set, instead of the source that the network names
-    #[arg(long, value_name = "DIR")]
+    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
+    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
+    /// (or val) is read by phase
+    #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
+    /// listed at the end), or skip at most so many
+    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
+    pub bad_record: Tolerance,
     /// Images in a mini-batch, instead of the network's
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
@@ -203,6 +220,45 @@ pub struct TimeArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// What `convert` takes.
+#[derive(Args, Clone, Debug)]
+pub struct ConvertArgs {
+    /// What to convert.
+    #[command(subcommand)]
+    pub what: ConvertWhat,
+}
+
+/// What can be converted.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ConvertWhat {
+    /// Write a data set into a new LMDB folder or a new tar file, in its order
+    Data(ConvertDataArgs),
+}
+
+/// What `convert data` takes.
+#[derive(Args, Clone, Debug)]
+pub struct ConvertDataArgs {
+    /// The data set: a folder of images by class, a list of images, tar files, IDX or CIFAR files, an LMDB
+    pub source: PathBuf,
+    /// What to make, which must not be there yet: NAME.tar for a tar file of images, anything else for an LMDB
+    pub target: PathBuf,
+    /// The part of a source that has parts: train, test
+    #[arg(long, default_value = "train", value_name = "PHASE", value_parser = parse_phase)]
+    pub phase: Phase,
+    /// Write the records in a random order (the same for the same source)
+    #[arg(long)]
+    pub shuffle: bool,
+}
+
+/// A phase by the name of a part of a data set.
+fn parse_phase(text: &str) -> Result<Phase, String> {
+    match text {
+        "train" => Ok(Phase::Train),
+        "test" => Ok(Phase::Test),
+        _ => Err("expected train or test".to_owned()),
+    }
 }
 
 /// What `topo` takes.

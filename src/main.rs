@@ -5,6 +5,7 @@ mod output;
 
 mod bundled;
 mod cli;
+mod convert;
 mod exchange;
 mod failure;
 mod job;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Test(args) => test::run(args),
         Command::Time(args) => time::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Topo(args) => topo::run(args),
     };
     match outcome {

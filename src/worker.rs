@@ -151,15 +151,9 @@ impl Worker {
         let notes = notes(&engine, &nets[0], programs.len());
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
         let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
-        let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);
-        let batches = Prefetcher::start(
-            dataset,
-            Order::Shuffled(sampler, changes),
-            transform,
-            parts.train.batch,
-            parts.first,
-            2,
-        )?;
+        let order = Order::Shuffled(sampler, changes);
+        let batches =
+            Prefetcher::start(parts.train.dataset.clone(), order, parts.train.batch, parts.first, 2)?;
         let tester = match (parts.test, test_nets, forward) {
             (Some(job), Some(nets), Some(forward)) => Some(Tester {
                 aside: vec![0.0; nets[0].params.len()],
@@ -258,9 +252,8 @@ impl Tester {
         if share.is_empty() {
             return Ok(());
         }
-        let (dataset, transform) = (self.job.dataset.clone(), &self.job.source.transform);
-        let prefetch =
-            Prefetcher::start(dataset, Order::Sequential, transform, self.job.batch, share.start, 2)?;
+        let dataset = self.job.dataset.clone();
+        let prefetch = Prefetcher::start(dataset, Order::Sequential, self.job.batch, share.start, 2)?;
         for _ in share {
             let batch = prefetch.next_batch()?;
             self.pass.load(&batch.data, &batch.labels)?;

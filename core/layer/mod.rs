@@ -29,7 +29,7 @@ pub use batch_norm::BatchNorm;
 pub use concat::Concat;
 pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
-pub use data::{Data, Input, Transform};
+pub use data::{Colour, Data, ImageList, Input, Transform};
 pub use dropout::Dropout;
 pub use eltwise::{Eltwise, EltwiseOperation};
 pub use filler::{Filler, VarianceNorm};
@@ -256,8 +256,9 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 19] = [
+pub const TYPE_NAMES: [&str; 20] = [
     "Data",
+    "ImageData",
     "Input",
     "Convolution",
     "Pooling",
@@ -307,7 +308,8 @@ impl Layer {
     /// The type's name in network files; of layers that are computed together, that of the first.
     pub fn type_name(&self) -> &'static str {
         match self {
-            Self::Data(_) => "Data",
+            Self::Data(Data { list: None, .. }) => "Data",
+            Self::Data(_) => "ImageData",
             Self::Input(_) => "Input",
             Self::Convolution(_) => "Convolution",
             Self::Pooling(_) => "Pooling",

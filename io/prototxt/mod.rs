@@ -11,6 +11,7 @@ mod message;
 mod net;
 mod outline;
 mod solver;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod tokens;
