@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod common;
+mod data_sets;
 mod determinism;
 mod interruption;
 mod layer_times;
