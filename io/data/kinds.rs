@@ -140,7 +140,7 @@ fn open_at(place: &Place, list: Option<&ImageList>, phase: Phase) -> Result<Arc<
         return Ok(Arc::new(TarImages::open(&place.paths, phase, &first)?));
     };
     if path.is_dir() {
-        open_folder(path, list, phase, place.coarse)
+        open_folder(path, phase, place.coarse)
     } else {
         open_file(path, list, phase, place.coarse)
     }
@@ -150,12 +150,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-fn open_folder(
-    folder: &Path,
-    list: Option<&ImageList>,
-    phase: Phase,
-    coarse: bool,
-) -> Result<Arc<dyn Records>, IoError> {
+fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Records>, IoError> {
     let name = name_of(folder);
     if let Some(file) = lmdb_file(folder) {
         return Ok(Arc::new(Lmdb::open(&file, &name)?));
@@ -180,7 +175,7 @@ fn open_folder(
     if let Some(part) = part.map_err(|message| IoError::data(folder, message))? {
         let folder = folder.join(part);
         // The parts of one data set are of one kind and have no parts of their own.
-        return open_folder(&folder, list, phase, coarse);
+        return open_folder(&folder, phase, coarse);
     }
     if folders.is_empty() {
         let missing = match (phase, looks_like_cifar(folder)) {

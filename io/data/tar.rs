@@ -261,8 +261,8 @@ impl<W: Write> TarWriter<W> {
         match at {
             0 => put(0, name.as_bytes()),
             at => {
-                put(0, name[at + 1..].as_bytes());
-                put(345, name[..at].as_bytes());
+                put(0, &name.as_bytes()[at + 1..]);
+                put(345, &name.as_bytes()[..at]);
             }
         }
         put(100, b"0000644\0");

@@ -11,7 +11,7 @@ use super::page::{
 /// Bytes of a page, whatever the machine has: the file says it.
 const PAGE: usize = 4096;
 /// Longest node of a leaf page with its entry in the list: two must fit in a page.
-const LONGEST_NODE: usize = ((PAGE - HEADER) / 2 & !1) - 2;
+const LONGEST_NODE: usize = (((PAGE - HEADER) / 2) & !1) - 2;
 /// Longest key that the library takes.
 const LONGEST_KEY: usize = 511;
 
