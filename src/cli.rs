@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
+use quadrille_io::data::Tolerance;
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
@@ -23,6 +24,7 @@ Start here:
   quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
   quadrille convert weights A B     weights to and from .caffemodel, .safetensors and .npz
+  quadrille convert data SRC DST    an LMDB or tar of any data set
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -145,9 +147,15 @@ pub struct TrainArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Folder with the data set, instead of the source that the network names
-    #[arg(long, value_name = "DIR")]
+    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
+    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
+    /// (or val) is read by phase
+    #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
+    /// listed at the end), or skip at most so many
+    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
+    pub bad_record: Tolerance,
     /// Made-up data.
     #[command(flatten)]
     pub made_up: MadeUpArgs,
@@ -183,9 +191,15 @@ pub struct TestArgs {
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
-    /// Folder with the data set, instead of the source that the network names
-    #[arg(long, value_name = "DIR")]
+    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
+    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
+    /// (or val) is read by phase
+    #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
+    /// listed at the end), or skip at most so many
+    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
+    pub bad_record: Tolerance,
     /// Images in a mini-batch, instead of the network's
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
@@ -327,6 +341,8 @@ impl ExtractArgs {
 /// What `convert` turns into something else.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConvertCommand {
+    /// Write a data set into a new LMDB folder or a new tar file, in its order
+    Data(ConvertDataArgs),
     /// Weights: .caffemodel, .safetensors and .npz, from any into any
     Weights(ConvertWeightsArgs),
 }
@@ -343,6 +359,21 @@ pub struct ConvertWeightsArgs {
     /// The file to write; nothing is overwritten
     #[arg(value_name = "TO")]
     pub to: PathBuf,
+}
+
+/// What `convert data` takes.
+#[derive(Args, Clone, Debug)]
+pub struct ConvertDataArgs {
+    /// The data set: a folder of images by class, a list of images, tar files, IDX or CIFAR files, an LMDB
+    pub source: PathBuf,
+    /// What to make, which must not be there yet: NAME.tar for a tar file of images, anything else for an LMDB
+    pub target: PathBuf,
+    /// The part of a source that has parts: train, test
+    #[arg(long, default_value = "train", value_name = "PHASE")]
+    pub phase: PhaseArg,
+    /// Write the records in a random order (the same for the same source)
+    #[arg(long)]
+    pub shuffle: bool,
 }
 
 /// What `topo` takes.

@@ -10,7 +10,7 @@ use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{Dataset, SearchPath, open};
+use quadrille_io::data::{DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
 
@@ -85,6 +85,8 @@ pub struct Samples<'a> {
     pub made_up: bool,
     /// The shape of those that are made up.
     pub shape: Option<[usize; 3]>,
+    /// What happens with records that cannot be used.
+    pub tolerance: Tolerance,
 }
 
 /// How nets are rewritten for devices.
@@ -149,10 +151,8 @@ pub struct PhaseJob {
     pub spec: NetSpec,
     /// The phase, and whatever else decides which layers belong to the net.
     pub state: NetState,
-    /// The data layer of this phase.
-    pub source: Data,
-    /// Its data set.
-    pub dataset: Arc<Dataset>,
+    /// Its data set, as the layer asks for it.
+    pub dataset: Arc<DataSource>,
     /// Images of a worker's mini-batch.
     pub batch: usize,
 }
@@ -189,23 +189,26 @@ impl PhaseJob {
                 found = Some((index, None));
             } else {
                 let search = SearchPath::usual(file, bundled::repository().as_deref());
-                let dataset = open(&source.source, samples.folder, phase, &search)?;
-                source.sample = Some(dataset.shape);
+                let opening = Opening { data: samples.folder, search: &search, tolerance: samples.tolerance };
+                let dataset = open(source, phase, opening)?;
+                source.sample = Some(dataset.sample());
                 found = Some((index, Some(dataset)));
             }
         }
         let Some((index, dataset)) = found else { return Ok(None) };
-        let name = spec.layers[index].name.clone();
         let Layer::Data(source) = spec.layers[index].layer.clone() else { return Ok(None) };
         let dataset = match (dataset, source.sample) {
             (Some(dataset), _) => dataset,
-            (None, shape) => made_up::dataset(&spec, phase, shape.unwrap_or_default(), source.batch)?,
+            (None, shape) => {
+                let noise = made_up::dataset(&spec, phase, shape.unwrap_or_default(), source.batch)?;
+                let whole = Data { transform: source.transform.without_means(), ..source.clone() };
+                DataSource::new(Arc::new(noise), &whole, None, samples.tolerance)?
+            }
         };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
         let (batch, state) = (source.batch, state.clone());
-        let job = Self { batch, spec, state, source, dataset: Arc::new(dataset) };
-        job.check_labels(&name)?;
-        Ok(Some(job))
+        let dataset = Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?);
+        Ok(Some(Self { batch, spec, state, dataset }))
     }
 
     /// The nets of the phase as the file has them, one for each tile of the mini-batch.
@@ -233,26 +236,17 @@ impl PhaseJob {
     pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
         self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect()
     }
+}
 
-    /// Every label must be a class of every loss.
-    fn check_labels(&self, source: &str) -> Result<(), Failure> {
-        let net = Net::build(&self.spec, &self.state, 1.0)?;
-        for (layer, id) in net.layers.iter().zip((0..).map(LayerId)) {
-            let Some((classes, ignored)) = layer.layer.classes(&net.bottom_shapes(id)) else { continue };
-            let counts = |label: &u16| ignored != Some(i32::from(*label));
-            let largest = self.dataset.labels.iter().copied().filter(counts).max().map_or(0, usize::from);
-            if largest >= classes {
-                return Err(Failure::new(
-                    Code::Data,
-                    format!(
-                        "{}: the labels of {source:?} go up to {}, but layer {:?} ({}:{}) has scores for {classes} classes",
-                        self.dataset.name, largest, layer.name, layer.site.file, layer.site.line
-                    ),
-                ));
-            }
-        }
-        Ok(())
-    }
+/// Every label must be a class of every loss.
+fn label_rules(spec: &NetSpec, state: &NetState) -> Result<Vec<LabelRule>, Failure> {
+    let net = Net::build(spec, state, 1.0)?;
+    let losses = net.layers.iter().zip((0..).map(LayerId)).filter_map(|(layer, id)| {
+        let (classes, ignored) = layer.layer.classes(&net.bottom_shapes(id))?;
+        let loss = format!("layer {:?} ({}:{})", layer.name, layer.site.file, layer.site.line);
+        Some(LabelRule { classes, ignored, loss })
+    });
+    Ok(losses.collect())
 }
 
 /// A test of a training: a network with its data, and how many mini-batches of them.
@@ -270,10 +264,10 @@ pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Fa
     if net.params == other.params {
         return Ok(());
     }
-    let [a, b] = [train, test].map(|job| job.dataset.shape);
+    let [a, b] = [train, test].map(|job| job.dataset.shape());
     if a != b {
         let size = |[c, h, w]: [usize; 3]| format!("{c}x{h}x{w}");
-        let (test, a, b) = (&test.dataset.name, size(a), size(b));
+        let (test, a, b) = (test.dataset.name(), size(a), size(b));
         let message = format!(
             "{test}: images to test are {b}, but those to train are {a}, so the weights cannot be shared"
         );
@@ -299,6 +293,19 @@ fn check_cut(net: &Net) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Lists the records of a data set that could not be used, if there were any.
+pub fn say_bad_records(dataset: &DataSource) {
+    const LISTED: usize = 20;
+    let (count, lines) = dataset.bad().list();
+    if count > 0 {
+        say!("bad records {count} of {} of {}", dataset.len(), dataset.name());
+        lines.iter().take(LISTED).for_each(|line| say!("            {line}"));
+        if count > LISTED as u64 {
+            say!("            and {} more", count - LISTED as u64);
+        }
+    }
 }
 
 /// Complains that a command needs data and the network names none.

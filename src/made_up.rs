@@ -41,7 +41,7 @@ pub fn sample_shape(
         return Ok([if means > 1 { means } else { 3 }, crop, crop]);
     }
     let search = SearchPath::usual(file, bundled::repository().as_deref());
-    if let Ok(shape) = quadrille_io::data::sample_shape(&data.source, None, phase, &search) {
+    if let Ok(shape) = quadrille_io::data::sample_shape(data, phase, &search) {
         return Ok(shape);
     }
     let source = data.source.to_lowercase();
@@ -97,7 +97,7 @@ mod tests {
     use quadrille_core::layer::Transform;
 
     fn source(name: &str, transform: Transform) -> Data {
-        Data { source: name.to_owned(), batch: 1, transform, sample: None }
+        Data { source: name.to_owned(), batch: 1, transform, sample: None, list: None }
     }
 
     fn shape(data: &Data, asked: Option<[usize; 3]>) -> Result<[usize; 3], Fault> {

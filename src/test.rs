@@ -10,7 +10,7 @@ use quadrille_io::data::{Order, Prefetcher};
 
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
-use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data};
+use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
 use crate::pass::Pass;
 use crate::progress::six_digits;
 use crate::state::{listed, read_weights, start_lines};
@@ -18,7 +18,7 @@ use crate::state::{listed, read_weights, start_lines};
 /// Tests.
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let samples = Samples { folder: args.data.as_deref(), ..Samples::default() };
+    let samples = Samples { folder: args.data.as_deref(), tolerance: args.bad_record, ..Samples::default() };
     let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
@@ -55,18 +55,19 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let batches = args.iterations.unwrap_or(whole).max(1);
     let again = (batches * job.batch as u64).saturating_sub(job.dataset.len() as u64);
     let twice = if again > 0 { format!(", {again} of the images more than once") } else { String::new() };
-    say!("data        {}: {batches} mini-batches of {}{twice}", job.dataset.name, job.batch);
+    say!("data        {}: {batches} mini-batches of {}{twice}", job.dataset.name(), job.batch);
     let mut pass = Pass::new(nets, worker.devices(0));
     pass.write_all(Region::Packed(Packed::Weights), &weights)?;
-    evaluate(&mut pass, &plan, &job, batches)
+    evaluate(&mut pass, &plan, &job, batches)?;
+    say_bad_records(&job.dataset);
+    Ok(())
 }
 
 fn evaluate(pass: &mut Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<(), Failure> {
     let names: Vec<String> = pass.output_names().map(str::to_owned).collect();
     let mut sums = vec![0.0; names.len()];
     let (mut loss, mut times) = (0.0, StepTimes::default());
-    let prefetch =
-        Prefetcher::start(job.dataset.clone(), Order::Sequential, &job.source.transform, job.batch, 0, 2)?;
+    let prefetch = Prefetcher::start(job.dataset.clone(), Order::Sequential, job.batch, 0, 2)?;
     for _ in 0..batches {
         let batch = prefetch.next_batch()?;
         pass.load(&batch.data, &batch.labels)?;

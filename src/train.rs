@@ -19,7 +19,7 @@ use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::job::{
     Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, find_named, load_net,
-    load_solver, no_data,
+    load_solver, no_data, say_bad_records,
 };
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
 use crate::settings::Settings;
@@ -192,7 +192,7 @@ fn samples(args: &TrainArgs) -> Result<Samples<'_>, Failure> {
     if shape.is_some() && !made_up {
         return conflict("--data-shape: only data that is made up (--dummy-data) can have any shape");
     }
-    Ok(Samples { folder: args.data.as_deref(), made_up, shape })
+    Ok(Samples { folder: args.data.as_deref(), made_up, shape, tolerance: args.bad_record })
 }
 
 /// A network that the solver names, unless a flag names another for training and whatever shares its network.
@@ -245,7 +245,7 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
         ("batch", train.batch.to_string()),
         ("iter_size", settings.solver.iter_size.to_string()),
         ("quadrants", machine.workers[0].len().to_string()),
-        ("data", train.dataset.hash.clone()),
+        ("data", train.dataset.hash().to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
@@ -329,11 +329,11 @@ fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[S
     say!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
     say!(
         "data        {}: {} images {}x{}x{}, mini-batches of {} for each worker",
-        p.train.dataset.name,
+        p.train.dataset.name(),
         p.train.dataset.len(),
-        p.train.dataset.shape[0],
-        p.train.dataset.shape[1],
-        p.train.dataset.shape[2],
+        p.train.dataset.sample()[0],
+        p.train.dataset.sample()[1],
+        p.train.dataset.sample()[2],
         p.train.batch
     );
     let settings = &p.settings;
@@ -482,8 +482,13 @@ fn configuration(p: &Prepared<'_>) -> Value {
     configuration["isa"] = json!(p.machine.numerics.isa.to_string());
     configuration["fusion"] = json!(p.rewriting.fusion);
     configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);
-    configuration["data"] = json!({"name": p.train.dataset.name, "hash": p.train.dataset.hash});
+    configuration["data"] = json!({"name": p.train.dataset.name(), "hash": p.train.dataset.hash()});
     configuration
+}
+
+/// The phases that have data.
+fn jobs<'a>(p: &'a Prepared<'_>) -> impl Iterator<Item = &'a PhaseJob> {
+    std::iter::once(&p.train).chain(p.tests.iter().map(|test| &test.job))
 }
 
 /// Tells what came out.
@@ -497,6 +502,7 @@ fn conclude(
     let images = (first.iterations - run.first) as f64 * p.images_per_iteration() as f64;
     let seconds = first.clock.training.as_secs_f64();
     let hash = weights_hash(&first.result);
+    let data_share = first.clock.data.as_secs_f64() / seconds.max(1e-9);
     let summary = json!({
         "accuracy": first.test.accuracy.map(six_digits),
         "test_loss": first.test.loss.map(six_digits),
@@ -505,7 +511,8 @@ fn conclude(
         "test_seconds": first.clock.testing.as_secs_f64(),
         "images_per_second": images / seconds.max(1e-9),
         "communication_share": first.clock.communication_share(),
-        "data_share": first.clock.data.as_secs_f64() / seconds.max(1e-9),
+        "data_share": data_share,
+        "bad_records": jobs(p).map(|job| job.dataset.bad().list().0).sum::<u64>(),
         "weights_hash": hash,
         "method": p.settings.method_name(),
         "workers": p.settings.workers,
@@ -530,12 +537,14 @@ fn conclude(
         }
         say!("snapshot    {} (and {beside})", path.display());
     }
+    jobs(p).for_each(|job| say_bad_records(&job.dataset));
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
     say!(
         "summary     accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
-         weights {hash}",
+         {:.1} % waiting for data, weights {hash}",
         images / seconds.max(1e-9),
-        100.0 * first.clock.communication_share()
+        100.0 * first.clock.communication_share(),
+        100.0 * data_share
     );
     if first.iterations < p.settings.solver.max_iter {
         let how = snapshot.map_or(String::new(), |latest| {

@@ -167,15 +167,9 @@ impl Worker {
         let notes = notes(&engine, &nets[0], programs.len());
         let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
         let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
-        let (dataset, transform) = (parts.train.dataset.clone(), &parts.train.source.transform);
-        let batches = Prefetcher::start(
-            dataset,
-            Order::Shuffled(sampler, changes),
-            transform,
-            parts.train.batch,
-            parts.first.saturating_mul(settings.solver.iter_size),
-            2,
-        )?;
+        let order = Order::Shuffled(sampler, changes);
+        let first = parts.first.saturating_mul(settings.solver.iter_size);
+        let batches = Prefetcher::start(parts.train.dataset.clone(), order, parts.train.batch, first, 2)?;
         let testers = parts.tests.iter().zip(test_nets).zip(forward).enumerate();
         let testers = testers.map(|(index, ((test, nets), forward))| Tester {
             pass: Pass::new(nets, engine.devices(1 + index)),
@@ -336,8 +330,7 @@ impl Tester {
             return Ok(());
         }
         let job = &self.test.job;
-        let (dataset, transform) = (job.dataset.clone(), &job.source.transform);
-        let prefetch = Prefetcher::start(dataset, Order::Sequential, transform, job.batch, share.start, 2)?;
+        let prefetch = Prefetcher::start(job.dataset.clone(), Order::Sequential, job.batch, share.start, 2)?;
         for _ in share {
             let batch = prefetch.next_batch()?;
             self.pass.load(&batch.data, &batch.labels)?;

@@ -11,19 +11,37 @@ pub struct Transform {
     pub scale: f32,
     /// Mean of each channel, or one for all; empty for none.
     pub mean_values: Vec<f32>,
+    /// A file of means, one for each value of a sample, as the network file names it; never beside `mean_values`.
+    pub mean_file: Option<String>,
     /// Height and width of the part that is cut out: anywhere to train, from the middle to test; 0 for the whole.
     pub crop: usize,
     /// Whether every second sample, by chance, has its left and right swapped.
     pub mirror: bool,
+    /// What images that are stored encoded become; `None` for the channels that they have.
+    pub colour: Option<Colour>,
+}
+
+/// The channels that an encoded image is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Three: blue, green, red.
+    Colour,
+    /// One.
+    Grey,
 }
 
 impl Default for Transform {
     fn default() -> Self {
-        Self { scale: 1.0, mean_values: Vec::new(), crop: 0, mirror: false }
+        Self { scale: 1.0, mean_values: Vec::new(), mean_file: None, crop: 0, mirror: false, colour: None }
     }
 }
 
 impl Transform {
+    /// The same for samples that are made up: no file of means belongs to them.
+    pub fn without_means(&self) -> Self {
+        Self { mean_file: None, ..self.clone() }
+    }
+
     /// The shape of what becomes of a sample (channels, height, width).
     ///
     /// # Errors
@@ -50,8 +68,22 @@ pub struct Data {
     pub batch: usize,
     /// What is done to each sample.
     pub transform: Transform,
-    /// Channels, height and width of a sample as it is stored; `None` until somebody has looked at the data set.
+    /// Channels, height and width of a sample before it is transformed; `None` until somebody has looked at the data
+    /// set.
     pub sample: Option<[usize; 3]>,
+    /// What a list of image files needs beside its name: the layer is of type `ImageData`.
+    pub list: Option<ImageList>,
+}
+
+/// How the files of a list of images (`ImageData`) are found and read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageList {
+    /// What is put before each path of the list, as it is.
+    pub root_folder: String,
+    /// Height and width to which every image is resized; `None` for that of the file.
+    pub resize: Option<[usize; 2]>,
+    /// The channels that every image is given.
+    pub colour: Colour,
 }
 
 impl Meaning for Data {
@@ -60,15 +92,20 @@ impl Meaning for Data {
     }
 
     fn infer(&self, _: &[Shape]) -> Result<Inferred, Fault> {
+        // Both types have the fields that can be wrong here.
+        let field = |name: &str| match self.list {
+            Some(_) => format!("image_data_param.{name}"),
+            None => format!("data_param.{name}"),
+        };
         if self.batch == 0 {
             return Err(Fault::new(
-                "data_param.batch_size",
+                &field("batch_size"),
                 "missing; expected at least 1 image in a mini-batch",
             ));
         }
         let sample = self
             .sample
-            .ok_or_else(|| Fault::new("data_param.source", "the shape of its samples is not known"))?;
+            .ok_or_else(|| Fault::new(&field("source"), "the shape of its samples is not known"))?;
         let [c, h, w] = self.transform.shape(sample)?;
         let means = self.transform.mean_values.len();
         if means > 1 && means != c {
@@ -77,7 +114,7 @@ impl Meaning for Data {
                 format!("{means} values for samples of {c} channels; expected 1 or {c}"),
             ));
         }
-        let data = Shape::checked(&[self.batch, c, h, w], "data_param.batch_size")?;
+        let data = Shape::checked(&[self.batch, c, h, w], &field("batch_size"))?;
         Ok(Inferred { tops: vec![data, Shape::new([self.batch])], ..Inferred::default() })
     }
 

@@ -60,7 +60,7 @@ pub use bias::Bias;
 pub use concat::Concat;
 pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
-pub use data::{Data, Input, Transform};
+pub use data::{Colour, Data, ImageList, Input, Transform};
 pub use dropout::Dropout;
 pub use eltwise::{Eltwise, EltwiseOperation};
 pub use euclidean_loss::EuclideanLoss;
@@ -273,8 +273,9 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 54] = [
+pub const TYPE_NAMES: [&str; 55] = [
     "Data",
+    "ImageData",
     "Input",
     "Convolution",
     "Pooling",
@@ -385,7 +386,8 @@ impl Layer {
     /// The type's name in network files; of layers that are computed together, that of the first.
     pub fn type_name(&self) -> &'static str {
         match self {
-            Self::Data(_) => "Data",
+            Self::Data(Data { list: None, .. }) => "Data",
+            Self::Data(_) => "ImageData",
             Self::Input(_) => "Input",
             Self::Convolution(_) => "Convolution",
             Self::Pooling(_) => "Pooling",

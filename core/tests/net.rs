@@ -49,7 +49,7 @@ fn inner_product() -> Layer {
 
 fn data(batch: usize) -> Layer {
     let (source, transform) = ("made".into(), Transform::default());
-    Layer::Data(Data { source, batch, transform, sample: Some([1, SIDE, SIDE]) })
+    Layer::Data(Data { source, batch, transform, sample: Some([1, SIDE, SIDE]), list: None })
 }
 
 fn cropped(crop: usize) -> Layer {

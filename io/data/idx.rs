@@ -3,11 +3,14 @@
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 use ndarray::{Array1, Array3};
+use quadrille_core::net::Phase;
+use quadrille_core::site::did_you_mean;
 
+use super::dataset::Dataset;
 use crate::error::IoError;
 
 /// Largest number of values in one file, in bytes: more than any IDX set, and a bound for what a small gzip file
@@ -149,4 +152,58 @@ fn read_some(source: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> 
         }
     }
     Ok(got)
+}
+
+/// Whether a folder has files that are named as those of IDX sets, for any phase.
+pub(super) fn looks_like_idx(folder: &Path) -> bool {
+    let is = |name: &str| ["train", "t10k"].iter().any(|stem| name.starts_with(&format!("{stem}-images")));
+    names(folder).iter().any(|name| is(name))
+}
+
+/// Reads the images and labels of `phase` in a folder of IDX files.
+///
+/// # Errors
+/// [`IoError::Missing`] if a file is not there, [`IoError::Data`] if it is damaged.
+pub(super) fn read_idx(folder: &Path, phase: Phase) -> Result<Dataset, IoError> {
+    let name = folder.file_name().map_or_else(|| "IDX files".into(), |name| name.to_string_lossy());
+    let (images, labels) =
+        (file_of(folder, phase, "images-idx3-ubyte")?, file_of(folder, phase, "labels-idx1-ubyte")?);
+    let (pixels, classes) = (read_images(&images)?, read_labels(&labels)?);
+    let (_, height, width) = pixels.dim();
+    let (pixels, _) = pixels.into_raw_vec_and_offset();
+    let (classes, _) = classes.into_raw_vec_and_offset();
+    let classes = classes.into_iter().map(u16::from).collect();
+    Dataset::new(&name, &labels, pixels, classes, [1, height, width])
+}
+
+/// Channels, height and width of the images of `phase`; only a header is read.
+///
+/// # Errors
+/// As [`read_idx`], but for what stands behind the header.
+pub(super) fn sample_shape(folder: &Path, phase: Phase) -> Result<[usize; 3], IoError> {
+    let [_, height, width] = read_image_extents(&file_of(folder, phase, "images-idx3-ubyte")?)?;
+    Ok([1, height, width])
+}
+
+/// The file of a phase, plain or gzipped.
+fn file_of(folder: &Path, phase: Phase, ending: &str) -> Result<PathBuf, IoError> {
+    let stem = match phase {
+        Phase::Train => "train",
+        Phase::Test => "t10k",
+    };
+    let wanted = format!("{stem}-{ending}");
+    let places = [folder.join(&wanted), folder.join(format!("{wanted}.gz"))];
+    places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        let error = IoError::missing(&folder.join(&wanted), "not found (with or without .gz)");
+        match did_you_mean(&wanted, names(folder).iter().map(String::as_str)) {
+            Some(close) => error.hint(format!("there is {close:?}; rename it")),
+            None => error,
+        }
+    })
+}
+
+/// What is in a folder, or the first thousand of it.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(1000);
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }

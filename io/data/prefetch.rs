@@ -2,16 +2,15 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use quadrille_core::layer::Transform;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
-use quadrille_core::shape::MAX_ELEMENTS;
 use rayon::prelude::*;
 
-use super::Dataset;
+use super::source::{DataSource, Scratch};
+use super::transform::Part;
 use crate::error::IoError;
 
 /// From this many values on, a mini-batch is converted by all threads of rayon; below, waking them costs more.
@@ -51,36 +50,20 @@ impl Prefetcher {
     /// and one in the making.
     ///
     /// # Errors
-    /// [`IoError::Data`] if the batch is empty or too large, if the means do not fit the channels, or if more is to be
-    /// cut out of an image than there is.
+    /// [`IoError::Data`] if the batch is empty or too large.
     pub fn start(
-        dataset: Arc<Dataset>,
+        source: Arc<DataSource>,
         order: Order,
-        transform: &Transform,
         batch: usize,
         iteration: u64,
         ahead: usize,
     ) -> Result<Self, IoError> {
-        let means = channel_means(transform, &dataset)?;
-        if batch == 0 || dataset.is_empty() {
-            return Err(IoError::data(Path::new(&dataset.name), "a mini-batch needs at least one image"));
-        }
-        let shape = transform.shape(dataset.shape);
-        let shape = shape.map_err(|fault| {
-            IoError::data(Path::new(&dataset.name), format!("{}: {}", fault.field, fault.message))
-        })?;
-        let values = batch.checked_mul(shape.iter().product()).filter(|n| *n <= MAX_ELEMENTS);
-        if values.is_none() {
-            let message = format!("a mini-batch of {batch} images has more than {MAX_ELEMENTS} values");
-            return Err(IoError::data(Path::new(&dataset.name), message));
-        }
-        let (scale, mirror) = (transform.scale, transform.mirror);
-        let maker = Maker { dataset, order, means, scale, mirror, shape, batch };
+        let maker = Maker::new(source, order, batch)?;
         let (ready_in, ready) = sync_channel(ahead.max(1));
         // Bounded, too, since an unbounded channel allocates as it goes.
         let (used, used_out) = sync_channel(ahead.max(1) + 2);
         let work = move || {
-            let name = maker.dataset.name.clone();
+            let name = maker.source.name().to_owned();
             // A panic here must reach the run as an error, not as a silence.
             let outcome =
                 panic::catch_unwind(AssertUnwindSafe(|| maker.run(iteration, &ready_in, &used_out)));
@@ -126,50 +109,36 @@ impl Drop for Prefetcher {
     }
 }
 
-/// One mean for each channel.
-fn channel_means(transform: &Transform, dataset: &Dataset) -> Result<Vec<f32>, IoError> {
-    let channels = dataset.shape[0];
-    match transform.mean_values.len() {
-        0 => Ok(vec![0.0; channels]),
-        1 => Ok(vec![transform.mean_values[0]; channels]),
-        n if n == channels => Ok(transform.mean_values.clone()),
-        n => Err(IoError::data(
-            Path::new(&dataset.name),
-            format!("{n} values of mean_value for {channels} channels; expected 1 or {channels}"),
-        )),
-    }
-}
-
-struct Maker {
-    dataset: Arc<Dataset>,
+/// Makes mini-batches, in whatever threads of rayon call it.
+pub(super) struct Maker {
+    source: Arc<DataSource>,
     order: Order,
-    means: Vec<f32>,
-    scale: f32,
-    mirror: bool,
-    /// Of an image in a mini-batch.
-    shape: [usize; 3],
     batch: usize,
-}
-
-/// The part of an image that is taken.
-#[derive(Clone, Copy)]
-struct Part {
-    top: usize,
-    left: usize,
-    mirrored: bool,
+    /// Of a mini-batch.
+    values: usize,
+    /// Memory for records, as much as there are threads at work at one time.
+    scratch: Mutex<Vec<Scratch>>,
 }
 
 impl Maker {
+    pub(super) fn new(source: Arc<DataSource>, order: Order, batch: usize) -> Result<Self, IoError> {
+        let values = source.values(batch)?;
+        Ok(Self { source, order, batch, values, scratch: Mutex::default() })
+    }
+
+    /// Makes the mini-batch of an iteration.
+    pub(super) fn make(&self, iteration: u64, batch: &mut Batch) -> Result<(), IoError> {
+        self.make_room(batch)?;
+        self.fill(iteration, batch)
+    }
+
     /// Prepares mini-batches until nobody wants any more.
     fn run(&self, first: u64, ready: &SyncSender<Result<Batch, IoError>>, used: &Receiver<Batch>) {
         for iteration in first.. {
             let mut batch = used.try_recv().unwrap_or_default();
-            if let Err(error) = self.make_room(&mut batch) {
-                let _ = ready.send(Err(error));
-                return;
-            }
-            self.fill(iteration, &mut batch);
-            if ready.send(Ok(batch)).is_err() {
+            let filled = self.make(iteration, &mut batch).map(|()| batch);
+            let last = filled.is_err();
+            if ready.send(filled).is_err() || last {
                 return;
             }
         }
@@ -177,24 +146,17 @@ impl Maker {
 
     /// Gives a batch its size; does nothing if it was used before. Too little memory is an error, not an abort.
     fn make_room(&self, batch: &mut Batch) -> Result<(), IoError> {
-        let values = self.batch * self.per_image();
-        batch.data.try_reserve_exact(values.saturating_sub(batch.data.len())).map_err(|error| {
-            IoError::data(Path::new(&self.dataset.name), format!("a mini-batch: {error}"))
+        batch.data.try_reserve_exact(self.values.saturating_sub(batch.data.len())).map_err(|error| {
+            IoError::data(Path::new(self.source.name()), format!("a mini-batch: {error}"))
         })?;
-        batch.data.resize(values, 0.0);
+        batch.data.resize(self.values, 0.0);
         batch.labels.resize(self.batch, 0.0);
         Ok(())
     }
 
-    /// Values of an image in a mini-batch.
-    fn per_image(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Which part of draw `k` is taken: anywhere to train, the middle to test; mirrored by chance in both, as in Caffe.
-    fn part(&self, k: u64) -> Part {
-        let [_, height, width] = self.dataset.shape;
-        let room = [height - self.shape[1], width - self.shape[2]];
+    /// Which part of draw `k` is taken of an image with so much room (rows, columns): anywhere to train, the middle to
+    /// test; mirrored by chance in both, as in Caffe.
+    fn part(&self, k: u64, room: [usize; 2]) -> Part {
         let (stream, [top, left]) = match self.order {
             Order::Shuffled(_, stream) => {
                 let words = stream.block(k);
@@ -203,51 +165,44 @@ impl Maker {
             }
             Order::Sequential => (Stream::new(1, Purpose::Transform, 0), room.map(|r| r / 2)),
         };
-        Part { top, left, mirrored: self.mirror && stream.block(k)[2] & 1 == 1 }
+        Part { top, left, mirrored: self.source.transform().mirror && stream.block(k)[2] & 1 == 1 }
     }
 
     fn index(&self, k: u64) -> usize {
         (match self.order {
             Order::Shuffled(sampler, _) => sampler.index(k),
             Order::Sequential => k,
-        } % self.dataset.len() as u64) as usize
+        } % self.source.len() as u64) as usize
     }
 
-    fn fill(&self, iteration: u64, batch: &mut Batch) {
-        let (per_image, stored) = (self.per_image(), self.dataset.per_image());
+    /// Fills a mini-batch, one image a thread. What an image becomes depends on nothing but its draw. If several records
+    /// are bad the first in the mini-batch is told.
+    fn fill(&self, iteration: u64, batch: &mut Batch) -> Result<(), IoError> {
         batch.iteration = iteration;
         let first = iteration.wrapping_mul(self.batch as u64);
         let image = |(position, (out, label)): (usize, (&mut [f32], &mut f32))| {
             let k = first.wrapping_add(position as u64);
-            let index = self.index(k);
-            *label = f32::from(self.dataset.labels[index]);
-            self.convert(&self.dataset.images[index * stored..][..stored], self.part(k), out);
+            let mut scratch = self.lock_scratch().pop().unwrap_or_default();
+            let put = |index| self.source.put(index, &mut scratch, |room| self.part(k, room), out);
+            let outcome = self.source.good(self.index(k), put);
+            self.lock_scratch().push(scratch);
+            *label = outcome? as f32;
+            Ok(())
         };
-        let Batch { data, labels, .. } = batch;
-        if data.len() < PARALLEL_VALUES {
-            data.chunks_mut(per_image).zip(labels).enumerate().for_each(image);
-        } else {
-            data.par_chunks_mut(per_image).zip(labels).enumerate().for_each(image);
+        let (per_image, Batch { data, labels, .. }) = (self.values / self.batch, batch);
+        if data.len() < PARALLEL_VALUES && !self.source.is_costly() {
+            return data.chunks_mut(per_image).zip(labels).enumerate().try_for_each(image);
+        }
+        let images = data.par_chunks_mut(per_image).zip(labels).enumerate();
+        let failed = images.map(|(position, slot)| (position, image((position, slot))));
+        let failed = failed.filter_map(|(position, outcome)| Some((position, outcome.err()?)));
+        match failed.min_by_key(|(position, _)| *position) {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
         }
     }
 
-    /// `(value − mean) · scale` of a part of an image, row by row.
-    fn convert(&self, pixels: &[u8], part: Part, out: &mut [f32]) {
-        let [_, stored_rows, stored_columns] = self.dataset.shape;
-        let [_, rows, columns] = self.shape;
-        let planes = pixels.chunks(stored_rows * stored_columns).zip(out.chunks_mut(rows * columns));
-        for ((pixels, out), mean) in planes.zip(&self.means) {
-            let from = pixels.chunks(stored_columns).skip(part.top);
-            for (pixels, out) in from.zip(out.chunks_mut(columns)) {
-                let pixels = &pixels[part.left..part.left + columns];
-                let convert =
-                    |(value, pixel): (&mut f32, &u8)| *value = (f32::from(*pixel) - mean) * self.scale;
-                if part.mirrored {
-                    out.iter_mut().zip(pixels.iter().rev()).for_each(convert);
-                } else {
-                    out.iter_mut().zip(pixels).for_each(convert);
-                }
-            }
-        }
+    fn lock_scratch(&self) -> MutexGuard<'_, Vec<Scratch>> {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -55,4 +55,20 @@ impl SearchPath {
         Err(IoError::missing(relative, format!("no such data set; looked for{}", tried.concat()))
             .hint("name its folder with --data, or set QUADRILLE_DATA to the folder that holds it"))
     }
+
+    /// A file of means that a network names: as it is, or in one of the folders.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] with the places that were tried.
+    pub(super) fn find_mean(&self, file: &str) -> Result<PathBuf, IoError> {
+        let places: Vec<PathBuf> = std::iter::once(PathBuf::from(file))
+            .chain(self.folders.iter().map(|folder| folder.join(file)))
+            .collect();
+        if let Some(found) = places.iter().find(|place| place.is_file()) {
+            return Ok(found.clone());
+        }
+        let tried: Vec<String> = places.iter().map(|place| format!("\n    {}", place.display())).collect();
+        Err(IoError::missing(Path::new(file), format!("no such file of means; looked for{}", tried.concat()))
+            .hint("quadrille convert mean SRC mean.binaryproto makes it of a data set"))
+    }
 }

@@ -4,26 +4,25 @@
 
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
-    BatchNorm, BatchReindex, Cell, Data, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Filler, Filter,
+    BatchNorm, BatchReindex, Cell, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Filler, Filter,
     InnerProduct, Input, Layer, MultinomialLogisticLoss, Relu, Scale, Silence, Softmax, TYPE_NAMES,
-    Transform,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
 use super::fields::{extents, filler, finite, typed, unsupported};
+use super::sources;
 use super::tokens::shortened;
 use super::{arrange, convolved, loss, neuron, sequences, window};
 use crate::schema::eltwise_parameter::EltwiseOp;
 use crate::schema::param_spec::DimCheckMode;
 use crate::schema::{
-    self, BatchNormParameter, DataParameter, DropoutParameter, EltwiseParameter, InnerProductParameter,
-    LayerParameter, NetStateRule, ScaleParameter, TransformationParameter,
+    self, BatchNormParameter, DropoutParameter, EltwiseParameter, InnerProductParameter, LayerParameter,
+    NetStateRule, ScaleParameter,
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 7] =
-    ["HDF5Data", "HDF5Output", "ImageData", "LSTMUnit", "MemoryData", "Python", "WindowData"];
+const CAFFE_TYPES: [&str; 6] = ["HDF5Data", "HDF5Output", "LSTMUnit", "MemoryData", "Python", "WindowData"];
 
 /// The layers that a message is: one, but for those that are made of others.
 pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<Vec<LayerSpec>, SpecError> {
@@ -119,7 +118,8 @@ fn rule(rule: &NetStateRule) -> StateRule {
 /// Type and parameters. `file` is the network file.
 fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) -> Result<Layer, Fault> {
     let (own, layer): (&[&str], _) = match parameter.r#type() {
-        "Data" => (&["data_param", "transform_param"], data(parameter)),
+        "Data" => (&["data_param", "transform_param"], sources::data(parameter)),
+        "ImageData" => (&["image_data_param", "transform_param"], sources::image_data(parameter)),
         "Input" => (&["input_param"], input(parameter)),
         "Convolution" => (&["convolution_param"], convolved::convolution(parameter, false)),
         "Deconvolution" => (&["convolution_param"], convolved::convolution(parameter, true)),
@@ -203,101 +203,6 @@ fn unknown_type(name: &str) -> Fault {
         Some(close) => fault.hint(format!("did you mean {close:?}? It is not supported yet")),
         None => fault,
     }
-}
-
-fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
-    let Some(param) = &parameter.data_param else {
-        return Err(Fault::new("data_param", "missing")
-            .hint("write data_param { source: \"mnist\" batch_size: 64 }, for example"));
-    };
-    let DataParameter {
-        source,
-        batch_size,
-        // Where it matters which data base it is, the data set itself says so.
-        backend: _,
-        rand_skip,
-        force_encoded_color,
-        // Only how far ahead Caffe reads.
-        prefetch: _,
-        scale: old_scale,
-        mean_file,
-        crop_size,
-        mirror,
-    } = param;
-    if rand_skip.is_some_and(|skip| skip > 0) {
-        return Err(unsupported("data_param.rand_skip", "skipping samples at the start is"));
-    }
-    if force_encoded_color == &Some(true) {
-        return Err(unsupported("data_param.force_encoded_color", "forcing colour is"));
-    }
-    refuse_old_transforms(mean_file.as_deref(), *crop_size, *mirror)?;
-    let mut transform = transform(parameter.transform_param.as_ref())?;
-    if let Some(scale) = old_scale {
-        if parameter.transform_param.as_ref().is_some_and(|t| t.scale.is_some()) {
-            return Err(Fault::new("data_param.scale", "conflicts with transform_param.scale"));
-        }
-        transform.scale = finite(*scale, "data_param.scale")?;
-    }
-    let source = source.clone().filter(|s| !s.is_empty());
-    let source = source.ok_or_else(|| {
-        Fault::new("data_param.source", "missing").hint("name the data set: source: \"mnist\", for example")
-    })?;
-    // A file may leave it to the command; 0 stands for that.
-    let batch = batch_size.unwrap_or(0) as usize;
-    if batch_size == &Some(0) {
-        return Err(Fault::new("data_param.batch_size", "0; expected at least 1 image"));
-    }
-    Ok(Layer::Data(Data { source, batch, transform, sample: None }))
-}
-
-fn refuse_mean_file(mean_file: Option<&str>, message: &str) -> Result<(), Fault> {
-    if mean_file.is_some_and(|file| !file.is_empty()) {
-        let fault = unsupported(&format!("{message}.mean_file"), "a file of means is");
-        return Err(fault.hint("give mean_value instead"));
-    }
-    Ok(())
-}
-
-/// Transforms in the place that they had in Caffe's first files.
-fn refuse_old_transforms(
-    mean_file: Option<&str>,
-    crop_size: Option<u32>,
-    mirror: Option<bool>,
-) -> Result<(), Fault> {
-    refuse_mean_file(mean_file, "data_param")?;
-    let old = [("crop_size", crop_size.is_some_and(|size| size > 0)), ("mirror", mirror == Some(true))];
-    match old.iter().find(|(_, given)| *given) {
-        Some((field, _)) => {
-            Err(unsupported(&format!("data_param.{field}"), "the old place of this field is")
-                .hint(format!("write transform_param {{ {field}: ... }}")))
-        }
-        None => Ok(()),
-    }
-}
-
-fn transform(param: Option<&TransformationParameter>) -> Result<Transform, Fault> {
-    let Some(param) = param else { return Ok(Transform::default()) };
-    let TransformationParameter {
-        scale: _,
-        mirror,
-        crop_size,
-        mean_file,
-        mean_value,
-        force_color,
-        force_gray,
-    } = param;
-    refuse_mean_file(mean_file.as_deref(), "transform_param")?;
-    for (field, value) in [("force_color", force_color), ("force_gray", force_gray)] {
-        if value == &Some(true) {
-            return Err(unsupported(&format!("transform_param.{field}"), "changing the channels is"));
-        }
-    }
-    for mean in mean_value {
-        finite(*mean, "transform_param.mean_value")?;
-    }
-    let scale = finite(param.scale(), "transform_param.scale")?;
-    let (crop, mirror) = (crop_size.unwrap_or(0) as usize, *mirror == Some(true));
-    Ok(Transform { scale, mean_values: mean_value.clone(), crop, mirror })
 }
 
 fn input(parameter: &LayerParameter) -> Result<Layer, Fault> {

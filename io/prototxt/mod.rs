@@ -16,6 +16,7 @@ mod neuron;
 mod outline;
 mod sequences;
 mod solver;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod tokens;

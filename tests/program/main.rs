@@ -3,6 +3,7 @@
 mod bad_input;
 mod check;
 mod common;
+mod data_sets;
 mod determinism;
 mod extract;
 mod functions;

@@ -41,7 +41,7 @@ fn inner_product(outputs: usize) -> Layer {
 
 fn data(batch: usize, channels: usize, side: usize) -> LayerSpec {
     let sample = Some([channels, side, side]);
-    let data = Data { source: "made".into(), batch, transform: Transform::default(), sample };
+    let data = Data { source: "made".into(), batch, transform: Transform::default(), sample, list: None };
     LayerSpec::new("data", Layer::Data(data), &[], &["data", "label"])
 }
 

@@ -1,8 +1,8 @@
 //! Files that must be understood, in every spelling.
 
 use quadrille_core::layer::{
-    Concat, ContrastiveLoss, Dropout, Filler, Flatten, Layer, Lrn, NormRegion, Normalization, PoolMethod,
-    Slice, VarianceNorm,
+    Colour, Concat, ContrastiveLoss, Dropout, Filler, Flatten, ImageList, Layer, Lrn, NormRegion,
+    Normalization, PoolMethod, Slice, Transform, VarianceNorm,
 };
 use quadrille_core::net::{LayerSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::shape::Shape;
@@ -246,6 +246,19 @@ fn data_with_the_transform_in_its_old_and_new_place() {
         panic!("a data layer");
     };
     assert_eq!((changed.transform.crop, changed.transform.mirror), (24, true));
+}
+
+#[test]
+fn a_list_of_images_with_all_its_fields() {
+    let layer = "layer { name: \"d\" type: \"ImageData\" transform_param { mean_file: \"m\" mirror: true }
+        image_data_param { source: \"l\" root_folder: \"r/\" new_height: 4 new_width: 5 is_color: false
+        shuffle: true rand_skip: 3 crop_size: 2 scale: 0.5 } }";
+    let Layer::Data(data) = one(layer).layer else { panic!("a data layer") };
+    let list = ImageList { root_folder: "r/".into(), resize: Some([4, 5]), colour: Colour::Grey };
+    assert_eq!((data.source.as_str(), data.batch, data.list), ("l", 1, Some(list)));
+    let expected =
+        Transform { scale: 0.5, mean_file: Some("m".into()), crop: 2, mirror: true, ..Transform::default() };
+    assert_eq!(data.transform, expected);
 }
 
 #[test]

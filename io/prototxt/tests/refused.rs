@@ -249,23 +249,22 @@ const DATA: &[(&str, u32, &str, &str)] = &[
         "between 0 and 4294967295",
     ),
     (
-        "data_param { source: \"m\" batch_size: 1\n rand_skip: 5 } }",
+        "transform_param { crop_size: 3 } data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }",
         2,
-        "data_param.rand_skip",
-        "not supported",
-    ),
-    ("data_param { source: \"m\" batch_size: 1\n crop_size: 5 } }", 2, "data_param.crop_size", "old place"),
-    (
-        "data_param { source: \"m\" batch_size: 1\n mirror: true } }",
-        2,
-        "data_param.mirror",
-        "write transform_param { mirror: ... }",
+        "data_param.crop_size",
+        "conflicts with transform_param.crop_size",
     ),
     (
-        "transform_param {\n mean_file: \"m\" } data_param { source: \"m\" batch_size: 1 } }",
+        "transform_param { mean_value: 2\n mean_file: \"m\" } data_param { source: \"m\" batch_size: 1 } }",
         2,
         "transform_param.mean_file",
-        "mean_value instead",
+        "conflicts with mean_value",
+    ),
+    (
+        "transform_param { force_gray: true\n force_color: true } data_param { source: \"m\" batch_size: 1 } }",
+        2,
+        "transform_param.force_color",
+        "conflicts with force_gray",
     ),
     (
         "transform_param { scale: 2 } data_param { source: \"m\" batch_size: 1\n scale: 2 } }",
@@ -308,6 +307,14 @@ fn pooling_that_cannot_be() {
 
 /// What a layer holds, and line, field and a part of the message of the complaint.
 const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
+    ("type: \"ImageData\"", 1, "image_data_param", "missing"),
+    ("type: \"ImageData\" image_data_param {\n batch_size: 1 }", 1, "image_data_param.source", "missing"),
+    (
+        "type: \"ImageData\" image_data_param { source: \"l\"\n new_height: 4 }",
+        2,
+        "image_data_param.new_height",
+        "4 with new_width 0; expected both or none",
+    ),
     ("type: \"LRN\"\n lrn_param {\n beta: nan }", 3, "lrn_param.beta", "finite"),
     ("type: \"LRN\"\n lrn_param {\n alpha: inf }", 3, "lrn_param.alpha", "finite"),
     ("type: \"LRN\"\n lrn_param {\n k: -inf }", 3, "lrn_param.k", "finite"),

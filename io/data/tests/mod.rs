@@ -7,12 +7,17 @@ use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use quadrille_core::layer::Transform;
+use quadrille_core::layer::{Data, Transform};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use tempfile::TempDir;
 
 use super::*;
+use crate::error::IoError;
+
+mod images;
+mod lmdb;
+mod sources;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -20,6 +25,24 @@ fn repository() -> PathBuf {
 
 fn bundled() -> SearchPath {
     SearchPath { folders: vec![repository().join("data")] }
+}
+
+/// The IDX files that a source leads to.
+fn open(source: &str, data: Option<&Path>, phase: Phase, search: &SearchPath) -> Result<Dataset, IoError> {
+    // As a data layer opens it, for what is refused.
+    super::open(&layer(source), phase, Opening { data, search, tolerance: Tolerance::Fail })?;
+    idx::read_idx(&search.find(source, data)?, phase)
+}
+
+/// A data layer of this source, which changes nothing.
+fn layer(source: &str) -> Data {
+    Data { source: source.to_owned(), batch: 1, transform: Transform::default(), sample: None, list: None }
+}
+
+/// Records as a layer with this transform sees them.
+fn source(records: Arc<dyn Records>, transform: &Transform) -> Result<Arc<DataSource>, IoError> {
+    let data = Data { transform: transform.clone(), ..layer("made") };
+    DataSource::new(records, &data, None, Tolerance::Fail).map(Arc::new)
 }
 
 /// An IDX file of these extents with the values 0, 1, 2, ...
@@ -105,21 +128,15 @@ fn what_is_missing_or_of_another_kind_is_named() {
     fs::remove_file(folder.join("train-labels-idx1-ubyte.gz")).unwrap();
     let error = failing(Phase::Train);
     assert!(error.exit_code() == 66 && error.to_string().contains("train-labels-idx1-ubyte: not found"));
-    for (name, kind) in [("lmdb", "LMDB"), ("leveldb", "LevelDB")] {
-        let base = parent.path().join(name);
-        fs::create_dir(&base).unwrap();
-        for file in if name == "lmdb" { ["data.mdb", "lock.mdb"] } else { ["CURRENT", "LOCK"] } {
-            fs::write(base.join(file), "").unwrap();
-        }
-        let error = open(name, None, Phase::Train, &search).unwrap_err();
-        assert!(
-            error.exit_code() == 65
-                && error.to_string().contains(&format!("{kind} data sets are not supported yet"))
-        );
-    }
-    fs::write(parent.path().join("list.txt"), "").unwrap();
-    let error = open("list.txt", None, Phase::Train, &search).unwrap_err();
-    assert!(error.exit_code() == 65 && error.to_string().contains("expected a folder of IDX files"));
+    let base = parent.path().join("leveldb");
+    fs::create_dir(&base).unwrap();
+    fs::write(base.join("CURRENT"), "MANIFEST-000001").unwrap();
+    let error = open("leveldb", None, Phase::Train, &search).unwrap_err();
+    assert!(error.exit_code() == 65 && error.to_string().contains("is a LevelDB, which cannot be read"));
+    assert!(error.to_string().contains("quadrille convert data SRC DST"), "{error}");
+    fs::create_dir(parent.path().join("empty")).unwrap();
+    let error = open("empty", None, Phase::Train, &search).unwrap_err();
+    assert!(error.exit_code() == 65 && error.to_string().contains("holds no data set; expected an LMDB"));
 }
 
 /// The message for a file of images with these bytes, which must be bad data.
@@ -224,8 +241,12 @@ fn numbered(images: u8) -> Arc<Dataset> {
     )
 }
 
+fn plain(images: u8) -> Arc<DataSource> {
+    source(numbered(images), &Transform::default()).unwrap()
+}
+
 fn labels(order: Order, batch: usize, first: u64, batches: usize) -> Vec<Vec<f32>> {
-    let data = Prefetcher::start(numbered(7), order, &Transform::default(), batch, first, 2).unwrap();
+    let data = Prefetcher::start(plain(7), order, batch, first, 2).unwrap();
     (0..batches)
         .map(|_| {
             let batch = data.next_batch().unwrap();
@@ -267,7 +288,7 @@ fn the_mean_is_taken_off_before_scaling_by_channel() {
     let first = |mean_values: &[f32]| {
         let mean_values = mean_values.to_vec();
         let transform = Transform { scale: 0.5, mean_values, ..Transform::default() };
-        let data = Prefetcher::start(numbered(7), Order::Sequential, &transform, 1, 1, 1)?;
+        let data = Prefetcher::start(source(numbered(7), &transform)?, Order::Sequential, 1, 1, 1)?;
         data.next_batch().map(|batch| (batch.data, batch.iteration))
     };
     assert_eq!(first(&[]).unwrap(), (vec![2.0, 2.5, 3.0, 3.5], 1));
@@ -280,7 +301,7 @@ fn the_mean_is_taken_off_before_scaling_by_channel() {
 fn grid(transform: &Transform, order: Order, batch: usize) -> Result<Vec<f32>, IoError> {
     let values = (0..20).chain(100..120).collect();
     let set = Arc::new(Dataset::new("grid", Path::new("g"), values, vec![0], [2, 4, 5]).unwrap());
-    Prefetcher::start(set, order, transform, batch, 0, 1)?.next_batch().map(|batch| batch.data)
+    Prefetcher::start(source(set, transform)?, order, batch, 0, 1)?.next_batch().map(|batch| batch.data)
 }
 
 #[test]
@@ -324,8 +345,7 @@ fn any_part_is_cut_out_to_train_and_half_of_them_mirrored() {
 
 #[test]
 fn recycled_memory_is_used_again_and_large_batches_are_the_same() {
-    let data =
-        Prefetcher::start(numbered(7), Order::Sequential, &Transform::default(), 70_000, 0, 1).unwrap();
+    let data = Prefetcher::start(plain(7), Order::Sequential, 70_000, 0, 1).unwrap();
     let mut seen = Vec::new();
     for _ in 0..20 {
         let batch = data.next_batch().unwrap();
@@ -346,9 +366,9 @@ fn recycled_memory_is_used_again_and_large_batches_are_the_same() {
 
 #[test]
 fn dropping_ends_the_thread_wherever_it_is() {
-    let set = numbered(7);
+    let set = plain(7);
     for taken in 0..3 {
-        let data = Prefetcher::start(set.clone(), Order::Sequential, &Transform::default(), 2, 0, 1).unwrap();
+        let data = Prefetcher::start(set.clone(), Order::Sequential, 2, 0, 1).unwrap();
         for _ in 0..taken {
             data.next_batch().unwrap();
         }
@@ -356,16 +376,14 @@ fn dropping_ends_the_thread_wherever_it_is() {
         assert_eq!(Arc::strong_count(&set), 1);
     }
     for batch in [0, 1 << 30, usize::MAX] {
-        assert!(
-            Prefetcher::start(set.clone(), Order::Sequential, &Transform::default(), batch, 0, 1).is_err()
-        );
+        assert!(Prefetcher::start(set.clone(), Order::Sequential, batch, 0, 1).is_err());
     }
 }
 
 #[test]
 fn the_shape_of_samples_is_in_a_header() {
     let (_parent, folder, search) = small_set();
-    let shape = || sample_shape("set", None, Phase::Train, &search);
+    let shape = || sample_shape(&layer("set"), Phase::Train, &search);
     assert_eq!(shape().unwrap(), [1, 2, 3]);
     // What stands behind the header is not looked at, packed or not.
     let file = folder.join("train-images-idx3-ubyte");
@@ -380,5 +398,5 @@ fn the_shape_of_samples_is_in_a_header() {
         let message = shape().unwrap_err().to_string();
         assert!(message.contains(part), "{message}");
     }
-    assert_eq!(sample_shape("nowhere", None, Phase::Train, &search).unwrap_err().exit_code(), 66);
+    assert_eq!(sample_shape(&layer("nowhere"), Phase::Train, &search).unwrap_err().exit_code(), 66);
 }

@@ -1,0 +1,165 @@
+//! Image files one by one: in folders, one for each class, or named by a list.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use quadrille_core::layer::ImageList;
+use rayon::prelude::*;
+
+use super::classes::{Member, by_class, hash_of, is_image};
+use super::records::{Content, MAX_RECORD, Record, Records};
+use crate::error::IoError;
+
+/// How deep folders may lie in each other: links can make circles.
+const DEEPEST: usize = 16;
+
+/// Image files below a folder.
+#[derive(Debug)]
+pub struct ImageFiles {
+    name: String,
+    /// What stands before each path.
+    root: String,
+    members: Vec<Member<()>>,
+    hash: String,
+}
+
+impl ImageFiles {
+    /// The images in the subfolders of `folder`, whose sorted names are the labels 0, 1, 2, ...; sorted by path.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] if a folder cannot be read, [`IoError::Data`] if there are no images.
+    pub fn in_folders(folder: &Path, name: &str) -> Result<Self, IoError> {
+        let mut paths = Vec::new();
+        walk(folder, "", 0, &mut paths)?;
+        let images = paths.into_par_iter().map(|path| {
+            let bytes = fs::metadata(folder.join(&path)).map_or(0, |found| found.len());
+            (path, bytes, ())
+        });
+        let members = by_class(images.collect(), folder)?;
+        let hash = hash_of(&members);
+        Ok(Self { name: name.to_owned(), root: format!("{}/", folder.display()), members, hash })
+    }
+
+    /// The images that a list names, in its order: lines of a path and a label behind the last space, as Caffe reads
+    /// them. A relative path begins in the current folder or, if the first is not there, in the list's folder.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] if the list cannot be read, [`IoError::Data`] naming the line that is wrong.
+    pub fn in_list(list: &Path, options: Option<&ImageList>, name: &str) -> Result<Self, IoError> {
+        let text =
+            String::from_utf8(crate::whole::read(list, LIST)?).ok().filter(|text| !text.contains('\0'));
+        let text = text.ok_or_else(|| IoError::data(list, format!("is not text; expected {LIST}")))?;
+        let mut named = Vec::new();
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let pair = line.trim().rsplit_once(char::is_whitespace);
+            let pair = pair.and_then(|(path, label)| Some((path.trim_end(), label.parse().ok()?)));
+            let (path, label): (&str, i32) = pair.ok_or_else(|| {
+                let shown: String = line.chars().take(60).collect();
+                IoError::data(
+                    list,
+                    format!("line {}: {shown:?}; expected a path, a space and a label", number + 1),
+                )
+            })?;
+            named.push((path, label));
+        }
+        let Some((first, _)) = named.first() else {
+            return Err(IoError::data(list, "is a list without images"));
+        };
+        let root = options.map_or("", |options| options.root_folder.as_str());
+        let beside = list.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let beside = beside.map(|folder| format!("{}/{root}", folder.display()));
+        let root = match beside {
+            Some(beside)
+                if !Path::new(&format!("{root}{first}")).exists() && Path::new(root).is_relative() =>
+            {
+                beside
+            }
+            _ => root.to_owned(),
+        };
+        let member = |(path, label): (&str, i32)| {
+            let bytes = fs::metadata(format!("{root}{path}")).map_or(0, |found| found.len());
+            Member { path: path.into(), label, bytes, place: () }
+        };
+        let members: Vec<_> = named.into_par_iter().map(member).collect();
+        let hash = hash_of(&members);
+        Ok(Self { name: name.to_owned(), root, members, hash })
+    }
+}
+
+const LIST: &str = "a list of images (lines of a path and a label)";
+
+/// The images below `folder`, whose path from the first folder on is `above`.
+fn walk(folder: &Path, above: &str, depth: usize, found: &mut Vec<String>) -> Result<(), IoError> {
+    let unreadable = |error| IoError::unreadable(folder, "a folder of images", &error);
+    if depth > DEEPEST {
+        return Err(IoError::data(
+            folder,
+            format!("lies deeper than {DEEPEST} folders; do links form a circle?"),
+        ));
+    }
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+        let path = if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") };
+        let kind = entry.file_type().map_err(unreadable)?;
+        // Links count as what they lead to.
+        let is_folder = kind.is_dir() || kind.is_symlink() && entry.path().is_dir();
+        if is_folder {
+            walk(&entry.path(), &path, depth + 1, found)?;
+        } else if is_image(name) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+impl ImageFiles {
+    fn file(&self, index: usize) -> PathBuf {
+        PathBuf::from(format!("{}{}", self.root, self.members[index].path))
+    }
+}
+
+impl Records for ImageFiles {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    fn label(&self, index: usize) -> Option<i32> {
+        Some(self.members[index].label)
+    }
+
+    fn path(&self, index: usize) -> Option<&str> {
+        Some(&self.members[index].path)
+    }
+
+    fn record_name(&self, index: usize) -> String {
+        format!("image {:?}", self.file(index).display().to_string())
+    }
+
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Result<Record<'a>, String> {
+        let unreadable = |error| format!("cannot be read: {error}");
+        let file = File::open(self.file(index)).map_err(unreadable)?;
+        if !file.metadata().map_err(unreadable)?.is_file() {
+            return Err("is not a file".to_owned());
+        }
+        scratch.clear();
+        file.take(MAX_RECORD as u64 + 1).read_to_end(scratch).map_err(unreadable)?;
+        if scratch.len() > MAX_RECORD {
+            return Err(format!("has more than {MAX_RECORD} bytes"));
+        }
+        Ok(Record {
+            label: self.members[index].label,
+            content: Content::Encoded { file: scratch, native: false },
+        })
+    }
+}

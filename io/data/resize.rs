@@ -1,0 +1,64 @@
+//! Images of another size, by `cv::resize` with INTER_LINEAR: the centres of pixels correspond, nothing is smoothed
+//! before, and weights are rounded to 2^-11.
+
+/// One of the weights' units.
+const ONE: i32 = 1 << 11;
+
+/// Where a pixel of the new image lies between two of the old, with their weights.
+struct Between {
+    from: [usize; 2],
+    weights: [i32; 2],
+}
+
+/// The places of `to` pixels between `from` others. At the edges a pixel lies on the last one, either as a whole or, as
+/// OpenCV does it down columns, with both weights, which rounds otherwise.
+fn places(from: usize, to: usize, whole: bool) -> Vec<Between> {
+    let scale = from as f64 / to as f64;
+    let place = |i: usize| {
+        let at = ((i as f64 + 0.5) * scale - 0.5) as f32;
+        let low = at.floor();
+        let share = at - low;
+        let beyond = low < 0.0 || low as usize + 1 >= from;
+        let weight = |share: f32| (share * ONE as f32).round_ties_even() as i32;
+        let weights = if beyond && whole { [ONE, 0] } else { [weight(1.0 - share), weight(share)] };
+        let inside = |at: f32| (at.max(0.0) as usize).min(from - 1);
+        Between { from: [inside(low), inside(low + 1.0)], weights }
+    };
+    (0..to).map(place).collect()
+}
+
+/// Resizes an image of `channels` interleaved channels from `from` to `to` (height, width each).
+pub(super) fn resize(pixels: &[u8], channels: usize, from: [usize; 2], to: [usize; 2], out: &mut Vec<u8>) {
+    out.clear();
+    if from == to {
+        out.extend_from_slice(pixels);
+        return;
+    }
+    let (rows, columns) = (places(from[0], to[0], false), places(from[1], to[1], true));
+    let stride = from[1] * channels;
+    // A row with the columns of the new image, in units of 2^-11.
+    let across = |y: usize, into: &mut Vec<i32>| {
+        let row = &pixels[y * stride..][..stride];
+        into.clear();
+        for Between { from: [a, b], weights } in &columns {
+            let pair = row[a * channels..][..channels].iter().zip(&row[b * channels..][..channels]);
+            into.extend(pair.map(|(a, b)| i32::from(*a) * weights[0] + i32::from(*b) * weights[1]));
+        }
+    };
+    let (mut low, mut high) = ((usize::MAX, Vec::new()), (usize::MAX, Vec::new()));
+    out.reserve(to[0] * to[1] * channels);
+    for Between { from: [a, b], weights: [wa, wb] } in rows {
+        if low.0 != a && high.0 == a {
+            std::mem::swap(&mut low, &mut high);
+        }
+        for (row, wanted) in [(&mut low, a), (&mut high, b)] {
+            if row.0 != wanted {
+                across(wanted, &mut row.1);
+                row.0 = wanted;
+            }
+        }
+        // OpenCV's fixed point, which keeps 18 of the 22 bits between its two steps.
+        let mix = |(a, b): (&i32, &i32)| ((((wa * (a >> 4)) >> 16) + ((wb * (b >> 4)) >> 16) + 2) >> 2) as u8;
+        out.extend(low.1.iter().zip(&high.1).map(mix));
+    }
+}

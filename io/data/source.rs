@@ -1,0 +1,275 @@
+//! A data set as a data layer sees it: records, decoded, of one shape, with the means and the transform of the layer.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use quadrille_core::layer::{Colour, Data, Transform};
+use quadrille_core::shape::MAX_ELEMENTS;
+
+use super::bad::{BadRecords, Tolerance};
+use super::decode::decode;
+use super::records::{Content, Records};
+use super::resize::resize;
+use super::transform::{Image, Mean, Part, Pixels, convert, extents};
+use crate::error::IoError;
+
+/// What the labels of a data set are for: a loss over so many classes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelRule {
+    /// How many classes there are.
+    pub classes: usize,
+    /// The label that the loss passes over.
+    pub ignored: Option<i32>,
+    /// Which loss it is, for messages.
+    pub loss: String,
+}
+
+impl LabelRule {
+    /// # Errors
+    /// That the label is no class, and what it should be.
+    pub fn check(&self, label: i32) -> Result<(), String> {
+        let class = usize::try_from(label).is_ok_and(|label| label < self.classes);
+        if class || self.ignored == Some(label) {
+            return Ok(());
+        }
+        Err(format!("has the label {label}, but {} has scores for {} classes", self.loss, self.classes))
+    }
+}
+
+/// Samples as a data layer asks for them.
+#[derive(Clone, Debug)]
+pub struct DataSource {
+    records: Arc<dyn Records>,
+    /// Channels, height and width of a sample before it is transformed: those of the first record.
+    sample: [usize; 3],
+    transform: Transform,
+    mean: Mean,
+    /// The channels that every image file is given, and the size that every image gets.
+    colour: Option<Colour>,
+    size: Option<[usize; 2]>,
+    labels: Vec<LabelRule>,
+    bad: Arc<BadRecords>,
+}
+
+/// Memory that the records of one thread are read and decoded in.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    stored: Vec<u8>,
+    pixels: Vec<u8>,
+    resized: Vec<u8>,
+}
+
+impl DataSource {
+    /// `records` as `data` asks for them. `mean_file` is where its file of means was found.
+    ///
+    /// # Errors
+    /// [`IoError::Data`] if the first records cannot be decoded, if the means do not fit the channels, or if more is to
+    /// be cut out of an image than there is.
+    pub fn new(
+        records: Arc<dyn Records>,
+        data: &Data,
+        mean_file: Option<&Path>,
+        tolerance: Tolerance,
+    ) -> Result<Self, IoError> {
+        let list = data.list.as_ref();
+        let colour = list.map(|list| list.colour).or(data.transform.colour);
+        let mut source = Self {
+            sample: [0; 3],
+            transform: data.transform.clone(),
+            mean: Mean::Channels(Vec::new()),
+            colour,
+            size: list.and_then(|list| list.resize),
+            labels: Vec::new(),
+            bad: Arc::new(BadRecords::new(tolerance)),
+            records,
+        };
+        source.sample = source.first_shape()?;
+        let name = source.records.name();
+        source.mean = Mean::new(&source.transform, mean_file, source.sample, name)?;
+        let shape = source.transform.shape(source.sample);
+        shape.map_err(|fault| {
+            let message = format!("{}: {}", fault.field, fault.message);
+            IoError::data(Path::new(name), message)
+        })?;
+        Ok(source)
+    }
+
+    /// The shape of the first record that is good.
+    fn first_shape(&self) -> Result<[usize; 3], IoError> {
+        let mut scratch = Scratch::default();
+        for index in 0..self.records.len() {
+            match self.image(index, &mut scratch, |image, _| Ok(image.shape)) {
+                Ok(shape) => return Ok(shape),
+                Err(message) => self.bad.note(&*self.records, index, message)?,
+            }
+        }
+        Err(IoError::data(Path::new(self.records.name()), "has no record that can be read"))
+    }
+
+    /// The name of the data set.
+    pub fn name(&self) -> &str {
+        self.records.name()
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none; never so for a data set that was opened.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Identifies the content ([`Records::hash`]).
+    pub fn hash(&self) -> &str {
+        self.records.hash()
+    }
+
+    /// Channels, height and width of a sample before it is transformed.
+    pub fn sample(&self) -> [usize; 3] {
+        self.sample
+    }
+
+    /// Channels, height and width of a sample in a mini-batch.
+    pub fn shape(&self) -> [usize; 3] {
+        self.transform.shape(self.sample).unwrap_or(self.sample)
+    }
+
+    /// The records that could not be used so far.
+    pub fn bad(&self) -> &BadRecords {
+        &self.bad
+    }
+
+    /// Whether records must be decoded, which is worth several threads.
+    pub(super) fn is_costly(&self) -> bool {
+        self.records.is_costly()
+    }
+
+    /// Every label must follow `rules` from now on: those that are known without reading are checked at once, the
+    /// others as they are read.
+    ///
+    /// # Errors
+    /// [`IoError::Data`] naming the record with the largest label, if it follows no rule.
+    pub fn with_labels(mut self, rules: Vec<LabelRule>) -> Result<Self, IoError> {
+        let known = (0..self.len()).filter_map(|index| Some((self.records.label(index)?, index)));
+        let bad = |(label, _): &(i32, usize)| rules.iter().any(|rule| rule.check(*label).is_err());
+        if let Some((label, index)) = known.filter(bad).max() {
+            let reason = rules.iter().find_map(|rule| rule.check(label).err()).unwrap_or_default();
+            let message = format!("{} {reason}", self.records.record_name(index));
+            return Err(IoError::data(Path::new(self.name()), message));
+        }
+        self.labels = rules;
+        Ok(self)
+    }
+
+    /// Reads and decodes a record, and hands it to `used`.
+    fn image<T>(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        used: impl FnOnce(Image<'_>, i32) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let Scratch { stored, pixels, resized } = scratch;
+        let record = self.records.read(index, stored)?;
+        let image = match record.content {
+            Content::Bytes { shape, values } => Image { shape, pixels: Pixels::Planes(values) },
+            Content::Floats { shape, values } => Image { shape, pixels: Pixels::Floats(values) },
+            Content::Encoded { file, native } => {
+                let colour = self.colour.or((!native).then_some(Colour::Colour));
+                let [channels, height, width] = decode(file, colour, pixels)?;
+                let size = self.size.unwrap_or([height, width]);
+                if size == [height, width] {
+                    Image { shape: [channels, height, width], pixels: Pixels::Interleaved(pixels) }
+                } else {
+                    resize(pixels, channels, [height, width], size, resized);
+                    Image { shape: [channels, size[0], size[1]], pixels: Pixels::Interleaved(resized) }
+                }
+            }
+        };
+        used(image, record.label)
+    }
+
+    /// Writes a record into `out`, transformed, and returns its label. `part` says which part of an image with so much
+    /// room (rows, columns) is taken.
+    pub(super) fn put(
+        &self,
+        index: usize,
+        scratch: &mut Scratch,
+        part: impl FnOnce([usize; 2]) -> Part,
+        out: &mut [f32],
+    ) -> Result<i32, String> {
+        self.image(index, scratch, |image, label| {
+            self.labels.iter().try_for_each(|rule| rule.check(label))?;
+            let (size, room) = self.fit(image.shape)?;
+            convert(&image, part(room), &self.mean, self.transform.scale, size, out);
+            Ok(label)
+        })
+    }
+
+    /// Height and width of what is taken of an image, and how far it can be moved; or why the image does not fit.
+    fn fit(&self, shape: [usize; 3]) -> Result<([usize; 2], [usize; 2]), String> {
+        let [_, height, width] = self.shape();
+        self.mean.fits(shape)?;
+        if self.transform.crop == 0 && shape != self.sample || shape[0] != self.sample[0] {
+            let remedy = if shape[0] != self.sample[0] {
+                "force_color: true or force_gray: true in transform_param makes them equal"
+            } else {
+                "crop_size, or new_height and new_width of ImageData, or quadrille convert data --resize makes them \
+                 equal"
+            };
+            return Err(format!(
+                "is {} (channels x height x width), but the first record is {}; {remedy}",
+                extents(shape),
+                extents(self.sample)
+            ));
+        }
+        let room = [shape[1].checked_sub(height), shape[2].checked_sub(width)];
+        match room {
+            [Some(rows), Some(columns)] => Ok(([height, width], [rows, columns])),
+            _ => Err(format!("is {}, too small to cut {height} x {width} out of it", extents(shape))),
+        }
+    }
+
+    /// The transform of the layer.
+    pub fn transform(&self) -> &Transform {
+        &self.transform
+    }
+
+    /// Values of a mini-batch of `batch` samples.
+    ///
+    /// # Errors
+    /// [`IoError::Data`] if there are none or too many.
+    pub(super) fn values(&self, batch: usize) -> Result<usize, IoError> {
+        let name = Path::new(self.name());
+        if batch == 0 || self.is_empty() {
+            return Err(IoError::data(name, "a mini-batch needs at least one image"));
+        }
+        let values = batch.checked_mul(self.shape().iter().product()).filter(|n| *n <= MAX_ELEMENTS);
+        values.ok_or_else(|| {
+            let message = format!("a mini-batch of {batch} images has more than {MAX_ELEMENTS} values");
+            IoError::data(name, message)
+        })
+    }
+
+    /// The record in place of `index` by the tolerance for bad ones: itself if `used` takes it, or else the first good
+    /// one behind it in the order of the data set, going round.
+    ///
+    /// # Errors
+    /// [`IoError::Data`] if more are bad than may be, or all.
+    pub(super) fn good<T>(
+        &self,
+        index: usize,
+        mut used: impl FnMut(usize) -> Result<T, String>,
+    ) -> Result<T, IoError> {
+        let len = self.len();
+        for step in 0..len {
+            let index = (index + step) % len;
+            match used(index) {
+                Ok(value) => return Ok(value),
+                Err(message) => self.bad.note(&*self.records, index, message)?,
+            }
+        }
+        Err(IoError::data(Path::new(self.name()), "has no record that can be used"))
+    }
+}
