@@ -369,7 +369,7 @@ const DATA: &[Case] = &[
         "more classes than scores",
         |s| write_idx(&s.path("shapes"), "train", TRAIN_IMAGES, CLASSES + 1),
         65,
-        &["labels of \"shapes\" go up to 10", "layer \"loss\" (net.prototxt:", "10 classes"],
+        &["shapes: image ", "has the label 10, but layer \"loss\" (net.prototxt:", "10 classes"],
     ),
     case(
         "a wrong start",
