@@ -169,7 +169,7 @@ const COMPLAINTS: [(&str, &str, Change, &str); 20] = [
         |l| l.layer = pooling(7),
         "window of 7x7 is larger than its input of 6x6",
     ),
-    ("data", "data_param.batch_size", |l| l.layer = data(0), "0; expected at least 1 image"),
+    ("data", "data_param.batch_size", |l| l.layer = data(0), "missing; expected at least 1 image"),
     (
         "data",
         "transform_param.crop_size",

@@ -92,15 +92,12 @@ fn required(source: Option<&String>, message: &str, hint: &str) -> Result<String
     source.ok_or_else(|| Fault::new(&format!("{message}.source"), "missing").hint(hint))
 }
 
+/// Images of a mini-batch; 0 if the file leaves them to the command.
 fn batch(size: Option<u32>, message: &str) -> Result<usize, Fault> {
-    match size {
-        Some(size) if size > 0 => Ok(size as usize),
-        size => {
-            let problem = if size.is_some() { "0" } else { "missing" };
-            let text = format!("{problem}; expected at least 1 image");
-            Err(Fault::new(&format!("{message}.batch_size"), text))
-        }
+    if size == Some(0) {
+        return Err(Fault::new(&format!("{message}.batch_size"), "0; expected at least 1 image"));
     }
+    Ok(size.unwrap_or(0) as usize)
 }
 
 /// Transforms in the place that they had in Caffe's first files.
