@@ -69,6 +69,6 @@ impl SearchPath {
         }
         let tried: Vec<String> = places.iter().map(|place| format!("\n    {}", place.display())).collect();
         Err(IoError::missing(Path::new(file), format!("no such file of means; looked for{}", tried.concat()))
-            .hint("quadrille convert mean SRC mean.binaryproto makes it of a data set"))
+            .hint("give its path, or mean_value: one for each channel, or one for all"))
     }
 }

@@ -215,8 +215,7 @@ impl DataSource {
             let remedy = if shape[0] != self.sample[0] {
                 "force_color: true or force_gray: true in transform_param makes them equal"
             } else {
-                "crop_size, or new_height and new_width of ImageData, or quadrille convert data --resize makes them \
-                 equal"
+                "crop_size in transform_param, or new_height and new_width of a layer ImageData, makes them equal"
             };
             return Err(format!(
                 "is {} (channels x height x width), but the first record is {}; {remedy}",
