@@ -21,7 +21,7 @@ pub trait Records: Debug + Send + Sync {
         self.len() == 0
     }
     /// Identifies the content: 16 hexadecimal digits. For what lies in memory over all of it, for larger sets over the
-    /// names, labels and sizes of all records ([`IndexHash`]).
+    /// names, labels and sizes of all records (see `IndexHash`).
     fn hash(&self) -> &str;
     /// Whether reading a record is worth a thread: it is decoded, or comes from a disk.
     fn is_costly(&self) -> bool {

@@ -202,7 +202,7 @@ const WRONG: &[(&str, &str, &str, &str)] = &[
     ("Power", "power_param { power: nan }", "power_param.power", "expected a finite number"),
     ("Swish", "swish_param { beta: inf }", "swish_param.beta", "expected a finite number"),
     ("TanH", "sigmoid_param { }", "sigmoid_param", "has no meaning in a layer of type TanH"),
-    ("AbsVal", "relu_param { }", "relu_param", "this type reads no such message"),
+    ("AbsVal", "relu_param { }", "relu_param", "this type reads no parameters"),
     ("PReLU", "prelu_param { filler { type: \"bilinear\" } }", "prelu_param.filler.type", "bilinear"),
     (
         "PReLU",

@@ -411,7 +411,7 @@ fn types_that_are_not_done_yet_are_named_as_today() {
         let error = parse_net(text, "old.prototxt").unwrap_err();
         assert!(error.field == "type" && error.message.contains(name), "{error}");
     }
-    assert!(matches!(said(THREE[1])[1].layer, Layer::Convolution(_)));
+    assert!(matches!(said(THREE[1])[1].layer, Layer::ConvolutionNd(_)));
 }
 
 #[test]

@@ -210,8 +210,9 @@ fn build_net(layer: &Layer, bottoms: &[Shape], around: Around) -> Net {
         }
         _ => layers.push(LayerSpec::new("it", layer.clone(), &bottoms, &heads)),
     }
-    let phase =
-        if matches!(layer, Layer::Accuracy(_) | Layer::Filter(_)) { Phase::Test } else { Phase::Train };
+    // What has no gradient cannot stand above what is trained.
+    let ends = matches!(layer, Layer::Accuracy(_) | Layer::ArgMax(_) | Layer::Filter(_));
+    let phase = if ends { Phase::Test } else { Phase::Train };
     if phase == Phase::Test {
         heads.clear();
     }
