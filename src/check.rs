@@ -64,8 +64,18 @@ fn networks(path: &Path, solver: &SolverSpec, args: &CheckArgs) -> Result<(), Fa
 
 fn show_solver(path: &Path, solver: &SolverSpec) {
     say!("solver      {}", path.display());
-    say!("            {} iterations at a rate of {} ({:?})", solver.max_iter, solver.base_lr, solver.policy);
-    say!("            {:?}", solver.rule);
+    let rule = &solver.rule;
+    say!(
+        "            {} iterations of {}, base_lr {}, weight_decay {}, {} mini-batch(es) each",
+        solver.max_iter,
+        rule.kind.name(),
+        solver.base_lr,
+        rule.weight_decay,
+        solver.iter_size
+    );
+    for test in &solver.test_nets {
+        say!("            tested on {} mini-batches of {:?}", test.batches, test.source.name());
+    }
     if !solver.ignored.is_empty() {
         say!("ignored     solver fields without effect here: {}", solver.ignored.join(", "));
     }
