@@ -1,5 +1,7 @@
 //! The command line. Caffe's commands and flags work as typed by a Caffe user, with one dash or two.
 
+mod data;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,7 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
-use quadrille_io::data::Tolerance;
+
+pub use data::DataArgs;
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
@@ -111,7 +114,7 @@ fn parse_shape(text: &str) -> Result<[usize; 3], String> {
 /// Data that is made up; the same for every command that can do without a data set.
 #[derive(Args, Clone, Debug)]
 pub struct MadeUpArgs {
-    /// Make the data up, in memory (time always does)
+    /// Make the data up, in memory (time does so unless it is given --data or --real-data)
     #[arg(long)]
     pub dummy_data: bool,
     /// Shape of made-up samples: channels, height, width [default: from crop_size, the data set, or a well-known name]
@@ -147,15 +150,9 @@ pub struct TrainArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
-    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
-    /// (or val) is read by phase
-    #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
-    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
-    /// listed at the end), or skip at most so many
-    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
-    pub bad_record: Tolerance,
+    /// The data set.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Made-up data.
     #[command(flatten)]
     pub made_up: MadeUpArgs,
@@ -191,15 +188,9 @@ pub struct TestArgs {
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
-    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
-    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
-    /// (or val) is read by phase
-    #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
-    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
-    /// listed at the end), or skip at most so many
-    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
-    pub bad_record: Tolerance,
+    /// The data set.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Images in a mini-batch, instead of the network's
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
@@ -220,9 +211,15 @@ pub struct TimeArgs {
     /// Images in a mini-batch [default: the network's; a smaller one for a bundled network given by name]
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
+    /// Run on the data set that the network names, and show how long an iteration waits for it
+    #[arg(long)]
+    pub real_data: bool,
+    /// The data set; with --data an iteration runs on it.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Made-up data.
     #[command(flatten)]
-    pub data: MadeUpArgs,
+    pub made_up: MadeUpArgs,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,

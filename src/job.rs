@@ -15,7 +15,7 @@ use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
 
 use crate::bundled;
-use crate::cli::MachineArgs;
+use crate::cli::{DataArgs, MachineArgs};
 use crate::failure::{Code, Failure};
 use crate::made_up;
 
@@ -87,6 +87,13 @@ pub struct Samples<'a> {
     pub shape: Option<[usize; 3]>,
     /// What happens with records that cannot be used.
     pub tolerance: Tolerance,
+}
+
+impl<'a> Samples<'a> {
+    /// As the flags say, with nothing made up.
+    pub fn of(args: &'a DataArgs) -> Self {
+        Self { folder: args.data.as_deref(), tolerance: args.bad_record, ..Self::default() }
+    }
 }
 
 /// How nets are rewritten for devices.

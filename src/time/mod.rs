@@ -1,25 +1,27 @@
-//! `quadrille time`: what every layer costs, on made-up data.
+//! `quadrille time`: what every layer costs, on made-up data or on a data set.
 
 mod measure;
 mod report;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::layer::Layer;
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
-use quadrille_core::rng::{Purpose, Stream};
+use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
+use quadrille_io::data::{DataSource, Order, Prefetcher};
 
 use crate::bundled;
 use crate::cli::TimeArgs;
 use crate::failure::{Code, Failure};
-use crate::job::{Rewriting, crews, load_net};
+use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::pass::Pass;
 
@@ -27,10 +29,7 @@ use report::Report;
 
 /// Measures.
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
-    let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let spec = with_samples(spec, &file, args.data.shape)?;
-    let compared = args.model.as_deref().and_then(bundled::compared_batch);
-    let (spec, batch) = with_batch(spec, args.batch.or(compared))?;
+    let Timed { spec, batch, data } = timed(args)?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
     let rewriting = Rewriting::new(&args.machine, machine.numerics, 1);
@@ -48,7 +47,9 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
     let pass = Pass::new(nets, worker.devices(0));
     fill(&pass)?;
-    let measured = measure::measure(&pass, &plan, args.iterations)?;
+    let batches = data.as_ref().map(|data| prefetch(data, batch)).transpose()?;
+    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_ref())?;
+    drop(batches);
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
     let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
@@ -56,6 +57,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let report = Report {
         net: &pass.nets[0],
         batch,
+        data: data.as_deref(),
         quadrants: pass.devices.len(),
         threads,
         machine: &machine,
@@ -72,8 +74,47 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
             say!("note        {note}");
         }
         report.print();
+        data.iter().for_each(|data| say_bad_records(data));
     }
     Ok(())
+}
+
+/// What is timed.
+struct Timed {
+    /// The network, with the shape of its samples and the mini-batch.
+    spec: NetSpec,
+    /// Images of a mini-batch.
+    batch: usize,
+    /// The data set; `None` if data is made up.
+    data: Option<Arc<DataSource>>,
+}
+
+fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
+    let (spec, file) = load_net(args.model.as_deref(), None)?;
+    let compared = args.model.as_deref().and_then(bundled::compared_batch);
+    let batch = args.batch.or(compared);
+    let (flag, made_up) = (if args.real_data { "--real-data" } else { "--data" }, &args.made_up);
+    if !args.real_data && args.data.data.is_none() {
+        let (spec, batch) = with_batch(with_samples(spec, &file, made_up.shape)?, batch)?;
+        return Ok(Timed { spec, batch, data: None });
+    }
+    if made_up.dummy_data || made_up.shape.is_some() {
+        let other = if made_up.dummy_data { "--dummy-data" } else { "--data-shape" };
+        return Err(Failure::new(
+            Code::Usage,
+            format!("{flag} conflicts with {other}: data is real or made up"),
+        ));
+    }
+    let job = PhaseJob::open(&spec, &spec.state(Phase::Train), &file, Samples::of(&args.data), batch)?;
+    let job = job.ok_or_else(|| no_data(&spec, Phase::Train))?;
+    Ok(Timed { spec: job.spec, batch: job.batch, data: Some(job.dataset) })
+}
+
+/// The mini-batches that a training would see.
+fn prefetch(data: &Arc<DataSource>, batch: usize) -> Result<Prefetcher, Failure> {
+    let sampler = Sampler::new(1, 0, data.len() as u64);
+    let order = Order::Shuffled(sampler, Stream::new(1, Purpose::Transform, 0));
+    Ok(Prefetcher::start(data.clone(), order, batch, 0, 2)?)
 }
 
 /// Gives every data layer the shape of its samples.
