@@ -1,5 +1,6 @@
 //! The command line. Caffe's commands and flags work as typed by a Caffe user, with one dash or two.
 
+mod convert;
 mod data;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
 
+pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::DataArgs;
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
@@ -27,7 +29,8 @@ Start here:
   quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
   quadrille convert weights A B     weights to and from .caffemodel, .safetensors and .npz
-  quadrille convert data SRC DST    an LMDB or tar of any data set
+  quadrille convert data SRC DST    an LMDB, tar files or CIFAR file of any data set
+  quadrille convert mean SRC DST    the mean of a data set, for mean_file
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -338,8 +341,10 @@ impl ExtractArgs {
 /// What `convert` turns into something else.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConvertCommand {
-    /// Write a data set into a new LMDB folder or a new tar file, in its order
+    /// Write a data set as an LMDB, tar files or a CIFAR file, resized or encoded anew if asked
     Data(ConvertDataArgs),
+    /// Find the mean of a data set, as mean_file wants it
+    Mean(ConvertMeanArgs),
     /// Weights: .caffemodel, .safetensors and .npz, from any into any
     Weights(ConvertWeightsArgs),
 }
@@ -356,21 +361,6 @@ pub struct ConvertWeightsArgs {
     /// The file to write; nothing is overwritten
     #[arg(value_name = "TO")]
     pub to: PathBuf,
-}
-
-/// What `convert data` takes.
-#[derive(Args, Clone, Debug)]
-pub struct ConvertDataArgs {
-    /// The data set: a folder of images by class, a list of images, tar files, IDX or CIFAR files, an LMDB
-    pub source: PathBuf,
-    /// What to make, which must not be there yet: NAME.tar for a tar file of images, anything else for an LMDB
-    pub target: PathBuf,
-    /// The part of a source that has parts: train, test
-    #[arg(long, default_value = "train", value_name = "PHASE")]
-    pub phase: PhaseArg,
-    /// Write the records in a random order (the same for the same source)
-    #[arg(long)]
-    pub shuffle: bool,
 }
 
 /// What `topo` takes.

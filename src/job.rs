@@ -10,7 +10,7 @@ use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
+use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
 
@@ -304,10 +304,15 @@ fn check_cut(net: &Net) -> Result<(), Failure> {
 
 /// Lists the records of a data set that could not be used, if there were any.
 pub fn say_bad_records(dataset: &DataSource) {
+    say_bad(dataset.bad(), dataset.len(), dataset.name());
+}
+
+/// Lists bad records of so many, if there were any.
+pub fn say_bad(bad: &BadRecords, len: usize, name: &str) {
     const LISTED: usize = 20;
-    let (count, lines) = dataset.bad().list();
+    let (count, lines) = bad.list();
     if count > 0 {
-        say!("bad records {count} of {} of {}", dataset.len(), dataset.name());
+        say!("bad records {count} of {len} of {name}");
         lines.iter().take(LISTED).for_each(|line| say!("            {line}"));
         if count > LISTED as u64 {
             say!("            and {} more", count - LISTED as u64);

@@ -18,6 +18,7 @@ mod records;
 mod resize;
 mod search;
 mod source;
+mod store;
 mod tar;
 mod transform;
 
@@ -33,6 +34,7 @@ pub use prefetch::{Batch, Order, Prefetcher};
 pub use records::{Content, MAX_RECORD, Record, Records};
 pub use search::SearchPath;
 pub use source::{DataSource, LabelRule};
+pub use store::{Changes, Encoding, Form, Storing, Target, mean, store};
 pub use tar::{TarImages, TarWriter};
 pub use transform::{read_mean, write_mean};
 

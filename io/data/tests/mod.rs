@@ -18,6 +18,7 @@ use crate::error::IoError;
 mod images;
 mod lmdb;
 mod sources;
+mod store;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
