@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use image::ExtendedColorType;
 use image::codecs::jpeg::JpegEncoder;
-use quadrille_core::layer::{Data, Transform};
+use quadrille_core::layer::{Data, DataKind, Transform};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_io::data::{DataSource, Opening, Order, Prefetcher, SearchPath, TarWriter, Tolerance, open};
@@ -117,7 +117,13 @@ fn pixels(number: u32) -> Vec<u8> {
 fn open_images(path: &Path) -> Result<DataSource, String> {
     let transform =
         Transform { crop: CROP, mirror: true, mean_values: vec![104.0, 117.0, 123.0], ..Default::default() };
-    let layer = Data { source: path.display().to_string(), batch: 1, transform, sample: None, list: None };
+    let layer = Data {
+        source: path.display().to_string(),
+        batch: 1,
+        transform,
+        sample: None,
+        kind: DataKind::Records,
+    };
     let search = SearchPath { folders: vec![PathBuf::from(".")] };
     let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail };
     open(&layer, Phase::Train, opening).map_err(|error| error.to_string())

@@ -186,8 +186,8 @@ impl PhaseJob {
             }
             source.batch = batch.unwrap_or(source.batch);
             if source.batch == 0 {
-                let fault =
-                    Fault::new("data_param.batch_size", "missing; expected at least 1 image in a mini-batch");
+                let field = source.kind.field("batch_size");
+                let fault = Fault::new(&field, "missing; expected at least 1 image in a mini-batch");
                 return Err(fault.at(&layer.site, &subject).into());
             }
             if samples.made_up {

@@ -3,6 +3,7 @@
 //! A data set is [`Records`] by index, in one order that does not depend on what it is stored in. A [`DataSource`] is
 //! what a data layer makes of them; a [`Prefetcher`] draws from it and prepares mini-batches in threads of its own.
 
+mod arrays;
 mod bad;
 mod cifar;
 mod classes;
@@ -21,7 +22,10 @@ mod source;
 mod store;
 mod tar;
 mod transform;
+mod warp;
+mod windows;
 
+pub use arrays::ArraySamples;
 pub use bad::{BadRecords, Tolerance};
 pub use cifar::{CIFAR_SHAPE, CifarLabels, read_cifar};
 pub use dataset::Dataset;
