@@ -10,6 +10,8 @@ use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_io::data::Tolerance;
 
+use crate::output::LogStyle;
+
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
 #[command(name = "quadrille", version, max_term_width = 100, arg_required_else_help = true)]
@@ -42,7 +44,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train a network; without arguments LeNet on the bundled MNIST
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Measure the accuracy of trained weights
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
@@ -152,6 +154,10 @@ pub struct TrainArgs {
     /// (or val) is read by phase
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// Feed the arrays in/BLOB of this .npz to Input and Data layers, mini-batch after mini-batch along a first axis, and
+    /// start from init/LAYER/INDEX
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "dummy_data", "shape", "batch"])]
+    pub inputs: Option<PathBuf>,
     /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
     /// listed at the end), or skip at most so many
     #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
@@ -174,6 +180,9 @@ pub struct TrainArgs {
     /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
+    /// How lines look
+    #[arg(long, default_value = "plain", value_name = "STYLE")]
+    pub log_style: LogStyle,
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,

@@ -139,7 +139,7 @@ fn fill(pass: &Pass) -> Result<(), Failure> {
     let data: Vec<f32> = (0..count as u64).map(|i| stream.uniform(i)).collect();
     let labels: Vec<f32> =
         made_up::labels(made_up::classes(net), pass.batch()).into_iter().map(f32::from).collect();
-    pass.load(&data, &labels)
+    pass.load([data.as_slice(), &labels])
 }
 
 /// The most memory that the program has held, in MiB; `None` where the system does not say.
