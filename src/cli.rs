@@ -15,6 +15,8 @@ use quadrille_cpu::isa::{Isa, Precision};
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::DataArgs;
 
+use crate::output::LogStyle;
+
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
 #[command(name = "quadrille", version, max_term_width = 100, arg_required_else_help = true)]
@@ -48,7 +50,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train a network; without arguments LeNet on the bundled MNIST
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Measure the accuracy of trained weights
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
@@ -156,6 +158,10 @@ pub struct TrainArgs {
     /// The data set.
     #[command(flatten)]
     pub data: DataArgs,
+    /// Feed the arrays in/BLOB of this .npz to Input and Data layers, mini-batch after mini-batch along a first axis, and
+    /// start from init/LAYER/INDEX
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "dummy_data", "shape", "batch"])]
+    pub inputs: Option<PathBuf>,
     /// Made-up data.
     #[command(flatten)]
     pub made_up: MadeUpArgs,
@@ -174,6 +180,9 @@ pub struct TrainArgs {
     /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
+    /// How lines look
+    #[arg(long, default_value = "plain", value_name = "STYLE")]
+    pub log_style: LogStyle,
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,

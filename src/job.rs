@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quadrille_core::layer::{Data, Layer};
+use quadrille_core::layer::{Data, Input, Layer};
 use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::{NetSource, SolverSpec};
@@ -17,6 +17,8 @@ use quadrille_numa::{Machine, Partition};
 use crate::bundled;
 use crate::cli::{DataArgs, MachineArgs};
 use crate::failure::{Code, Failure};
+use crate::feed::{Feed, GivenBatches};
+use crate::given::Given;
 use crate::made_up;
 
 /// Reads a solver, or the bundled one.
@@ -77,7 +79,7 @@ pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<P
 }
 
 /// Where samples come from, beside what the network says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Samples<'a> {
     /// The folder of the flag `--data`.
     pub folder: Option<&'a Path>,
@@ -87,6 +89,8 @@ pub struct Samples<'a> {
     pub shape: Option<[usize; 3]>,
     /// What happens with records that cannot be used.
     pub tolerance: Tolerance,
+    /// Arrays that are fed in place of any data set.
+    pub given: Option<&'a Given>,
 }
 
 impl<'a> Samples<'a> {
@@ -158,8 +162,8 @@ pub struct PhaseJob {
     pub spec: NetSpec,
     /// The phase, and whatever else decides which layers belong to the net.
     pub state: NetState,
-    /// Its data set, as the layer asks for it.
-    pub dataset: Arc<DataSource>,
+    /// Its mini-batches, as the layers ask for them.
+    pub feed: Feed,
     /// Images of a worker's mini-batch.
     pub batch: usize,
 }
@@ -175,6 +179,15 @@ impl PhaseJob {
     ) -> Result<Option<Self>, Failure> {
         let phase = state.phase;
         let mut spec = spec.clone();
+        if let Some(given) = samples.given {
+            let opened = GivenBatches::open(given, &mut spec, state)?;
+            return Ok(opened.map(|(arrays, batch)| Self {
+                feed: Feed::Arrays(Arc::new(arrays)),
+                batch,
+                spec,
+                state: state.clone(),
+            }));
+        }
         let mut found = None;
         for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(state)) {
             let subject = format!("layer {:?}", layer.name);
@@ -214,8 +227,8 @@ impl PhaseJob {
         };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
         let (batch, state) = (source.batch, state.clone());
-        let dataset = Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?);
-        Ok(Some(Self { batch, spec, state, dataset }))
+        let feed = Feed::DataSet(Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?));
+        Ok(Some(Self { batch, spec, state, feed }))
     }
 
     /// The nets of the phase as the file has them, one for each tile of the mini-batch.
@@ -225,8 +238,13 @@ impl PhaseJob {
             .map(|tile| {
                 let mut spec = self.spec.clone();
                 for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.state)) {
-                    if let Layer::Data(data) = &mut layer.layer {
-                        data.batch = tile.images;
+                    match &mut layer.layer {
+                        Layer::Data(data) => data.batch = tile.images,
+                        Layer::Input(input) if quadrants > 1 => {
+                            let cut = cut_input(input, self.batch, tile.images);
+                            cut.map_err(|fault| fault.at(&layer.site, &format!("layer {:?}", layer.name)))?;
+                        }
+                        _ => {}
                     }
                 }
                 let share = tile.images as f32 / self.batch as f32;
@@ -243,6 +261,21 @@ impl PhaseJob {
     pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
         self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect()
     }
+}
+
+/// Gives a tile of an input its number of images.
+fn cut_input(input: &mut Input, batch: usize, images: usize) -> Result<(), Fault> {
+    for shape in &mut input.shapes {
+        match shape.first_mut() {
+            Some(first) if *first == batch => *first = images,
+            _ => {
+                let message =
+                    format!("{shape:?} is not {batch} images along its first axis, which quadrants share");
+                return Err(Fault::new("input_param.shape", message).hint("use --quadrants 1"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Every label must be a class of every loss.
@@ -271,10 +304,12 @@ pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Fa
     if net.params == other.params {
         return Ok(());
     }
-    let [a, b] = [train, test].map(|job| job.dataset.shape());
-    if a != b {
+    let [a, b] = [train, test].map(|job| job.feed.data_set().map(DataSource::shape));
+    if let (Some(a), Some(b)) = (a, b)
+        && a != b
+    {
         let size = |[c, h, w]: [usize; 3]| format!("{c}x{h}x{w}");
-        let (test, a, b) = (test.dataset.name(), size(a), size(b));
+        let (test, a, b) = (test.feed.name(), size(a), size(b));
         let message = format!(
             "{test}: images to test are {b}, but those to train are {a}, so the weights cannot be shared"
         );
@@ -303,8 +338,10 @@ fn check_cut(net: &Net) -> Result<(), Failure> {
 }
 
 /// Lists the records of a data set that could not be used, if there were any.
-pub fn say_bad_records(dataset: &DataSource) {
-    say_bad(dataset.bad(), dataset.len(), dataset.name());
+pub fn say_bad_records(feed: &Feed) {
+    if let Some(dataset) = feed.data_set() {
+        say_bad(dataset.bad(), dataset.len(), dataset.name());
+    }
 }
 
 /// Lists bad records of so many, if there were any.
@@ -325,7 +362,10 @@ pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
     let site = Site { file: spec.file.clone(), ..Site::default() };
     let fault = Fault::new("layer", format!("no layer of type \"Data\" feeds the network in phase {phase}"));
     fault
-        .hint("add a Data layer with a source, or use the time command, which makes data up")
+        .hint(
+            "add a Data layer with a source; or hand arrays in with train --inputs FILE.npz, which feeds Input \
+             layers; or use the time command, which makes data up",
+        )
         .at(&site, "network")
         .into()
 }

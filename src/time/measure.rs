@@ -9,9 +9,9 @@ use quadrille_core::plan::{CostModel, Node, Plan};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::task::{Buffer, Place};
 use quadrille_cpu::CpuEvent;
-use quadrille_io::data::Prefetcher;
 
 use crate::failure::Failure;
+use crate::feed::Batches;
 use crate::pass::Pass;
 
 /// Iterations that are run before the clock counts, unless they take longer than `WARM_UP_TIME`.
@@ -61,22 +61,14 @@ pub struct Wait {
 fn iterate(
     pass: &Pass,
     plan: &Plan,
-    batches: Option<&Prefetcher>,
+    batches: Option<&mut Batches>,
     times: &mut StepTimes<CpuEvent>,
 ) -> Result<Duration, Failure> {
     // So small a rate that the weights stay as they are.
     let scalars = Scalars { rate: 1e-6, seed: 1, ..Scalars::default() };
-    let start = Instant::now();
-    let batch = batches.map(Prefetcher::next_batch).transpose()?;
-    let wait = start.elapsed();
-    if let Some(batch) = &batch {
-        pass.load(&batch.data, &batch.labels)?;
-    }
+    let waited = batches.map_or(Ok(Duration::ZERO), |batches| batches.load(pass))?;
     run_step(&pass.devices, plan, &scalars, times)?;
-    if let (Some(batches), Some(batch)) = (batches, batch) {
-        batches.recycle(batch);
-    }
-    Ok(wait)
+    Ok(waited)
 }
 
 /// Runs `plan` `iterations` times (at least once) after a warm-up, on `batches` or on what is loaded already.
@@ -84,7 +76,7 @@ pub fn measure(
     pass: &Pass,
     plan: &Plan,
     iterations: u64,
-    batches: Option<&Prefetcher>,
+    mut batches: Option<&mut Batches>,
 ) -> Result<Measured, Failure> {
     let (mut rows, place) = rows(pass, plan);
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
@@ -92,7 +84,7 @@ pub fn measure(
     let mut times = StepTimes::default();
     let start = Instant::now();
     for _ in 0..WARM_UP {
-        iterate(pass, plan, batches, &mut times)?;
+        iterate(pass, plan, batches.as_deref_mut(), &mut times)?;
         if start.elapsed() > WARM_UP_TIME {
             break;
         }
@@ -101,7 +93,7 @@ pub fn measure(
     let mut waited = Duration::ZERO;
     for _ in 0..iterations.max(1) {
         let start = Instant::now();
-        waited += iterate(pass, plan, batches, &mut times)?;
+        waited += iterate(pass, plan, batches.as_deref_mut(), &mut times)?;
         let whole = start.elapsed();
         wholes.push(whole.as_secs_f64() * 1e3);
         sums.fill(0);

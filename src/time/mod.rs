@@ -4,23 +4,22 @@ mod measure;
 mod report;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::layer::Layer;
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
-use quadrille_core::rng::{Purpose, Sampler, Stream};
+use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
-use quadrille_io::data::{DataSource, Order, Prefetcher};
 
 use crate::bundled;
 use crate::cli::TimeArgs;
 use crate::failure::{Code, Failure};
+use crate::feed::{Draw, Feed};
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::pass::Pass;
@@ -47,8 +46,10 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
     let pass = Pass::new(nets, worker.devices(0));
     fill(&pass)?;
-    let batches = data.as_ref().map(|data| prefetch(data, batch)).transpose()?;
-    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_ref())?;
+    // As the only worker of a training would draw.
+    let draw = Draw::Train { seed: 1, rank: 0, workers: 1 };
+    let mut batches = data.as_ref().map(|data| data.start(draw, batch, 0)).transpose()?;
+    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut())?;
     drop(batches);
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
@@ -57,7 +58,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let report = Report {
         net: &pass.nets[0],
         batch,
-        data: data.as_deref(),
+        data: data.as_ref().and_then(Feed::data_set),
         quadrants: pass.devices.len(),
         threads,
         machine: &machine,
@@ -74,7 +75,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
             say!("note        {note}");
         }
         report.print();
-        data.iter().for_each(|data| say_bad_records(data));
+        data.iter().for_each(say_bad_records);
     }
     Ok(())
 }
@@ -86,7 +87,7 @@ struct Timed {
     /// Images of a mini-batch.
     batch: usize,
     /// The data set; `None` if data is made up.
-    data: Option<Arc<DataSource>>,
+    data: Option<Feed>,
 }
 
 fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
@@ -107,14 +108,7 @@ fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
     }
     let job = PhaseJob::open(&spec, &spec.state(Phase::Train), &file, Samples::of(&args.data), batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Train))?;
-    Ok(Timed { spec: job.spec, batch: job.batch, data: Some(job.dataset) })
-}
-
-/// The mini-batches that a training would see.
-fn prefetch(data: &Arc<DataSource>, batch: usize) -> Result<Prefetcher, Failure> {
-    let sampler = Sampler::new(1, 0, data.len() as u64);
-    let order = Order::Shuffled(sampler, Stream::new(1, Purpose::Transform, 0));
-    Ok(Prefetcher::start(data.clone(), order, batch, 0, 2)?)
+    Ok(Timed { spec: job.spec, batch: job.batch, data: Some(job.feed) })
 }
 
 /// Gives every data layer the shape of its samples.
@@ -180,7 +174,7 @@ fn fill(pass: &Pass) -> Result<(), Failure> {
     let data: Vec<f32> = (0..count as u64).map(|i| stream.uniform(i)).collect();
     let labels: Vec<f32> =
         made_up::labels(made_up::classes(net), pass.batch()).into_iter().map(f32::from).collect();
-    pass.load(&data, &labels)
+    pass.load([data.as_slice(), &labels])
 }
 
 /// The most memory that the program has held, in MiB; `None` where the system does not say.
