@@ -10,7 +10,7 @@ use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
+use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Tolerance, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
 
@@ -188,6 +188,9 @@ impl PhaseJob {
                 state: state.clone(),
             }));
         }
+        if let Some(job) = Self::open_rows(&mut spec, state, file, samples, batch)? {
+            return Ok(Some(job));
+        }
         let mut found = None;
         for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(state)) {
             let subject = format!("layer {:?}", layer.name);
@@ -231,6 +234,42 @@ impl PhaseJob {
         Ok(Some(Self { batch, spec, state, feed }))
     }
 
+    /// Opens the files of a net that a layer HDF5Data feeds; `None` if there is none.
+    fn open_rows(
+        spec: &mut NetSpec,
+        state: &NetState,
+        file: &Path,
+        samples: Samples<'_>,
+        batch: Option<usize>,
+    ) -> Result<Option<Self>, Failure> {
+        let mut sources = spec.layers.iter_mut().filter(|l| l.belongs(state) && l.layer.is_source());
+        let Some(layer) = sources.find(|layer| matches!(layer.layer, Layer::Hdf5Data(_))) else {
+            return Ok(None);
+        };
+        let subject = format!("layer {:?}", layer.name);
+        let Layer::Hdf5Data(hdf5) = &mut layer.layer else { return Ok(None) };
+        if samples.made_up {
+            let fault = Fault::new("type", "the arrays of HDF5Data stand in files and cannot be made up");
+            return Err(fault.hint("leave --dummy-data out").at(&layer.site, &subject).into());
+        }
+        let search = SearchPath::usual(file, bundled::repository().as_deref());
+        let files = RowFiles::open(&hdf5.source, samples.folder, &search, &layer.tops)?;
+        hdf5.batch = batch.unwrap_or(hdf5.batch);
+        hdf5.samples = files.samples().to_vec();
+        let (batch, feed) = (hdf5.batch, Feed::Rows(Arc::new(files), hdf5.shuffle));
+        if batch == 0 {
+            let fault = Fault::new("hdf5_data_param.batch_size", "missing; expected at least 1 sample");
+            return Err(fault.at(&layer.site, &subject).into());
+        }
+        let count = spec.layers.iter().filter(|l| l.belongs(state) && l.layer.is_source()).count();
+        if count > 1 {
+            let site = Site { file: spec.file.clone(), ..Site::default() };
+            let message = format!("{count} layers read data in phase {}; one is possible", state.phase);
+            return Err(Fault::new("layer", message).at(&site, "network").into());
+        }
+        Ok(Some(Self { spec: spec.clone(), state: state.clone(), feed, batch }))
+    }
+
     /// The nets of the phase as the file has them, one for each tile of the mini-batch.
     pub fn nets(&self, quadrants: usize) -> Result<Vec<Net>, Failure> {
         Tile::cut(self.batch, quadrants)
@@ -240,6 +279,7 @@ impl PhaseJob {
                 for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.state)) {
                     match &mut layer.layer {
                         Layer::Data(data) => data.batch = tile.images,
+                        Layer::Hdf5Data(hdf5) => hdf5.batch = tile.images,
                         Layer::Input(input) if quadrants > 1 => {
                             let cut = cut_input(input, self.batch, tile.images);
                             cut.map_err(|fault| fault.at(&layer.site, &format!("layer {:?}", layer.name)))?;

@@ -30,10 +30,6 @@ pub fn read(
     settings: &Settings,
     mut weights: Vec<f32>,
 ) -> Result<(RunState, Vec<String>), Failure> {
-    if path.extension().is_some_and(|e| e == "h5") {
-        let message = format!("{}: states in HDF5 are not supported yet", path.display());
-        return Err(Failure::new(Code::Data, format!("{message}\n  hint: use a binary .solverstate")));
-    }
     let state = SolverState::read(path)?;
     let (views, kind) = (net.params.views(), settings.solver.rule.kind);
     let expected = kind.histories() * views.len();
@@ -77,20 +73,13 @@ fn learned_net(state: &Path, named: &str) -> Result<PathBuf, Failure> {
     let named = Path::new(named);
     let beside = named.file_name().map(|name| state.with_file_name(name));
     let places: Vec<PathBuf> = std::iter::once(named.to_owned()).chain(beside).collect();
-    let found = places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         Failure::new(
             Code::Missing,
             format!("{}: its weights are not there; looked for {}", state.display(), tried.join(", ")),
         )
-    })?;
-    if found.extension().is_some_and(|e| e == "h5") {
-        return Err(refuse(
-            state,
-            format!("its weights are in HDF5 ({}), which is not supported yet", found.display()),
-        ));
-    }
-    Ok(found)
+    })
 }
 
 /// Writes the state of the first worker for Caffe, beside its weights in `caffemodel`.

@@ -241,7 +241,7 @@ fn open_file(
         return Ok(Arc::new(TarImages::open(&[path.to_owned()], phase, &name)?));
     }
     if ends(&[".h5", ".hdf5"]) {
-        return Err(IoError::data(path, "is HDF5, which cannot be read yet"));
+        return Err(IoError::data(path, "is HDF5, which only layers of type HDF5Data read"));
     }
     if ends(&[".npz"]) {
         return Ok(Arc::new(ArraySamples::open(path, &name)?));

@@ -1,4 +1,4 @@
-//! Weights in the files that frameworks exchange: `.caffemodel`, `.safetensors` and `.npz`.
+//! Weights in the files that frameworks exchange: `.caffemodel` and `.h5` of Caffe, `.safetensors` and `.npz`.
 //!
 //! The last two hold arrays by name, `LAYER/INDEX`; index 0 is the weight and 1 the bias, as in Caffe.
 
@@ -56,15 +56,10 @@ impl Format {
             Some("caffemodel") => Ok(Self::Caffemodel),
             Some("safetensors") => Ok(Self::Safetensors),
             Some("npz") => Ok(Self::Npz),
-            Some("h5" | "hdf5") => Err(IoError::data(
-                path,
-                "is HDF5, and this program is built without HDF5",
-            )
-            .hint(
-                "write snapshot_format: BINARYPROTO in Caffe's solver, or save the arrays as .npz with h5py",
-            )),
+            // Its layers, too, are those of Caffe.
+            Some("h5" | "hdf5") => Ok(Self::Caffemodel),
             _ => Err(IoError::data(path, "the ending of its name says nothing about weights")
-                .hint("expected .caffemodel, .safetensors or .npz")),
+                .hint("expected .caffemodel, .h5, .safetensors or .npz")),
         }
     }
 }

@@ -90,14 +90,10 @@ fn nothing_is_overwritten_and_formats_are_known_by_their_endings() {
     assert_eq!(error.exit_code(), 73);
     assert!(error.to_string().contains("not overwritten"), "{error}");
     assert_eq!(fs::read(&to).unwrap(), b"mine");
-    for (name, says) in
-        [("a.caffemodel.h5", "built without HDF5"), ("a.bin", ".caffemodel, .safetensors or .npz")]
-    {
-        let error = convert(&from, &place.path(name)).unwrap_err();
-        assert_eq!(error.exit_code(), 65);
-        assert!(error.to_string().contains(says), "{error}");
-        assert!(read(&place.path(name)).is_err());
-    }
+    let error = convert(&from, &place.path("a.bin")).unwrap_err();
+    assert_eq!(error.exit_code(), 65);
+    assert!(error.to_string().contains(".caffemodel, .h5, .safetensors or .npz"), "{error}");
+    assert!(read(&place.path("a.bin")).is_err());
     assert_eq!(convert(&place.path("none.npz"), &place.path("c.npz")).unwrap_err().exit_code(), 66);
     assert!(!place.path("c.npz").exists());
 }

@@ -134,6 +134,10 @@ fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize
                 data.batch = batch.unwrap_or(data.batch);
                 found = found.or(Some(data.batch));
             }
+            Layer::Hdf5Data(hdf5) => {
+                hdf5.batch = batch.unwrap_or(hdf5.batch);
+                found = found.or(Some(hdf5.batch));
+            }
             Layer::Input(input) => {
                 for shape in input.shapes.iter_mut().filter(|s| !s.is_empty()) {
                     shape[0] = batch.unwrap_or(shape[0]);

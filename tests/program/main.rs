@@ -8,6 +8,7 @@ mod data_sets;
 mod determinism;
 mod extract;
 mod functions;
+mod hdf5;
 mod inputs;
 mod interruption;
 mod layer_times;
