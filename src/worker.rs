@@ -1,5 +1,6 @@
 //! A worker: one replica in the sense of SGD and EASGD, with its devices, plans, data and place in the method.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use quadrille_core::device::{Packed, Region, Scalars};
@@ -18,7 +19,7 @@ use crate::job::{Crews, PhaseJob, Rewriting, TestJob};
 use crate::pass::Pass;
 use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
-use crate::state::{Course, WorkerState};
+use crate::state::{Course, WorkerArrays, WorkerState};
 
 /// The plans of an iteration. Unless the update waits for something, it is part of the last mini-batch's.
 pub struct Plans {
@@ -198,8 +199,8 @@ impl Worker {
             shown: Vec::new(),
             notes,
         };
-        worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.weights)?;
-        worker.pass.write_all(Region::Packed(Packed::Histories), &parts.state.history)?;
+        worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.arrays.weights)?;
+        worker.pass.write_all(Region::Packed(Packed::Histories), &parts.state.arrays.history)?;
         Ok(worker)
     }
 
@@ -276,10 +277,10 @@ impl Worker {
         let len = self.pass.nets[0].params.len();
         let histories = self.histories * len;
         let course = self.course.clone();
-        let mut state = WorkerState { weights: vec![0.0; len], history: vec![0.0; histories], course };
-        self.pass.read(Region::Packed(Packed::Weights), &mut state.weights)?;
-        self.pass.read(Region::Packed(Packed::Histories), &mut state.history)?;
-        Ok(state)
+        let mut arrays = WorkerArrays { weights: vec![0.0; len], history: vec![0.0; histories] };
+        self.pass.read(Region::Packed(Packed::Weights), &mut arrays.weights)?;
+        self.pass.read(Region::Packed(Packed::Histories), &mut arrays.history)?;
+        Ok(WorkerState { arrays: Arc::new(arrays), course })
     }
 
     /// The weights that count, on every worker; every worker calls this.
