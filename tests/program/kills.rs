@@ -38,7 +38,7 @@ struct Dice {
 impl Dice {
     fn below(&mut self, end: u64) -> u64 {
         self.thrown += 1;
-        u64::from(self.stream.bits(self.thrown)) * end >> 32
+        (u64::from(self.stream.bits(self.thrown)) * end) >> 32
     }
 
     fn moment(&mut self) -> Moment {

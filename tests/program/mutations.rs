@@ -48,7 +48,7 @@ const KINDS: [&str; 11] = [
 impl Target {
     fn below(&mut self, end: usize) -> usize {
         self.thrown += 1;
-        (u64::from(self.stream.bits(self.thrown)) * end as u64 >> 32) as usize
+        ((u64::from(self.stream.bits(self.thrown)) * end as u64) >> 32) as usize
     }
 
     fn any_name(&mut self) -> String {
