@@ -64,6 +64,7 @@ impl Given {
             Values::F32(values) => values.clone(),
             Values::F64(values) => values.iter().map(|value| *value as f32).collect(),
             Values::I32(values) => values.iter().map(|value| *value as f32).collect(),
+            Values::U8(values) => values.iter().map(|value| f32::from(*value)).collect(),
         })
     }
 

@@ -10,13 +10,13 @@ use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
+use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
 use quadrille_numa::{Machine, Partition};
 
 use crate::bundled;
-use crate::cli::MachineArgs;
+use crate::cli::{DataArgs, MachineArgs};
 use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
@@ -93,6 +93,13 @@ pub struct Samples<'a> {
     pub tolerance: Tolerance,
     /// Arrays that are fed in place of any data set.
     pub given: Option<&'a Given>,
+}
+
+impl<'a> Samples<'a> {
+    /// As the flags say, with nothing made up.
+    pub fn of(args: &'a DataArgs) -> Self {
+        Self { folder: args.data.as_deref(), tolerance: args.bad_record, ..Self::default() }
+    }
 }
 
 /// How nets are rewritten for devices.
@@ -194,8 +201,8 @@ impl PhaseJob {
             }
             source.batch = batch.unwrap_or(source.batch);
             if source.batch == 0 {
-                let fault =
-                    Fault::new("data_param.batch_size", "missing; expected at least 1 image in a mini-batch");
+                let field = source.kind.field("batch_size");
+                let fault = Fault::new(&field, "missing; expected at least 1 image in a mini-batch");
                 return Err(fault.at(&layer.site, &subject).into());
             }
             if samples.made_up {
@@ -334,11 +341,17 @@ fn check_cut(net: &Net) -> Result<(), Failure> {
 
 /// Lists the records of a data set that could not be used, if there were any.
 pub fn say_bad_records(feed: &Feed) {
+    if let Some(dataset) = feed.data_set() {
+        say_bad(dataset.bad(), dataset.len(), dataset.name());
+    }
+}
+
+/// Lists bad records of so many, if there were any.
+pub fn say_bad(bad: &BadRecords, len: usize, name: &str) {
     const LISTED: usize = 20;
-    let Some(dataset) = feed.data_set() else { return };
-    let (count, lines) = dataset.bad().list();
+    let (count, lines) = bad.list();
     if count > 0 {
-        say!("bad records {count} of {} of {}", dataset.len(), dataset.name());
+        say!("bad records {count} of {len} of {name}");
         lines.iter().take(LISTED).for_each(|line| say!("            {line}"));
         if count > LISTED as u64 {
             say!("            and {} more", count - LISTED as u64);

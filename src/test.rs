@@ -18,7 +18,7 @@ use crate::weights::{listed, read_weights, start_lines};
 /// Tests.
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let samples = Samples { folder: args.data.as_deref(), tolerance: args.bad_record, ..Samples::default() };
+    let samples = Samples::of(&args.data);
     let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;

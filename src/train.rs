@@ -201,13 +201,13 @@ impl Prepared<'_> {
 fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<'a>, Failure> {
     let (made_up, shape) = (args.made_up.dummy_data, args.made_up.shape);
     let conflict = |message: &str| Err(Failure::new(Code::Usage, message));
-    if made_up && args.data.is_some() {
+    if made_up && args.data.data.is_some() {
         return conflict("--dummy-data: data that is made up does not come from the folder of --data");
     }
     if shape.is_some() && !made_up {
         return conflict("--data-shape: only data that is made up (--dummy-data) can have any shape");
     }
-    Ok(Samples { folder: args.data.as_deref(), made_up, shape, tolerance: args.bad_record, given })
+    Ok(Samples { made_up, shape, given, ..Samples::of(&args.data) })
 }
 
 /// A network that the solver names, unless a flag names another for training and whatever shares its network.
