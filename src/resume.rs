@@ -6,6 +6,7 @@ use std::sync::Arc;
 use quadrille_core::net::Net;
 use quadrille_core::solver::SolverSpec;
 use quadrille_io::snapshot::Snapshot;
+use quadrille_io::weights::Tensors;
 use quadrille_io::{Generation, IoError, RunFolder, RunLock};
 
 use crate::cli::TrainArgs;
@@ -187,7 +188,11 @@ impl Beginner<'_> {
         let history = vec![0.0; settings.solver.rule.kind.histories() * weights.len()];
         let course = Course::new(settings.average_loss());
         let arrays = Arc::new(WorkerArrays { weights, history });
-        Ok(begin(RunState::equal(0, WorkerState { arrays, course }, settings), lines, None))
+        Ok(begin(
+            RunState::equal(0, WorkerState { arrays, kept: Tensors::new(), course }, settings),
+            lines,
+            None,
+        ))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use quadrille_core::net::Net;
 use quadrille_io::SolverState;
+use quadrille_io::weights::Tensors;
 
 use crate::desk::Latest;
 use crate::failure::{Code, Failure};
@@ -71,7 +72,8 @@ pub fn read(
         history[start + range.start..start + range.end].copy_from_slice(values);
     }
     let course = Course { plateau: state.plateau(), ..Course::new(settings.average_loss()) };
-    let worker = WorkerState { arrays: Arc::new(WorkerArrays { weights, history }), course };
+    let worker =
+        WorkerState { arrays: Arc::new(WorkerArrays { weights, history }), kept: Tensors::new(), course };
     Ok((RunState::equal(state.iteration, worker, settings), missing))
 }
 

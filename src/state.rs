@@ -37,6 +37,8 @@ impl WorkerArrays {
 pub struct WorkerState {
     /// Its arrays; workers that are replicas of each other share them.
     pub arrays: Arc<WorkerArrays>,
+    /// What its layers keep from one mini-batch to the next, by name; of most networks nothing.
+    pub kept: Tensors,
     /// What its rate and display remember.
     pub course: Course,
 }
@@ -185,7 +187,8 @@ impl RunState {
     /// What a snapshot says of the state.
     pub fn manifest(&self, about: &About) -> Manifest {
         let [next_step, next_sample] = about.counters(self.iteration);
-        let workers = self.workers.iter().zip(self.owners()).map(|(worker, owner)| WorkerEntry {
+        let workers = self.workers.iter().zip(self.owners()).enumerate();
+        let workers = workers.map(|(rank, (worker, owner))| WorkerEntry {
             iteration: self.iteration,
             next_sample,
             epoch: next_sample.checked_div(about.images).unwrap_or(0),
@@ -193,6 +196,7 @@ impl RunState {
             course: worker.course.to_text(),
             file: file_name(owner),
             own_weights: self.has_own_weights(owner),
+            kept: (!worker.kept.is_empty()).then(|| kept_name(rank)),
         });
         Manifest {
             iteration: self.iteration,
@@ -220,6 +224,11 @@ impl RunState {
                 content.extend(arrays(layout, &history_name(which), history));
             }
             files.push(FileContent { name: file_name(owner), arrays: content });
+        }
+        for (rank, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.kept.is_empty()) {
+            let arrays = worker.kept.iter();
+            let arrays = arrays.map(|(name, (shape, values))| Array { name: name.clone(), shape, values });
+            files.push(FileContent { name: kept_name(rank), arrays: arrays.collect() });
         }
         files
     }
@@ -266,7 +275,8 @@ impl RunState {
             };
             let course = Course::of_text(&entry.course, settings.average_loss());
             let course = course.ok_or_else(|| refuse(path, format!("it has no course of worker {rank}")))?;
-            states.push(WorkerState { arrays, course });
+            let kept = entry.kept.as_deref().map(&mut file).unwrap_or_default();
+            states.push(WorkerState { arrays, kept, course });
         }
         let centre = settings.is_elastic().then_some(counting);
         Ok(Self { iteration: manifest.iteration, centre, workers: states })
@@ -275,6 +285,11 @@ impl RunState {
 
 fn file_name(rank: usize) -> String {
     format!("worker{rank}.safetensors")
+}
+
+/// The file of what a worker's layers keep.
+fn kept_name(rank: usize) -> String {
+    format!("layers{rank}.safetensors")
 }
 
 /// Refuses a snapshot of a run that saw other samples or means something else.

@@ -10,6 +10,7 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
+use quadrille_io::weights::Tensors;
 
 use crate::debug;
 use crate::exchange::Exchange;
@@ -201,7 +202,38 @@ impl Worker {
         };
         worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.arrays.weights)?;
         worker.pass.write_all(Region::Packed(Packed::Histories), &parts.state.arrays.history)?;
+        worker.put_kept(&parts.state.kept)?;
         Ok(worker)
+    }
+
+    /// The passes with what stands before the names of their states.
+    fn passes(&self) -> impl Iterator<Item = (String, &Pass)> {
+        let tests = self.testers.iter().enumerate();
+        let tests = tests.map(|(index, tester)| (format!("test{index}/"), &tester.pass));
+        std::iter::once(("train/".to_owned(), &self.pass)).chain(tests)
+    }
+
+    /// The states that layers keep from step to step.
+    fn kept(&self) -> Result<Tensors, Failure> {
+        let mut kept = Tensors::new();
+        for (prefix, pass) in self.passes() {
+            kept.extend(pass.kept()?.into_iter().map(|(name, state)| (format!("{prefix}{name}"), state)));
+        }
+        Ok(kept)
+    }
+
+    /// Gives layers the states that they kept, where a snapshot has them: other tests than before begin anew.
+    fn put_kept(&self, kept: &Tensors) -> Result<(), Failure> {
+        for (prefix, pass) in self.passes() {
+            let own = kept.iter().filter_map(|(name, state)| Some((name.strip_prefix(&prefix)?, state)));
+            let own: Tensors = own.map(|(name, state)| (name.to_owned(), state.clone())).collect();
+            if !own.is_empty() && !pass.put_kept(&own)? {
+                let message =
+                    "the states that layers keep are of another cut into quadrants or size of mini-batch";
+                return Err(Failure::new(Code::Data, format!("this snapshot does not fit: {message}")));
+            }
+        }
+        Ok(())
     }
 
     /// Finds the gradients of an iteration: those of each of its mini-batches, added up, and what other workers have to say.
@@ -280,7 +312,7 @@ impl Worker {
         let mut arrays = WorkerArrays { weights: vec![0.0; len], history: vec![0.0; histories] };
         self.pass.read(Region::Packed(Packed::Weights), &mut arrays.weights)?;
         self.pass.read(Region::Packed(Packed::Histories), &mut arrays.history)?;
-        Ok(WorkerState { arrays: Arc::new(arrays), course })
+        Ok(WorkerState { arrays: Arc::new(arrays), kept: self.kept()?, course })
     }
 
     /// The weights that count, on every worker; every worker calls this.

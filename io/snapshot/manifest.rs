@@ -63,6 +63,9 @@ pub struct WorkerEntry {
     pub file: String,
     /// Whether the file has weights of the worker's own; else those that count are its weights.
     pub own_weights: bool,
+    /// The file of what its layers keep from one mini-batch to the next, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
 }
 
 /// A file of the folder.
@@ -149,8 +152,9 @@ impl Manifest {
                 return Err(format!("it lists {name:?} twice"));
             }
         }
-        let needed = self.workers.iter().map(|worker| worker.file.as_str()).chain([WEIGHTS]);
-        if let Some(missing) = needed.into_iter().find(|name| !names.contains(name)) {
+        let files = |worker: &'_ WorkerEntry| [Some(worker.file.clone()), worker.kept.clone()];
+        let needed = self.workers.iter().flat_map(files).flatten().chain([WEIGHTS.to_owned()]);
+        if let Some(missing) = needed.into_iter().find(|name| !names.contains(name.as_str())) {
             return Err(format!("it does not list {missing:?}"));
         }
         match self.workers.iter().position(|worker| worker.iteration != self.iteration) {

@@ -16,6 +16,7 @@ fn manifest() -> Manifest {
         course: format!("{rank} 00000000"),
         file: format!("worker{rank}.safetensors"),
         own_weights: true,
+        kept: None,
     };
     Manifest {
         iteration: 12,
