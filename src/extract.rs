@@ -16,7 +16,7 @@ use crate::cli::ExtractArgs;
 use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::job::{crews, load_net};
-use crate::state::{read_weights, start_lines};
+use crate::weights::{read_weights, start_lines};
 
 /// Runs one mini-batch.
 pub fn run(args: &ExtractArgs) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
 use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Tolerance, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
+use quadrille_io::snapshot::MANIFEST;
 use quadrille_numa::{Machine, Partition};
 
 use crate::bundled;
@@ -57,13 +58,14 @@ pub fn load_net(model: Option<&Path>, named: Option<Named<'_>>) -> Result<(NetSp
     Ok((read_net(&path)?, path))
 }
 
-/// A file that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder above it,
+/// A file, or a snapshot, that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder above it,
 /// since Caffe's own solvers are written for the root of Caffe's sources.
 pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<PathBuf, Failure> {
     let folders = path.parent().map(Path::ancestors).into_iter().flatten();
     let places: Vec<PathBuf> =
         std::iter::once(PathBuf::from(name)).chain(folders.map(|folder| folder.join(name))).collect();
-    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+    let is_there = |place: &&PathBuf| place.is_file() || place.join(MANIFEST).is_file();
+    places.iter().find(is_there).cloned().ok_or_else(|| {
         let mut tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         tried.dedup();
         Failure::new(

@@ -1,13 +1,17 @@
 //! Caffe's own snapshots: a `.solverstate` with the `.caffemodel` that it names.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quadrille_core::net::Net;
 use quadrille_io::SolverState;
+use quadrille_io::weights::Tensors;
 
+use crate::desk::Latest;
 use crate::failure::{Code, Failure};
 use crate::settings::Settings;
-use crate::state::{Course, Latest, RunState, WorkerState, read_weights};
+use crate::state::{Course, RunState, WorkerArrays, WorkerState};
+use crate::weights::read_weights;
 
 /// Whether a snapshot is one of Caffe's.
 pub fn is_of_caffe(path: &Path) -> bool {
@@ -64,8 +68,9 @@ pub fn read(
         history[start + range.start..start + range.end].copy_from_slice(values);
     }
     let course = Course { plateau: state.plateau(), ..Course::new(settings.average_loss()) };
-    let state = RunState::equal(state.iteration, WorkerState { weights, history, course }, settings.workers);
-    Ok((state, missing))
+    let worker =
+        WorkerState { arrays: Arc::new(WorkerArrays { weights, history }), kept: Tensors::new(), course };
+    Ok((RunState::equal(state.iteration, worker, settings), missing))
 }
 
 /// The file of weights that a state names: from the current folder, as Caffe looks for it, or beside the state.
@@ -90,17 +95,18 @@ pub fn write(
     settings: &Settings,
     latest: &Latest,
 ) -> Result<(), Failure> {
-    let plateau = latest.first.course.plateau;
+    let (iteration, first) = (latest.state.iteration, &latest.state.workers[0]);
+    let plateau = first.course.plateau;
     let follows = settings.solver.rate_follows_loss();
     let len = net.params.len().max(1);
-    let histories = latest.first.history.chunks(len).flat_map(|packed| {
+    let histories = first.arrays.history.chunks(len).flat_map(|packed| {
         let views = net.params.views().iter();
         views.map(move |view| (view.shape.dims().to_vec(), packed[view.range()].to_vec()))
     });
     let state = SolverState {
-        iteration: latest.iteration,
+        iteration,
         learned_net: caffemodel.display().to_string(),
-        current_step: settings.solver.policy.steps_after(latest.iteration, &plateau),
+        current_step: settings.solver.policy.steps_after(iteration, &plateau),
         plateau: follows.then_some((plateau.minimum_loss, plateau.last_event)),
         history: histories.collect(),
     };

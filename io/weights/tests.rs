@@ -151,14 +151,14 @@ fn numbers_of_other_precisions_are_read_and_integers_are_not() {
 }
 
 #[test]
-fn our_own_files_stay_verified_and_snapshots_give_the_weights_that_count() {
+fn our_own_files_stay_verified_and_runs_of_one_file_give_the_weights_that_count() {
     let place = Place::new();
     let path = place.path("run.safetensors");
     let tensor = |value: f32| (vec![1], vec![value]);
     let tensors =
         [("weights/ip/0".to_owned(), tensor(1.0)), ("worker0/history/ip/0".to_owned(), tensor(2.0))];
     let meta = [("iteration".to_owned(), "3".to_owned())].into();
-    Snapshot { meta, tensors: tensors.into() }.write(&path).unwrap();
+    Sealed { meta, tensors: tensors.into() }.write(&path).unwrap();
     assert_eq!(read(&path).unwrap(), Weights::Tensors([("ip/0".to_owned(), tensor(1.0))].into()));
     let good = fs::read(&path).unwrap();
     for at in 0..good.len() {
