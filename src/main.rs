@@ -20,6 +20,7 @@ mod progress;
 mod settings;
 mod signal;
 mod solver_state;
+mod staging;
 mod state;
 mod test;
 mod time;

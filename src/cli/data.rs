@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use quadrille_io::data::Tolerance;
 
 /// Where samples come from; the same for every command that reads them.
@@ -17,4 +17,17 @@ pub struct DataArgs {
     /// listed at the end), or skip at most so many
     #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
     pub bad_record: Tolerance,
+    /// Copy the data set to a folder on storage of this node first, unless a good copy is there already, and read it there
+    #[arg(long, value_name = "DIR")]
+    pub stage_to: Option<PathBuf>,
+}
+
+/// What of a data set each worker reads to train.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DataShards {
+    /// All of it.
+    #[default]
+    All,
+    /// A part of its own.
+    Rank,
 }
