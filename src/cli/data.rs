@@ -9,8 +9,8 @@ use quadrille_io::data::Tolerance;
 #[derive(Args, Clone, Debug)]
 pub struct DataArgs {
     /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
-    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
-    /// (or val) is read by phase
+    /// files, arrays (.npz), a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts
+    /// train and test (or val) is read by phase
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
