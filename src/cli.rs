@@ -13,7 +13,7 @@ use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
-pub use data::DataArgs;
+pub use data::{DataArgs, DataShards};
 
 use crate::output::LogStyle;
 
@@ -165,9 +165,13 @@ pub struct TrainArgs {
     /// The data set.
     #[command(flatten)]
     pub data: DataArgs,
+    /// What each worker reads: all of the data set, or (rank) a part of its own: of several tar files every W-th, of anything
+    /// else every W-th record
+    #[arg(long, value_name = "all|rank", default_value = "all")]
+    pub data_shards: DataShards,
     /// Feed the arrays in/BLOB of this .npz to Input and Data layers, mini-batch after mini-batch along a first axis, and
     /// start from init/LAYER/INDEX
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "dummy_data", "shape", "batch"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "data_shards", "stage_to", "dummy_data", "shape", "batch"])]
     pub inputs: Option<PathBuf>,
     /// Made-up data.
     #[command(flatten)]

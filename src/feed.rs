@@ -10,7 +10,7 @@ use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_io::data::{DataSource, Order, Prefetcher, RowFiles, RowReader};
 use quadrille_io::weights_hash;
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::pass::Pass;
 
@@ -91,8 +91,9 @@ impl Feed {
             Self::DataSet(source) => {
                 let [channels, height, width] = source.sample();
                 let (name, images) = (source.name(), source.len());
+                let part = if source.is_by_rank() { ", each from a part of its own" } else { "" };
                 format!(
-                    "{name}: {images} images {channels}x{height}x{width}, mini-batches of {batch} for each worker"
+                    "{name}: {images} images {channels}x{height}x{width}, mini-batches of {batch} for each worker{part}"
                 )
             }
             Self::Arrays(given) => {
@@ -122,6 +123,15 @@ impl Feed {
     pub fn start(&self, draw: Draw, batch: usize, first: u64) -> Result<Batches, Failure> {
         match self {
             Self::DataSet(source) => {
+                let source = match draw {
+                    Draw::Train { rank, workers, .. } if source.is_by_rank() => {
+                        let part = source.part(rank, workers);
+                        let usage =
+                            |message| Failure::new(Code::Usage, format!("--data-shards rank: {message}"));
+                        Arc::new(part.map_err(usage)?)
+                    }
+                    _ => source.clone(),
+                };
                 let order = match draw {
                     Draw::Train { seed, rank, .. } => {
                         let sampler = Sampler::new(seed, rank as u32, source.len() as u64);
@@ -129,7 +139,7 @@ impl Feed {
                     }
                     Draw::Test => Order::Sequential,
                 };
-                let prefetcher = Prefetcher::start(source.clone(), order, batch, first, 2)?;
+                let prefetcher = Prefetcher::start(source, order, batch, first, 2)?;
                 Ok(Batches::Prepared(prefetcher))
             }
             Self::Arrays(given) => {

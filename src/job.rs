@@ -10,7 +10,9 @@ use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Tolerance, open};
+use quadrille_io::data::{
+    BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Staging, Tolerance, open,
+};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
 use quadrille_numa::{Machine, Partition};
@@ -21,6 +23,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
 use crate::made_up;
+use crate::staging;
 
 /// Reads a solver, or the bundled one.
 pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
@@ -91,6 +94,10 @@ pub struct Samples<'a> {
     pub shape: Option<[usize; 3]>,
     /// What happens with records that cannot be used.
     pub tolerance: Tolerance,
+    /// The folder of the flag `--stage-to`.
+    pub stage_to: Option<&'a Path>,
+    /// Whether each worker trains on a part of its own.
+    pub by_rank: bool,
     /// Arrays that are fed in place of any data set.
     pub given: Option<&'a Given>,
 }
@@ -98,7 +105,8 @@ pub struct Samples<'a> {
 impl<'a> Samples<'a> {
     /// As the flags say, with nothing made up.
     pub fn of(args: &'a DataArgs) -> Self {
-        Self { folder: args.data.as_deref(), tolerance: args.bad_record, ..Self::default() }
+        let (folder, stage_to) = (args.data.as_deref(), args.stage_to.as_deref());
+        Self { folder, tolerance: args.bad_record, stage_to, ..Self::default() }
     }
 }
 
@@ -214,8 +222,11 @@ impl PhaseJob {
                 found = Some((index, None));
             } else {
                 let search = SearchPath::usual(file, bundled::repository().as_deref());
-                let opening = Opening { data: samples.folder, search: &search, tolerance: samples.tolerance };
-                let dataset = open(source, phase, opening)?;
+                let (data, tolerance, listener) =
+                    (samples.folder, samples.tolerance, staging::Listener::default());
+                let tell = |event| listener.hear(event);
+                let staging = samples.stage_to.map(|to| Staging { to, tell: &tell });
+                let dataset = open(source, phase, Opening { data, search: &search, tolerance, staging })?;
                 source.sample = Some(dataset.sample());
                 found = Some((index, Some(dataset)));
             }
@@ -232,7 +243,10 @@ impl PhaseJob {
         };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
         let (batch, state) = (source.batch, state.clone());
-        let feed = Feed::DataSet(Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?));
+        let dataset = dataset.with_labels(label_rules(&spec, &state)?)?;
+        // A test is of the whole data set.
+        let cut = samples.by_rank && state.phase == Phase::Train;
+        let feed = Feed::DataSet(Arc::new(if cut { dataset.by_rank() } else { dataset }));
         Ok(Some(Self { batch, spec, state, feed }))
     }
 

@@ -22,6 +22,7 @@ mod resume;
 mod settings;
 mod signal;
 mod solver_state;
+mod staging;
 mod state;
 mod test;
 mod time;

@@ -14,7 +14,7 @@ use quadrille_io::weights_hash;
 use serde_json::{Value, json};
 
 use crate::bundled;
-use crate::cli::TrainArgs;
+use crate::cli::{DataShards, TrainArgs};
 use crate::desk::{Binder, SnapshotDesk};
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
@@ -207,7 +207,11 @@ fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<
     if shape.is_some() && !made_up {
         return conflict("--data-shape: only data that is made up (--dummy-data) can have any shape");
     }
-    Ok(Samples { made_up, shape, given, ..Samples::of(&args.data) })
+    if made_up && args.data.stage_to.is_some() {
+        return conflict("--stage-to: data that is made up is not copied");
+    }
+    let by_rank = args.data_shards == DataShards::Rank;
+    Ok(Samples { made_up, shape, given, by_rank, ..Samples::of(&args.data) })
 }
 
 /// A network that the solver names, unless a flag names another for training and whatever shares its network.
