@@ -64,10 +64,18 @@ impl NetWeights {
     /// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] naming the layer if it is damaged.
     pub fn read(path: &Path) -> Result<Self, IoError> {
         let bytes = whole::read(path, "weights of Caffe (.caffemodel)")?;
-        decode(&bytes).map_err(|message| {
+        Self::decode(&bytes).map_err(|message| {
             IoError::data(path, message)
                 .hint("expected weights of Caffe; is the file whole, and a .caffemodel?")
         })
+    }
+
+    /// Reads what a file of weights holds.
+    ///
+    /// # Errors
+    /// What is wrong with it, naming the layer.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        decode(bytes)
     }
 }
 
