@@ -36,7 +36,7 @@ pub(super) fn convert(parsed: &Parsed, inline: Vec<Inline>) -> Result<SolverSpec
             rule,
             iter_size: required_count(Some(solver.iter_size()), "iter_size")?,
             average_loss: average_loss(&solver)?,
-            max_iter: required_count(solver.max_iter, "max_iter")?,
+            max_iter: max_iter(&solver)?,
             display: count(solver.display(), "display")?,
             test_interval: if test_nets.is_empty() { 0 } else { test_interval },
             test_nets,
@@ -82,6 +82,11 @@ fn required_count(value: Option<i32>, field: &str) -> Result<u64, Fault> {
         Some(value) => Err(Fault::new(field, format!("{value}; expected at least 1"))),
         None => Err(Fault::new(field, "missing; expected at least 1")),
     }
+}
+
+/// Iterations of the training; 0 if the file leaves them to the command.
+fn max_iter(solver: &SolverParameter) -> Result<u64, Fault> {
+    solver.max_iter.map_or(Ok(0), |given| required_count(Some(given), "max_iter"))
 }
 
 fn not_negative(value: f32, field: &str) -> Result<f32, Fault> {
