@@ -53,7 +53,11 @@ fn networks(path: &Path, solver: &SolverSpec, args: &CheckArgs) -> Result<(), Fa
     for (source, phase, change) in
         std::iter::once((&solver.train_net, Phase::Train, &solver.train_state)).chain(tests)
     {
-        match wanted.iter_mut().find(|(known, _)| *known == source) {
+        let same = |known: &NetSource| match (known, source) {
+            (NetSource::File { path, .. }, NetSource::File { path: other, .. }) => path == other,
+            _ => known == source,
+        };
+        match wanted.iter_mut().find(|(known, _)| same(known)) {
             Some((_, changes)) => changes.push((phase, change)),
             None => wanted.push((source, vec![(phase, change)])),
         }

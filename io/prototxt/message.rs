@@ -11,6 +11,8 @@ use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
 use super::outline::Outline;
 use super::tokens::{Token, cut, shortened};
+use super::upgrade::type_of_v1;
+use crate::schema::v1_layer_parameter::LayerType;
 
 /// Longest message of the library that is shown whole, in characters; it quotes the file without a limit.
 const MAX_SHOWN: usize = 200;
@@ -95,7 +97,13 @@ fn advice(field: &FieldDescriptor, token: &Token<'_>) -> Option<String> {
             })
         }
         (Kind::Enum(names), Token::Text(_)) => Some(format!("write it without quotes; {}", listed(&names))),
-        (Kind::String, Token::Word(word)) => Some(format!("write \"{}\"", shortened(word))),
+        (Kind::String, Token::Word(word)) => {
+            // The names of types once were values of an enum.
+            let of_type = field.name() == "type" && field.parent_message().name() == "LayerParameter";
+            let today = LayerType::from_str_name(word).filter(|_| of_type);
+            let today = today.and_then(|kind| type_of_v1(kind as i32)).map(str::to_owned);
+            Some(format!("write \"{}\"", today.unwrap_or_else(|| shortened(word))))
+        }
         (Kind::String, Token::Text(text)) if text.contains('\\') => {
             Some("write a backslash as \\\\, or use / in paths".to_owned())
         }

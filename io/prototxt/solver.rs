@@ -111,6 +111,7 @@ fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<Str
             "warmup_start_lr (there is no warmup_iter)",
             solver.warmup_start_lr.is_some() && solver.warmup_iter() == 0,
         ),
+        ("test_offset (tests begin with the first iterations)", solver.test_offset() != 0),
         ("local_gw_ratio (local_lr_auto is off)", solver.local_gw_ratio.is_some()),
         (
             "plateau_winsize (the policy is another)",

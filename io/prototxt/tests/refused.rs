@@ -112,7 +112,7 @@ fn unknown_names() {
                 "layer { name: \"p\" pooling_param {\n pool: MAXX } }",
                 2,
                 "pooling_param.pool",
-                &["value 'MAXX' was not found", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
+                &["unknown value 'MAXX'", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
             ),
             case(
                 "layer { name: \"p\" pooling_param { pool: \"MAX\" } }",
