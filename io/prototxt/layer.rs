@@ -191,10 +191,8 @@ fn unknown_type(name: &str) -> Fault {
             .hint("remove it; a blob may simply be read by several layers");
     }
     if name == "Python" {
-        return fault(
-            "layers of type \"Python\" run code of the user's own, which cannot be run here".to_owned(),
-        )
-        .hint("write it with other layers, or give what it makes as an Input");
+        return fault("layers of type \"Python\" are not supported; their code is the user's own".to_owned())
+            .hint("write it with other layers, or give what it makes as an Input");
     }
     if CAFFE_TYPES.contains(&name) {
         let known = TYPE_NAMES.iter().filter(|t| **t != "Split").copied().collect::<Vec<_>>();
