@@ -1,5 +1,6 @@
 //! Experiments: what the program is measured with, and the records that come of it.
 
+mod data;
 mod kernels;
 mod networks;
 mod peers;
@@ -25,6 +26,8 @@ enum Experiment {
     Peers(peers::Args),
     /// Convolutions one by one, by every implementation, checked and beside the measured peak
     Kernels(kernels::Args),
+    /// How fast images are decoded, and how long a training waits for them
+    Data(data::Args),
     /// Write the networks in models/ that are made of a pattern
     Networks(networks::Args),
     /// Write the list of convolutions of the networks in models/
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Peers(args) => peers::run(&args),
         Experiment::Kernels(args) => kernels::run(&args),
+        Experiment::Data(args) => data::run(&args),
         Experiment::Networks(args) => networks::run(&args),
         Experiment::Shapes(args) => shapes::run(&args),
     };

@@ -161,7 +161,7 @@ fn summarize(net: &str, turns: &[Turn]) -> Value {
     })
 }
 
-fn output_of(command: &mut Command) -> Result<String, String> {
+pub fn output_of(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
     if !output.status.success() {
@@ -177,12 +177,12 @@ fn peer_version(python: &Path) -> String {
 }
 
 /// The last JSON object of a program's output.
-fn object(text: &str) -> Result<Value, String> {
+pub fn object(text: &str) -> Result<Value, String> {
     let value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     value.ok_or_else(|| format!("no JSON object in: {text}"))
 }
 
-fn number(value: &Value, field: &str) -> Result<f64, String> {
+pub fn number(value: &Value, field: &str) -> Result<f64, String> {
     value[field].as_f64().ok_or_else(|| format!("no number {field:?} in: {value}"))
 }
 

@@ -1,5 +1,8 @@
 //! The command line. Caffe's commands and flags work as typed by a Caffe user, with one dash or two.
 
+mod convert;
+mod data;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,7 +11,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
-use quadrille_io::data::Tolerance;
+
+pub use convert::{ConvertDataArgs, ConvertMeanArgs};
+pub use data::DataArgs;
+
+use crate::output::LogStyle;
 
 /// Trains convolutional networks on chips made of NUMA quadrants.
 #[derive(Debug, Parser)]
@@ -24,7 +31,8 @@ Start here:
   quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
   quadrille convert weights A B     weights to and from .caffemodel, .safetensors and .npz
-  quadrille convert data SRC DST    an LMDB or tar of any data set
+  quadrille convert data SRC DST    an LMDB, tar files or CIFAR file of any data set
+  quadrille convert mean SRC DST    the mean of a data set, for mean_file
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -42,7 +50,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train a network; without arguments LeNet on the bundled MNIST
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Measure the accuracy of trained weights
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
@@ -111,7 +119,7 @@ fn parse_shape(text: &str) -> Result<[usize; 3], String> {
 /// Data that is made up; the same for every command that can do without a data set.
 #[derive(Args, Clone, Debug)]
 pub struct MadeUpArgs {
-    /// Make the data up, in memory (time always does)
+    /// Make the data up, in memory (time does so unless it is given --data or --real-data)
     #[arg(long)]
     pub dummy_data: bool,
     /// Shape of made-up samples: channels, height, width [default: from crop_size, the data set, or a well-known name]
@@ -147,15 +155,13 @@ pub struct TrainArgs {
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
-    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
-    /// (or val) is read by phase
-    #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
-    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
-    /// listed at the end), or skip at most so many
-    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
-    pub bad_record: Tolerance,
+    /// The data set.
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Feed the arrays in/BLOB of this .npz to Input and Data layers, mini-batch after mini-batch along a first axis, and
+    /// start from init/LAYER/INDEX
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "dummy_data", "shape", "batch"])]
+    pub inputs: Option<PathBuf>,
     /// Made-up data.
     #[command(flatten)]
     pub made_up: MadeUpArgs,
@@ -174,6 +180,9 @@ pub struct TrainArgs {
     /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
+    /// How lines look
+    #[arg(long, default_value = "plain", value_name = "STYLE")]
+    pub log_style: LogStyle,
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,
@@ -191,15 +200,9 @@ pub struct TestArgs {
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub iterations: Option<u64>,
-    /// The data set, or a folder that holds it, instead of the source that the network names: an LMDB, IDX or CIFAR
-    /// files, a folder of images by class, a list of images, tar files ('shards-*.tar'). What has parts train and test
-    /// (or val) is read by phase
-    #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
-    /// What to do with a record that cannot be used: fail, skip (the next one takes its place; all are counted and
-    /// listed at the end), or skip at most so many
-    #[arg(long, default_value = "fail", value_name = "fail|skip|N")]
-    pub bad_record: Tolerance,
+    /// The data set.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Images in a mini-batch, instead of the network's
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
@@ -220,9 +223,15 @@ pub struct TimeArgs {
     /// Images in a mini-batch [default: the network's; a smaller one for a bundled network given by name]
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
+    /// Run on the data set that the network names, and show how long an iteration waits for it
+    #[arg(long)]
+    pub real_data: bool,
+    /// The data set; with --data an iteration runs on it.
+    #[command(flatten)]
+    pub data: DataArgs,
     /// Made-up data.
     #[command(flatten)]
-    pub data: MadeUpArgs,
+    pub made_up: MadeUpArgs,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
@@ -341,8 +350,10 @@ impl ExtractArgs {
 /// What `convert` turns into something else.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConvertCommand {
-    /// Write a data set into a new LMDB folder or a new tar file, in its order
+    /// Write a data set as an LMDB, tar files or a CIFAR file, resized or encoded anew if asked
     Data(ConvertDataArgs),
+    /// Find the mean of a data set, as mean_file wants it
+    Mean(ConvertMeanArgs),
     /// Weights: .caffemodel, .safetensors and .npz, from any into any
     Weights(ConvertWeightsArgs),
 }
@@ -359,21 +370,6 @@ pub struct ConvertWeightsArgs {
     /// The file to write; nothing is overwritten
     #[arg(value_name = "TO")]
     pub to: PathBuf,
-}
-
-/// What `convert data` takes.
-#[derive(Args, Clone, Debug)]
-pub struct ConvertDataArgs {
-    /// The data set: a folder of images by class, a list of images, tar files, IDX or CIFAR files, an LMDB
-    pub source: PathBuf,
-    /// What to make, which must not be there yet: NAME.tar for a tar file of images, anything else for an LMDB
-    pub target: PathBuf,
-    /// The part of a source that has parts: train, test
-    #[arg(long, default_value = "train", value_name = "PHASE")]
-    pub phase: PhaseArg,
-    /// Write the records in a random order (the same for the same source)
-    #[arg(long)]
-    pub shuffle: bool,
 }
 
 /// What `topo` takes.

@@ -3,27 +3,25 @@
 //! Arrays are named as in differential tests against Caffe: `in/BLOB`, `param/LAYER/INDEX` and `seed/BLOB` go in,
 //! `blob/BLOB`, `diff/BLOB`, `pdiff/LAYER/INDEX` and `param_after/LAYER/INDEX` come out.
 
-use std::path::Path;
-
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{Input, Layer, Seed};
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamRule, Phase, StorageId};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::site::did_you_mean;
 use quadrille_core::solver::Rule;
 use quadrille_cpu::{CpuDevice, CpuWorker, EngineOptions, Program};
-use quadrille_io::npz::{Archive, Array, Values, read_npz, write_npz};
+use quadrille_io::npz::{Archive, Array, Values, write_npz};
 
 use crate::cli::ExtractArgs;
 use crate::failure::{Code, Failure};
+use crate::given::Given;
 use crate::job::{crews, load_net};
 use crate::state::{read_weights, start_lines};
 
 /// Runs one mini-batch.
 pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
     let (spec, _) = load_net(args.model.as_deref(), None)?;
-    let given = Given { file: &args.inputs, arrays: read_npz(&args.inputs)? };
+    let given = Given::read(&args.inputs)?;
     let asked = args.phase.map(Phase::from).or(spec.state.phase).or_else(|| given.phase());
     let phase = asked.unwrap_or(if args.backward { Phase::Train } else { Phase::Test });
     let mut state = spec.state(phase);
@@ -33,7 +31,7 @@ pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
         say!("note        {note}");
     }
     let mut spec = with_inputs(spec, &state, &given)?;
-    let seeds = if args.backward { add_seeds(&mut spec, &given) } else { Vec::new() };
+    let seeds = if args.backward { add_seeds(&mut spec, &given)? } else { Vec::new() };
     let net = Net::assemble(&spec, &state, 1.0, args.backward || phase == Phase::Train)?;
     if let Some((loss, _)) = net.losses().find(|(blob, _)| seeds.contains(&net.blob(*blob).name)) {
         let name = &net.blob(loss).name;
@@ -51,68 +49,14 @@ pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The arrays that go in.
-struct Given<'a> {
-    file: &'a Path,
-    arrays: Archive,
-}
-
-impl Given<'_> {
-    /// The phase that the file says it is for: 0 to train, 1 to test.
-    fn phase(&self) -> Option<Phase> {
-        match &self.arrays.get("meta/phase")?.values {
-            Values::I32(value) if value == &[0] => Some(Phase::Train),
-            Values::I32(value) if value == &[1] => Some(Phase::Test),
-            _ => None,
-        }
-    }
-
-    /// The names below a prefix.
-    fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
-        self.arrays.keys().filter_map(move |key| key.strip_prefix(prefix))
-    }
-
-    /// An array, if it is there.
-    fn find(&self, key: &str) -> Option<&Array> {
-        self.arrays.get(key)
-    }
-
-    /// The values of an array that has to have `count` of them.
-    fn values(&self, key: &str, count: usize, what: &str) -> Result<Vec<f32>, Failure> {
-        let array = self.find(key).ok_or_else(|| self.lacks(key))?;
-        if array.values.len() != count {
-            let message = format!("{key} has shape {:?}; {what} has {count} values", array.shape);
-            return Err(self.refuse(message));
-        }
-        Ok(match &array.values {
-            Values::F32(values) => values.clone(),
-            Values::F64(values) => values.iter().map(|value| *value as f32).collect(),
-            Values::I32(values) => values.iter().map(|value| *value as f32).collect(),
-        })
-    }
-
-    fn lacks(&self, key: &str) -> Failure {
-        let hint = did_you_mean(key, self.arrays.keys().map(String::as_str));
-        let hint = hint.map_or_else(String::new, |close| format!("\n  hint: did you mean {close:?}?"));
-        self.refuse(format!("it has no array {key:?}{hint}"))
-    }
-
-    fn refuse(&self, message: String) -> Failure {
-        Failure::new(Code::Data, format!("{}: {message}", self.file.display()))
-    }
-}
-
 /// The network with inputs of the given shapes in place of its data layers and inputs.
-fn with_inputs(mut spec: NetSpec, state: &NetState, given: &Given<'_>) -> Result<NetSpec, Failure> {
+fn with_inputs(mut spec: NetSpec, state: &NetState, given: &Given) -> Result<NetSpec, Failure> {
     let belongs: Vec<bool> = spec.layers.iter().map(|layer| layer.belongs(state)).collect();
     for (layer, _) in spec.layers.iter_mut().zip(belongs).filter(|(_, belongs)| *belongs) {
         if !matches!(layer.layer, Layer::Data(_) | Layer::Input(_)) {
             continue;
         }
-        let shape_of = |top: &String| {
-            let key = format!("in/{top}");
-            given.find(&key).map(|array| array.shape.clone()).ok_or_else(|| given.lacks(&key))
-        };
+        let shape_of = |top: &String| given.shape(&format!("in/{top}")).map(<[usize]>::to_vec);
         let shapes = layer.tops.iter().map(shape_of).collect::<Result<Vec<_>, _>>()?;
         layer.layer = Layer::Input(Input { tops: shapes.len(), shapes });
     }
@@ -125,20 +69,20 @@ fn seed_name(blob: &str) -> String {
 }
 
 /// Adds an input for each given gradient, and a layer that puts it where backward begins. Returns the blobs.
-fn add_seeds(spec: &mut NetSpec, given: &Given<'_>) -> Vec<String> {
+fn add_seeds(spec: &mut NetSpec, given: &Given) -> Result<Vec<String>, Failure> {
     let seeds: Vec<String> = given.names("seed/").map(str::to_owned).collect();
     for blob in &seeds {
-        let (name, shape) = (seed_name(blob), given.find(&format!("seed/{blob}")).map(|a| a.shape.clone()));
-        let input = Layer::Input(Input { tops: 1, shapes: shape.into_iter().collect() });
+        let (name, shape) = (seed_name(blob), given.shape(&format!("seed/{blob}"))?.to_vec());
+        let input = Layer::Input(Input { tops: 1, shapes: vec![shape] });
         spec.layers.push(LayerSpec::new(&name, input, &[], &[&name]));
         let begin = format!("(backward from {blob})");
         spec.layers.push(LayerSpec::new(&begin, Layer::Seed(Seed), &[blob, &name], &[]));
     }
-    seeds
+    Ok(seeds)
 }
 
 /// The parameters: from fillers, then from `--weights`, then from `param/`.
-fn weights(args: &ExtractArgs, net: &Net, given: &Given<'_>) -> Result<Vec<f32>, Failure> {
+fn weights(args: &ExtractArgs, net: &Net, given: &Given) -> Result<Vec<f32>, Failure> {
     let mut packed = vec![0.0; net.params.len()];
     net.params.fill(args.seed, &mut packed);
     if !args.weights.is_empty() {
@@ -147,20 +91,7 @@ fn weights(args: &ExtractArgs, net: &Net, given: &Given<'_>) -> Result<Vec<f32>,
             say!("{line}");
         }
     }
-    for name in given.names("param/") {
-        let Some(view) = net.params.views().iter().find(|view| view.name == name) else {
-            let known = net.params.views().iter().map(|view| view.name.as_str());
-            let hint = did_you_mean(name, known);
-            let hint = hint.map_or_else(String::new, |close| format!("\n  hint: did you mean {close:?}?"));
-            return Err(given.refuse(format!("param/{name}: the network has no such parameter{hint}")));
-        };
-        let count = view.shape.count();
-        packed[view.range()].copy_from_slice(&given.values(
-            &format!("param/{name}"),
-            count,
-            "the parameter",
-        )?);
-    }
+    given.fill("param/", net, &mut packed)?;
     Ok(packed)
 }
 
@@ -192,7 +123,7 @@ impl Look {
     }
 
     /// Puts inputs, gradients and parameters in.
-    fn feed(&self, given: &Given<'_>, seeds: &[String], weights: &[f32]) -> Result<(), Failure> {
+    fn feed(&self, given: &Given, seeds: &[String], weights: &[f32]) -> Result<(), Failure> {
         self.device.write(Region::Packed(Packed::Weights), weights)?;
         let sources = self.net.layers.iter().filter(|layer| matches!(layer.layer, Layer::Input(_)));
         for blob in sources.flat_map(|layer| &layer.tops).map(|top| self.net.blob(*top)) {

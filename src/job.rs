@@ -3,20 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quadrille_core::layer::{Data, Layer};
+use quadrille_core::layer::{Data, Input, Layer};
 use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
+use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_numa::{Machine, Partition};
 
 use crate::bundled;
-use crate::cli::MachineArgs;
+use crate::cli::{DataArgs, MachineArgs};
 use crate::failure::{Code, Failure};
+use crate::feed::{Feed, GivenBatches};
+use crate::given::Given;
 use crate::made_up;
 
 /// Reads a solver, or the bundled one.
@@ -91,7 +93,7 @@ pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<P
 }
 
 /// Where samples come from, beside what the network says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Samples<'a> {
     /// The folder of the flag `--data`.
     pub folder: Option<&'a Path>,
@@ -101,6 +103,15 @@ pub struct Samples<'a> {
     pub shape: Option<[usize; 3]>,
     /// What happens with records that cannot be used.
     pub tolerance: Tolerance,
+    /// Arrays that are fed in place of any data set.
+    pub given: Option<&'a Given>,
+}
+
+impl<'a> Samples<'a> {
+    /// As the flags say, with nothing made up.
+    pub fn of(args: &'a DataArgs) -> Self {
+        Self { folder: args.data.as_deref(), tolerance: args.bad_record, ..Self::default() }
+    }
 }
 
 /// How nets are rewritten for devices.
@@ -165,8 +176,8 @@ pub struct PhaseJob {
     pub spec: NetSpec,
     /// The phase, and whatever else decides which layers belong to the net.
     pub state: NetState,
-    /// Its data set, as the layer asks for it.
-    pub dataset: Arc<DataSource>,
+    /// Its mini-batches, as the layers ask for them.
+    pub feed: Feed,
     /// Images of a worker's mini-batch.
     pub batch: usize,
 }
@@ -182,6 +193,15 @@ impl PhaseJob {
     ) -> Result<Option<Self>, Failure> {
         let phase = state.phase;
         let mut spec = spec.clone();
+        if let Some(given) = samples.given {
+            let opened = GivenBatches::open(given, &mut spec, state)?;
+            return Ok(opened.map(|(arrays, batch)| Self {
+                feed: Feed::Arrays(Arc::new(arrays)),
+                batch,
+                spec,
+                state: state.clone(),
+            }));
+        }
         let mut found = None;
         for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(state)) {
             let subject = format!("layer {:?}", layer.name);
@@ -193,8 +213,8 @@ impl PhaseJob {
             }
             source.batch = batch.unwrap_or(source.batch);
             if source.batch == 0 {
-                let fault =
-                    Fault::new("data_param.batch_size", "missing; expected at least 1 image in a mini-batch");
+                let field = source.kind.field("batch_size");
+                let fault = Fault::new(&field, "missing; expected at least 1 image in a mini-batch");
                 return Err(fault.at(&layer.site, &subject).into());
             }
             if samples.made_up {
@@ -221,8 +241,8 @@ impl PhaseJob {
         };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
         let (batch, state) = (source.batch, state.clone());
-        let dataset = Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?);
-        Ok(Some(Self { batch, spec, state, dataset }))
+        let feed = Feed::DataSet(Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?));
+        Ok(Some(Self { batch, spec, state, feed }))
     }
 
     /// The nets of the phase as the file has them, one for each tile of the mini-batch.
@@ -232,8 +252,13 @@ impl PhaseJob {
             .map(|tile| {
                 let mut spec = self.spec.clone();
                 for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.state)) {
-                    if let Layer::Data(data) = &mut layer.layer {
-                        data.batch = tile.images;
+                    match &mut layer.layer {
+                        Layer::Data(data) => data.batch = tile.images,
+                        Layer::Input(input) if quadrants > 1 => {
+                            let cut = cut_input(input, self.batch, tile.images);
+                            cut.map_err(|fault| fault.at(&layer.site, &format!("layer {:?}", layer.name)))?;
+                        }
+                        _ => {}
                     }
                 }
                 let share = tile.images as f32 / self.batch as f32;
@@ -250,6 +275,21 @@ impl PhaseJob {
     pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
         self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect()
     }
+}
+
+/// Gives a tile of an input its number of images.
+fn cut_input(input: &mut Input, batch: usize, images: usize) -> Result<(), Fault> {
+    for shape in &mut input.shapes {
+        match shape.first_mut() {
+            Some(first) if *first == batch => *first = images,
+            _ => {
+                let message =
+                    format!("{shape:?} is not {batch} images along its first axis, which quadrants share");
+                return Err(Fault::new("input_param.shape", message).hint("use --quadrants 1"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Every label must be a class of every loss.
@@ -278,10 +318,12 @@ pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Fa
     if net.params == other.params {
         return Ok(());
     }
-    let [a, b] = [train, test].map(|job| job.dataset.shape());
-    if a != b {
+    let [a, b] = [train, test].map(|job| job.feed.data_set().map(DataSource::shape));
+    if let (Some(a), Some(b)) = (a, b)
+        && a != b
+    {
         let size = |[c, h, w]: [usize; 3]| format!("{c}x{h}x{w}");
-        let (test, a, b) = (test.dataset.name(), size(a), size(b));
+        let (test, a, b) = (test.feed.name(), size(a), size(b));
         let message = format!(
             "{test}: images to test are {b}, but those to train are {a}, so the weights cannot be shared"
         );
@@ -310,11 +352,18 @@ fn check_cut(net: &Net) -> Result<(), Failure> {
 }
 
 /// Lists the records of a data set that could not be used, if there were any.
-pub fn say_bad_records(dataset: &DataSource) {
+pub fn say_bad_records(feed: &Feed) {
+    if let Some(dataset) = feed.data_set() {
+        say_bad(dataset.bad(), dataset.len(), dataset.name());
+    }
+}
+
+/// Lists bad records of so many, if there were any.
+pub fn say_bad(bad: &BadRecords, len: usize, name: &str) {
     const LISTED: usize = 20;
-    let (count, lines) = dataset.bad().list();
+    let (count, lines) = bad.list();
     if count > 0 {
-        say!("bad records {count} of {} of {}", dataset.len(), dataset.name());
+        say!("bad records {count} of {len} of {name}");
         lines.iter().take(LISTED).for_each(|line| say!("            {line}"));
         if count > LISTED as u64 {
             say!("            and {} more", count - LISTED as u64);
@@ -327,7 +376,10 @@ pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
     let site = Site { file: spec.file.clone(), ..Site::default() };
     let fault = Fault::new("layer", format!("no layer of type \"Data\" feeds the network in phase {phase}"));
     fault
-        .hint("add a Data layer with a source, or use the time command, which makes data up")
+        .hint(
+            "add a Data layer with a source; or hand arrays in with train --inputs FILE.npz, which feeds Input \
+             layers; or use the time command, which makes data up",
+        )
         .at(&site, "network")
         .into()
 }

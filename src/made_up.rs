@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use quadrille_core::layer::Data;
+use quadrille_core::layer::{Data, DataKind};
 use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;
@@ -35,6 +35,9 @@ pub fn sample_shape(
     if let Some(shape) = asked {
         return Ok(shape);
     }
+    if let DataKind::Memory(shape) = data.kind {
+        return Ok(shape);
+    }
     if crop > 0 {
         // A single mean serves any number of channels.
         let means = data.transform.mean_values.len();
@@ -48,7 +51,7 @@ pub fn sample_shape(
     let known = KNOWN.iter().find(|(name, _)| source.split(['/', '\\']).any(|part| part.starts_with(name)));
     known.map(|(_, shape)| *shape).ok_or_else(|| {
         let message = format!("the shape of the samples of {:?} is not known", data.source);
-        Fault::new("data_param.source", message)
+        Fault::new(&data.kind.field("source"), message)
             .hint("give it with --data-shape, such as --data-shape 3,32,32 (channels, height, width)")
     })
 }
@@ -97,7 +100,7 @@ mod tests {
     use quadrille_core::layer::Transform;
 
     fn source(name: &str, transform: Transform) -> Data {
-        Data { source: name.to_owned(), batch: 1, transform, sample: None, list: None }
+        Data { source: name.to_owned(), batch: 1, transform, sample: None, kind: DataKind::Records }
     }
 
     fn shape(data: &Data, asked: Option<[usize; 3]>) -> Result<[usize; 3], Fault> {

@@ -11,6 +11,8 @@ mod debug;
 mod exchange;
 mod extract;
 mod failure;
+mod feed;
+mod given;
 mod job;
 mod made_up;
 mod pass;

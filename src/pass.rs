@@ -7,6 +7,7 @@ use quadrille_core::task::Tile;
 use quadrille_cpu::CpuDevice;
 
 use crate::failure::{Code, Failure};
+use crate::progress::Output;
 
 /// A network cut over the devices of a worker, image by image.
 pub struct Pass {
@@ -16,7 +17,7 @@ pub struct Pass {
     pub devices: Vec<CpuDevice>,
     tiles: Vec<Tile>,
     batch: usize,
-    /// Where data and labels go; the same storages on every device.
+    /// Where data, labels and other inputs go; the same storages on every device.
     tops: Vec<StorageId>,
     /// Blobs of one value that nobody reads: losses and accuracies.
     outputs: Vec<BlobId>,
@@ -29,9 +30,11 @@ impl Pass {
     pub fn new(nets: Vec<Net>, devices: Vec<CpuDevice>) -> Self {
         let tiles = tiles(&nets);
         let net = &nets[0];
-        let source = net.layers.iter().find(|l| l.layer.is_source());
-        let tops = source.map_or(Vec::new(), |l| l.tops.iter().map(|t| net.blob(*t).data).collect());
-        let outputs = net.outputs().filter(|b| net.blob(*b).shape.count() == 1).collect();
+        let sources = net.layers.iter().filter(|l| l.layer.is_source());
+        let tops = sources.flat_map(|l| &l.tops).map(|top| net.blob(*top).data).collect();
+        let mut outputs: Vec<BlobId> = net.outputs().filter(|b| net.blob(*b).shape.count() == 1).collect();
+        // In the order of Caffe, whose logs are read by number.
+        outputs.sort_by_key(|blob| &net.blob(*blob).name);
         let losses = nets.iter().flat_map(|net| net.losses().map(|(b, _)| net.blob(b).shape.count()));
         let values = vec![0.0; losses.max().unwrap_or(0)];
         let batch = tiles.iter().map(|t| t.images).sum();
@@ -43,9 +46,13 @@ impl Pass {
         self.batch
     }
 
-    /// Hands each device its images and labels; its next step loads them.
-    pub fn load(&self, data: &[f32], labels: &[f32]) -> Result<(), Failure> {
-        for (array, storage) in [data, labels].into_iter().zip(&self.tops) {
+    /// Hands each device its part of what goes in, such as images and labels; its next step loads them.
+    pub fn load<'a>(&self, arrays: impl IntoIterator<Item = &'a [f32]>) -> Result<(), Failure> {
+        for (array, storage) in arrays.into_iter().zip(&self.tops) {
+            if let [device] = self.devices.as_slice() {
+                device.write(Region::Stage(*storage), array)?;
+                continue;
+            }
             let each = array.len() / self.batch;
             for (tile, device) in self.tiles.iter().zip(&self.devices) {
                 let part = &array[tile.first * each..(tile.first + tile.images) * each];
@@ -73,6 +80,18 @@ impl Pass {
     /// Names of the outputs of one value.
     pub fn output_names(&self) -> impl Iterator<Item = &str> {
         self.outputs.iter().map(|b| self.nets[0].blob(*b).name.as_str())
+    }
+
+    /// The outputs of one value, all 0, with what each counts in the loss.
+    pub fn outputs(&self) -> Vec<Output> {
+        let (net, share) = (&self.nets[0], self.tiles[0].images as f32 / self.batch as f32);
+        let weight = |output| net.losses().find(|(blob, _)| *blob == output).map_or(0.0, |(_, w)| w / share);
+        let output = |blob: &BlobId| Output {
+            name: net.blob(*blob).name.clone(),
+            loss_weight: weight(*blob),
+            value: 0.0,
+        };
+        self.outputs.iter().map(output).collect()
     }
 
     /// Adds the outputs of the mini-batch, averaged over images, to `sums`.

@@ -8,20 +8,47 @@ use quadrille_io::MetricsWriter;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::output::{LogStyle, style};
 
 /// What one iteration brought.
 #[derive(Clone, Copy, Debug)]
-pub struct Report {
+pub struct Report<'a> {
     /// The iteration, from 0.
     pub iteration: u64,
-    /// Loss of this worker's mini-batch.
+    /// Loss of this worker's mini-batches.
     pub loss: f32,
+    /// That of each of them.
+    pub losses: &'a [f32],
     /// Its mean over the last iterations, as many as the solver's `average_loss`.
     pub smoothed: f32,
     /// Learning rate.
     pub rate: f32,
     /// Seconds of training so far.
     pub seconds: f64,
+    /// The outputs of the network, if they are shown.
+    pub outputs: &'a [Output],
+}
+
+/// An output of a network that is one value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Its blob.
+    pub name: String,
+    /// What it counts in the loss.
+    pub loss_weight: f32,
+    /// Its value, or the mean of its values.
+    pub value: f32,
+}
+
+impl Output {
+    /// What follows the name in Caffe's lines.
+    fn text(&self) -> String {
+        let (value, weight) = (six_digits(self.value), self.loss_weight);
+        if weight == 0.0 {
+            return value.to_string();
+        }
+        format!("{value} (* {weight} = {} loss)", six_digits(weight * self.value))
+    }
 }
 
 /// Which test it was.
@@ -47,7 +74,6 @@ pub struct Progress {
     metrics: MetricsWriter,
     shown: (u64, f64),
     accuracy: Option<f32>,
-    loss_name: String,
 }
 
 impl Progress {
@@ -58,22 +84,29 @@ impl Progress {
         last: u64,
         display: u64,
         images_per_iteration: usize,
-        loss_name: &str,
     ) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bars = style() == LogStyle::Plain && std::io::stderr().is_terminal();
+        let bar = bars.then(|| {
             let bar = ProgressBar::new(last).with_position(first);
             let template = "{bar:30} {pos}/{len}  {msg}  {eta} left";
             bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
             bar
         });
-        let loss_name = loss_name.to_owned();
-        Self { bar, display, images_per_iteration, metrics, shown: (first, 0.0), accuracy: None, loss_name }
+        Self { bar, display, images_per_iteration, metrics, shown: (first, 0.0), accuracy: None }
+    }
+
+    /// Whether the outputs of the network are shown after an iteration.
+    pub fn shows_outputs(&self, iteration: u64) -> bool {
+        self.bar.is_none() && self.display > 0 && iteration.is_multiple_of(self.display)
     }
 
     /// After an iteration.
-    pub fn iteration(&mut self, report: Report) -> Result<(), Failure> {
-        let Report { iteration, loss, smoothed, rate, seconds } = report;
-        let record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds});
+    pub fn iteration(&mut self, report: Report<'_>) -> Result<(), Failure> {
+        let Report { iteration, loss, losses, smoothed, rate, seconds, outputs } = report;
+        let mut record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds});
+        if losses.len() > 1 {
+            record["losses"] = json!(losses);
+        }
         self.metrics.write(&record)?;
         let due = self.display > 0 && iteration.is_multiple_of(self.display);
         match self.bar.clone() {
@@ -85,15 +118,31 @@ impl Progress {
                 bar.set_message(format!("{speed:.0} images/s  loss {smoothed:.4}{accuracy}"));
             }
             None if due => {
-                let speed = self.speed(iteration + 1, seconds);
-                let (loss, smoothed, rate) = (six_digits(loss), six_digits(smoothed), six_digits(rate));
-                say!("Iteration {iteration} ({speed:.0} images/s, {seconds:.1} s), loss = {smoothed}");
-                say!("    Train net output #0: {} = {loss} (* 1 = {loss} loss)", self.loss_name);
+                let speed = self.pace(iteration + 1, seconds);
+                let (smoothed, rate) = (six_digits(smoothed), six_digits(rate));
+                say!("Iteration {iteration} ({speed}), loss = {smoothed}");
+                for (index, output) in outputs.iter().enumerate() {
+                    say!("    Train net output #{index}: {} = {}", output.name, output.text());
+                }
                 say!("Iteration {iteration}, lr = {rate}");
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// How fast it went since the last line.
+    fn pace(&mut self, iteration: u64, seconds: f64) -> String {
+        let (before, then) = self.shown;
+        let speed = self.speed(iteration, seconds);
+        let (iterations, passed) = ((iteration - before) as f64, (seconds - then).max(1e-9));
+        match style() {
+            LogStyle::Plain => format!("{speed:.0} images/s, {seconds:.1} s"),
+            LogStyle::Caffe => {
+                let each = six_digits((iterations / passed) as f32);
+                format!("{each} iter/s, {}s/{} iters", six_digits(passed as f32), self.display)
+            }
+        }
     }
 
     /// Images per second since the last call.
@@ -102,13 +151,8 @@ impl Progress {
         (iteration - before) as f64 * self.images_per_iteration as f64 / (seconds - then).max(1e-9)
     }
 
-    /// After a test. `outputs` are names and means.
-    pub fn test(
-        &mut self,
-        tested: Tested,
-        outputs: &[(String, f32)],
-        result: TestResult,
-    ) -> Result<(), Failure> {
+    /// After a test.
+    pub fn test(&mut self, tested: Tested, outputs: &[Output], result: TestResult) -> Result<(), Failure> {
         let Tested { iteration, net, nets, seconds, shows_loss } = tested;
         let mut record = Map::new();
         record.insert("iteration".into(), json!(iteration));
@@ -130,8 +174,8 @@ impl Progress {
         if let Some(loss) = result.loss.filter(|_| shows_loss) {
             self.say(&format!("Test loss: {}", six_digits(loss)));
         }
-        for (index, (name, value)) in outputs.iter().enumerate() {
-            self.say(&format!("    Test net output #{index}: {name} = {}", six_digits(*value)));
+        for (index, output) in outputs.iter().enumerate() {
+            self.say(&format!("    Test net output #{index}: {} = {}", output.name, output.text()));
         }
         Ok(())
     }

@@ -171,19 +171,20 @@ impl RuleNumbers {
 
 /// A policy by the names of the solver file's fields.
 fn policy_to_json(policy: &Policy) -> Value {
+    let name = policy.name();
     match policy {
-        Policy::Fixed => json!({"type": "fixed"}),
-        Policy::Step { gamma, step } => json!({"type": "step", "gamma": gamma, "stepsize": step}),
-        Policy::Exp { gamma } => json!({"type": "exp", "gamma": gamma}),
-        Policy::Inv { gamma, power } => json!({"type": "inv", "gamma": gamma, "power": power}),
+        Policy::Fixed => json!({"type": name}),
+        Policy::Step { gamma, step } => json!({"type": name, "gamma": gamma, "stepsize": step}),
+        Policy::Exp { gamma } => json!({"type": name, "gamma": gamma}),
+        Policy::Inv { gamma, power } => json!({"type": name, "gamma": gamma, "power": power}),
         Policy::MultiStep { gamma, steps } => {
-            json!({"type": "multistep", "gamma": gamma, "stepvalue": steps})
+            json!({"type": name, "gamma": gamma, "stepvalue": steps})
         }
-        Policy::Poly { power, max } => json!({"type": "poly", "power": power, "max_iter": max}),
+        Policy::Poly { power, max } => json!({"type": name, "power": power, "max_iter": max}),
         Policy::Plateau { gamma, windows } => {
-            json!({"type": "plateau", "gamma": gamma, "plateau_winsize": windows})
+            json!({"type": name, "gamma": gamma, "plateau_winsize": windows})
         }
-        Policy::Sigmoid { gamma, step } => json!({"type": "sigmoid", "gamma": gamma, "stepsize": step}),
+        Policy::Sigmoid { gamma, step } => json!({"type": name, "gamma": gamma, "stepsize": step}),
     }
 }
 

@@ -6,10 +6,10 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::Rule;
 use quadrille_cpu::{CpuWorker, EngineOptions, Program};
-use quadrille_io::data::{Order, Prefetcher};
 
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
+use crate::feed::Draw;
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
 use crate::pass::Pass;
 use crate::progress::six_digits;
@@ -18,7 +18,7 @@ use crate::state::{listed, read_weights, start_lines};
 /// Tests.
 pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let samples = Samples { folder: args.data.as_deref(), tolerance: args.bad_record, ..Samples::default() };
+    let samples = Samples::of(&args.data);
     let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
@@ -51,15 +51,15 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         say!("{line}");
     }
     say!("machine     {}; kernels for {}", machine.how, machine.numerics);
-    let whole = job.dataset.len().div_ceil(job.batch) as u64;
-    let batches = args.iterations.unwrap_or(whole).max(1);
-    let again = (batches * job.batch as u64).saturating_sub(job.dataset.len() as u64);
+    let batches = args.iterations.unwrap_or(job.feed.whole(job.batch)).max(1);
+    let images = job.feed.data_set().map_or(0, |source| source.len()) as u64;
+    let again = (batches * job.batch as u64).saturating_sub(images);
     let twice = if again > 0 { format!(", {again} of the images more than once") } else { String::new() };
-    say!("data        {}: {batches} mini-batches of {}{twice}", job.dataset.name(), job.batch);
+    say!("data        {}: {batches} mini-batches of {}{twice}", job.feed.name(), job.batch);
     let mut pass = Pass::new(nets, worker.devices(0));
     pass.write_all(Region::Packed(Packed::Weights), &weights)?;
     evaluate(&mut pass, &plan, &job, batches)?;
-    say_bad_records(&job.dataset);
+    say_bad_records(&job.feed);
     Ok(())
 }
 
@@ -67,14 +67,12 @@ fn evaluate(pass: &mut Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Resul
     let names: Vec<String> = pass.output_names().map(str::to_owned).collect();
     let mut sums = vec![0.0; names.len()];
     let (mut loss, mut times) = (0.0, StepTimes::default());
-    let prefetch = Prefetcher::start(job.dataset.clone(), Order::Sequential, job.batch, 0, 2)?;
+    let mut feed = job.feed.start(Draw::Test, job.batch, 0)?;
     for _ in 0..batches {
-        let batch = prefetch.next_batch()?;
-        pass.load(&batch.data, &batch.labels)?;
+        feed.load(pass)?;
         run_step(&pass.devices, plan, &Scalars::default(), &mut times)?;
         pass.add_outputs(&mut sums)?;
         loss += pass.loss()?;
-        prefetch.recycle(batch);
     }
     say!("Loss: {}", six_digits(loss / batches as f32));
     for (name, sum) in names.iter().zip(&sums) {

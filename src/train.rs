@@ -17,10 +17,12 @@ use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
+use crate::given::Given;
 use crate::job::{
     Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, find_named, load_net,
     load_solver, no_data, say_bad_records,
 };
+use crate::output::{LogStyle, set_style, style};
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
@@ -54,8 +56,11 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
         worker.clock.training += start.elapsed();
         if let Some(progress) = progress.as_deref_mut() {
             worker.shown.drain(..).for_each(|line| progress.say(&line));
-            let seconds = worker.clock.training.as_secs_f64();
-            progress.iteration(Report { iteration, loss, smoothed, rate, seconds })?;
+            let shows = progress.shows_outputs(iteration);
+            let outputs = if shows { worker.outputs()? } else { Vec::new() };
+            let (losses, seconds) = (worker.losses.as_slice(), worker.clock.training.as_secs_f64());
+            let outputs = outputs.as_slice();
+            progress.iteration(Report { iteration, loss, losses, smoothed, rate, seconds, outputs })?;
         }
         iteration += 1;
         if settings.solver.snapshot > 0 && iteration.is_multiple_of(settings.solver.snapshot) {
@@ -183,16 +188,16 @@ impl Prepared<'_> {
 }
 
 /// Where the samples come from.
-fn samples(args: &TrainArgs) -> Result<Samples<'_>, Failure> {
+fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<'a>, Failure> {
     let (made_up, shape) = (args.made_up.dummy_data, args.made_up.shape);
     let conflict = |message: &str| Err(Failure::new(Code::Usage, message));
-    if made_up && args.data.is_some() {
+    if made_up && args.data.data.is_some() {
         return conflict("--dummy-data: data that is made up does not come from the folder of --data");
     }
     if shape.is_some() && !made_up {
         return conflict("--data-shape: only data that is made up (--dummy-data) can have any shape");
     }
-    Ok(Samples { folder: args.data.as_deref(), made_up, shape, tolerance: args.bad_record })
+    Ok(Samples { made_up, shape, given, ..Samples::of(&args.data) })
 }
 
 /// A network that the solver names, unless a flag names another for training and whatever shares its network.
@@ -202,11 +207,16 @@ fn network(args: &TrainArgs, solver: &SolverSpec, source: &NetSource) -> Result<
 }
 
 /// The tests, whose networks have the weights of `train`.
-fn tests(args: &TrainArgs, solver: &SolverSpec, train: &PhaseJob) -> Result<Vec<TestJob>, Failure> {
+fn tests(
+    args: &TrainArgs,
+    given: Option<&Given>,
+    solver: &SolverSpec,
+    train: &PhaseJob,
+) -> Result<Vec<TestJob>, Failure> {
     let open = |test: &TestNet| {
         let (spec, file) = network(args, solver, &test.source)?;
         let state = test.state.of(spec.state(Phase::Test));
-        let job = PhaseJob::open(&spec, &state, &file, samples(args)?, None)?;
+        let job = PhaseJob::open(&spec, &state, &file, samples(args, given)?, None)?;
         let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
         check_same_parameters(train, &job)?;
         Ok(TestJob { job, batches: test.batches })
@@ -220,15 +230,17 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let solver = &settings.solver;
     let (spec, file) = network(args, solver, &solver.train_net)?;
     let state = solver.train_state.of(spec.state(Phase::Train));
-    let train = PhaseJob::open(&spec, &state, &file, samples(args)?, args.batch)?;
+    let given = args.inputs.as_deref().map(Given::read).transpose()?;
+    let given = given.as_ref();
+    let train = PhaseJob::open(&spec, &state, &file, samples(args, given)?, args.batch)?;
     let train = train.ok_or_else(|| no_data(&spec, Phase::Train))?;
-    let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, solver, &train)? };
+    let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, given, solver, &train)? };
     let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
     let mut lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let identity = identity(&settings, &train, &net, &machine);
-    let state = initial_state(args, &settings, &net, &identity, &mut lines)?;
+    let state = initial_state(args, given, &settings, &net, &identity, &mut lines)?;
     let rewriting =
         Rewriting::new(&args.machine, machine.numerics, settings.workers).for_solver(&settings.solver);
     Ok(Prepared { settings, train, tests, machine, net, state, identity, rewriting, lines })
@@ -245,7 +257,7 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
         ("batch", train.batch.to_string()),
         ("iter_size", settings.solver.iter_size.to_string()),
         ("quadrants", machine.workers[0].len().to_string()),
-        ("data", train.dataset.hash().to_owned()),
+        ("data", train.feed.hash().to_owned()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
@@ -253,6 +265,7 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
 
 fn initial_state(
     args: &TrainArgs,
+    given: Option<&Given>,
     settings: &Settings,
     net: &Net,
     identity: &BTreeMap<String, String>,
@@ -274,6 +287,12 @@ fn initial_state(
     if !files.is_empty() {
         let placed = read_weights(&files, net, &mut weights)?;
         lines.extend(start_lines(&files, net, &placed));
+    }
+    if let Some(given) = given {
+        let filled = given.fill("init/", net, &mut weights)?;
+        if filled > 0 {
+            lines.push(format!("start       {filled} parameter(s) of {}", given.file().display()));
+        }
     }
     let history = vec![0.0; settings.solver.rule.kind.histories() * weights.len()];
     let course = Course::new(settings.average_loss());
@@ -327,15 +346,7 @@ fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[S
         .map_or(format!("{} (bundled)", bundled::SOLVER_NAME), |s| s.display().to_string());
     say!("solver      {solver}");
     say!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
-    say!(
-        "data        {}: {} images {}x{}x{}, mini-batches of {} for each worker",
-        p.train.dataset.name(),
-        p.train.dataset.len(),
-        p.train.dataset.sample()[0],
-        p.train.dataset.sample()[1],
-        p.train.dataset.sample()[2],
-        p.train.batch
-    );
+    say!("data        {}", p.train.feed.describe(p.train.batch));
     let settings = &p.settings;
     let why = if settings.workers == 1 {
         "one worker, nobody to exchange with".to_owned()
@@ -371,10 +382,16 @@ fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[S
         say!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
     }
     say!("run folder  {}", folder.path().display());
+    if style() == LogStyle::Caffe {
+        // Parsers take the time of this line for the start.
+        say!("Solving {}", p.net.name);
+        say!("Learning Rate Policy: {}", settings.solver.policy.name());
+    }
 }
 
 /// Trains.
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
+    set_style(args.log_style);
     let timeout = peer_timeout(args.peer_timeout)?;
     let stop = StopAgreement::listen()?;
     let mut prepared = prepare(args)?;
@@ -402,7 +419,6 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         settings.solver.max_iter,
         settings.solver.display,
         prepared.images_per_iteration(),
-        loss_name(&prepared.net),
     );
     let outcomes = live_together(workers, &run, &prepared.state.result, timeout, &mut progress)?;
     conclude(&prepared, &run, &outcomes, &mut progress)
@@ -458,10 +474,6 @@ fn live_together(
     }
 }
 
-fn loss_name(net: &Net) -> &str {
-    net.losses().next().map_or("loss", |(blob, _)| &net.blob(blob).name)
-}
-
 fn fingerprint(p: &Prepared<'_>) -> Fingerprint {
     Fingerprint {
         program: fingerprint_of(env!("CARGO_PKG_VERSION")),
@@ -482,7 +494,7 @@ fn configuration(p: &Prepared<'_>) -> Value {
     configuration["isa"] = json!(p.machine.numerics.isa.to_string());
     configuration["fusion"] = json!(p.rewriting.fusion);
     configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);
-    configuration["data"] = json!({"name": p.train.dataset.name(), "hash": p.train.dataset.hash()});
+    configuration["data"] = json!({"name": p.train.feed.name(), "hash": p.train.feed.hash()});
     configuration
 }
 
@@ -512,7 +524,7 @@ fn conclude(
         "images_per_second": images / seconds.max(1e-9),
         "communication_share": first.clock.communication_share(),
         "data_share": data_share,
-        "bad_records": jobs(p).map(|job| job.dataset.bad().list().0).sum::<u64>(),
+        "bad_records": jobs(p).map(|job| job.feed.bad_records()).sum::<u64>(),
         "weights_hash": hash,
         "method": p.settings.method_name(),
         "workers": p.settings.workers,
@@ -537,7 +549,10 @@ fn conclude(
         }
         say!("snapshot    {} (and {beside})", path.display());
     }
-    jobs(p).for_each(|job| say_bad_records(&job.dataset));
+    jobs(p).for_each(|job| say_bad_records(&job.feed));
+    if style() == LogStyle::Caffe && first.iterations == p.settings.solver.max_iter {
+        say!("Optimization Done.");
+    }
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
     say!(
         "summary     accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \

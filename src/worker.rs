@@ -6,17 +6,17 @@ use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
-use quadrille_core::rng::{Purpose, Sampler, Stream, step_seed};
+use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
-use quadrille_io::data::{Order, Prefetcher};
 
 use crate::debug;
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
+use crate::feed::{Batches, Draw};
 use crate::job::{Crews, PhaseJob, Rewriting, TestJob};
 use crate::pass::Pass;
-use crate::progress::{Clock, TestResult};
+use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
 use crate::state::{Course, WorkerState};
 
@@ -29,6 +29,9 @@ pub struct Plans {
     /// The update after an exchange, or after the loss is known.
     pub update: Option<Plan>,
 }
+
+/// Room for the losses of so many mini-batches is made at the start; more make it as they come.
+const MOST_LOSSES: u64 = 1024;
 
 /// One of the tests of a worker.
 struct Tester {
@@ -49,7 +52,9 @@ pub struct Worker {
     /// When the tasks of the last step ran.
     pub times: StepTimes<CpuEvent>,
     /// Its mini-batches.
-    pub batches: Prefetcher,
+    pub batches: Batches,
+    /// The loss of each mini-batch of the last iteration.
+    pub losses: Vec<f32>,
     /// Its place in the method.
     pub exchange: Exchange,
     /// Where its time went.
@@ -165,11 +170,9 @@ impl Worker {
         };
         let engine = CpuWorker::new(parts.crews, &programs, &options)?;
         let notes = notes(&engine, &nets[0], programs.len());
-        let sampler = Sampler::new(settings.seed, parts.rank as u32, parts.train.dataset.len() as u64);
-        let changes = Stream::new(settings.seed, Purpose::Transform, parts.rank as u32);
-        let order = Order::Shuffled(sampler, changes);
         let first = parts.first.saturating_mul(settings.solver.iter_size);
-        let batches = Prefetcher::start(parts.train.dataset.clone(), order, parts.train.batch, first, 2)?;
+        let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
+        let batches = parts.train.feed.start(draw, parts.train.batch, first)?;
         let testers = parts.tests.iter().zip(test_nets).zip(forward).enumerate();
         let testers = testers.map(|(index, ((test, nets), forward))| Tester {
             pass: Pass::new(nets, engine.devices(1 + index)),
@@ -184,6 +187,7 @@ impl Worker {
             plans,
             times: StepTimes::default(),
             batches,
+            losses: Vec::with_capacity(settings.solver.iter_size.min(MOST_LOSSES) as usize),
             exchange: Exchange::Alone,
             clock: Clock::default(),
             course: parts.state.course.clone(),
@@ -202,12 +206,10 @@ impl Worker {
     /// Finds the gradients of an iteration: those of each of its mini-batches, added up, and what other workers have to say.
     /// Returns the mean loss. Without a plan of its own the update is done, too.
     pub fn find_gradients(&mut self, settings: &Settings, scalars: &Scalars) -> Result<f32, Failure> {
-        let (parts, mut loss) = (settings.solver.iter_size, 0.0);
+        let parts = settings.solver.iter_size;
+        self.losses.clear();
         for part in 0..parts {
-            let start = Instant::now();
-            let batch = self.batches.next_batch()?;
-            self.clock.data += start.elapsed();
-            self.pass.load(&batch.data, &batch.labels)?;
+            self.clock.data += self.batches.load(&self.pass)?;
             if part == 0 {
                 self.exchange.start(&self.pass, scalars.elastic)?;
             }
@@ -221,12 +223,11 @@ impl Worker {
             } else {
                 run_step(&self.pass.devices, plan, &scalars, &mut self.times)?;
             }
-            self.batches.recycle(batch);
-            loss += self.pass.loss()?;
+            self.losses.push(self.pass.loss()?);
         }
         self.note_transfers();
         self.clock.waiting += self.exchange.finish(&self.pass)?;
-        Ok(loss / parts as f32)
+        Ok(self.losses.iter().sum::<f32>() / parts as f32)
     }
 
     /// Takes the loss of an iteration into account, which may change its rate. A rate that follows the loss follows that of
@@ -288,6 +289,15 @@ impl Worker {
         Ok(weights)
     }
 
+    /// The outputs of the last mini-batch.
+    pub fn outputs(&self) -> Result<Vec<Output>, Failure> {
+        let mut outputs = self.pass.outputs();
+        let mut values = vec![0.0; outputs.len()];
+        self.pass.add_outputs(&mut values)?;
+        outputs.iter_mut().zip(values).for_each(|(output, value)| output.value = value);
+        Ok(outputs)
+    }
+
     /// How many networks there are to test.
     pub fn tests(&self) -> usize {
         self.testers.len()
@@ -298,16 +308,16 @@ impl Worker {
     ///
     /// # Panics
     /// If there is no such network.
-    pub fn test(&mut self, index: usize) -> Result<(Vec<(String, f32)>, TestResult), Failure> {
+    pub fn test(&mut self, index: usize) -> Result<(Vec<Output>, TestResult), Failure> {
         let start = Instant::now();
         let weights = self.result()?;
         let tester = &mut self.testers[index];
         let batches = tester.test.batches;
         self.pass.read(Region::Packed(Packed::Weights), &mut self.aside)?;
         self.pass.write_all(Region::Packed(Packed::Weights), &weights)?;
-        let names: Vec<String> = tester.pass.output_names().map(str::to_owned).collect();
+        let mut outputs = tester.pass.outputs();
         // One more for the loss.
-        let mut sums = vec![0.0; names.len() + 1];
+        let mut sums = vec![0.0; outputs.len() + 1];
         tester.run(batches, self.rank as u64, self.workers as u64, &mut sums)?;
         self.pass.write_all(Region::Packed(Packed::Weights), &self.aside)?;
         self.exchange.sum(&mut sums)?;
@@ -318,7 +328,8 @@ impl Worker {
             loss: sums.pop().filter(|_| has_loss),
         };
         self.clock.testing += start.elapsed();
-        Ok((names.into_iter().zip(sums).collect(), result))
+        outputs.iter_mut().zip(sums).for_each(|(output, mean)| output.value = mean);
+        Ok((outputs, result))
     }
 }
 
@@ -330,15 +341,13 @@ impl Tester {
             return Ok(());
         }
         let job = &self.test.job;
-        let prefetch = Prefetcher::start(job.dataset.clone(), Order::Sequential, job.batch, share.start, 2)?;
+        let mut batches = job.feed.start(Draw::Test, job.batch, share.start)?;
         for _ in share {
-            let batch = prefetch.next_batch()?;
-            self.pass.load(&batch.data, &batch.labels)?;
+            batches.load(&self.pass)?;
             run_step(&self.pass.devices, &self.forward, &Scalars::default(), &mut self.times)?;
             let (loss, outputs) = sums.split_last_mut().ok_or_else(no_outputs)?;
             *loss += self.pass.loss()?;
             self.pass.add_outputs(outputs)?;
-            prefetch.recycle(batch);
         }
         Ok(())
     }

@@ -72,8 +72,69 @@ pub struct Data {
     /// Channels, height and width of a sample before it is transformed; `None` until somebody has looked at the data
     /// set.
     pub sample: Option<[usize; 3]>,
-    /// What a list of image files needs beside its name: the layer is of type `ImageData`.
-    pub list: Option<ImageList>,
+    /// The type of the layer, and what only this type knows.
+    pub kind: DataKind,
+}
+
+/// The types of layers that read data sets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DataKind {
+    /// `Data`: records of any kind.
+    Records,
+    /// `ImageData`: files that a list names.
+    List(ImageList),
+    /// `MemoryData`: samples that the program is given, of this shape (channels, height, width) once they are transformed.
+    Memory([usize; 3]),
+    /// `WindowData`: parts of images that a file of windows names, brought to the size of the crop.
+    Windows(WindowRules),
+}
+
+impl DataKind {
+    /// The type's name in network files.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Records => "Data",
+            Self::List(_) => "ImageData",
+            Self::Memory(_) => "MemoryData",
+            Self::Windows(_) => "WindowData",
+        }
+    }
+
+    /// The path of a field of the type's own message, for complaints.
+    pub fn field(&self, name: &str) -> String {
+        let message = match self {
+            Self::Records => "data_param",
+            Self::List(_) => "image_data_param",
+            Self::Memory(_) => "memory_data_param",
+            Self::Windows(_) => "window_data_param",
+        };
+        format!("{message}.{name}")
+    }
+
+    /// What a list of image files needs beside its name.
+    pub fn list(&self) -> Option<&ImageList> {
+        match self {
+            Self::List(list) => Some(list),
+            _ => None,
+        }
+    }
+}
+
+/// How windows are chosen and cut out (`WindowData`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowRules {
+    /// What is put before each path of the file, as it is.
+    pub root_folder: String,
+    /// The least overlap with an object of a window that shows one.
+    pub foreground: f32,
+    /// Windows of less overlap show the background, whose class is 0.
+    pub background: f32,
+    /// The part of a mini-batch, between 0 and 1, that shows objects.
+    pub fraction: f32,
+    /// Pixels of context on each side, counted in what comes out.
+    pub pad: usize,
+    /// Whether a window is made square before it is cut out; otherwise it is warped.
+    pub square: bool,
 }
 
 /// How the files of a list of images (`ImageData`) are found and read.
@@ -93,11 +154,7 @@ impl Meaning for Data {
     }
 
     fn infer(&self, _: &[Shape]) -> Result<Inferred, Fault> {
-        // Both types have the fields that can be wrong here.
-        let field = |name: &str| match self.list {
-            Some(_) => format!("image_data_param.{name}"),
-            None => format!("data_param.{name}"),
-        };
+        let field = |name: &str| self.kind.field(name);
         if self.batch == 0 {
             return Err(Fault::new(
                 &field("batch_size"),
@@ -108,6 +165,18 @@ impl Meaning for Data {
             .sample
             .ok_or_else(|| Fault::new(&field("source"), "the shape of its samples is not known"))?;
         let [c, h, w] = self.transform.shape(sample)?;
+        if let DataKind::Memory(shape) = self.kind
+            && shape != [c, h, w]
+        {
+            let [channels, height, width] = shape;
+            return Err(Fault::new(
+                &field("channels"),
+                format!(
+                    "the layer says {channels} x {height} x {width} (channels x height x width), but the samples that it \
+                     is given are {c} x {h} x {w}"
+                ),
+            ));
+        }
         let means = self.transform.mean_values.len();
         if means > 1 && means != c {
             return Err(Fault::new(

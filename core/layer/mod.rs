@@ -60,7 +60,7 @@ pub use bias::Bias;
 pub use concat::Concat;
 pub use contrastive_loss::ContrastiveLoss;
 pub use convolution::Convolution;
-pub use data::{Colour, Data, ImageList, Input, Transform};
+pub use data::{Colour, Data, DataKind, ImageList, Input, Transform, WindowRules};
 pub use dropout::Dropout;
 pub use eltwise::{Eltwise, EltwiseOperation};
 pub use euclidean_loss::EuclideanLoss;
@@ -273,9 +273,11 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 55] = [
+pub const TYPE_NAMES: [&str; 57] = [
     "Data",
     "ImageData",
+    "MemoryData",
+    "WindowData",
     "Input",
     "Convolution",
     "Pooling",
@@ -386,8 +388,7 @@ impl Layer {
     /// The type's name in network files; of layers that are computed together, that of the first.
     pub fn type_name(&self) -> &'static str {
         match self {
-            Self::Data(Data { list: None, .. }) => "Data",
-            Self::Data(_) => "ImageData",
+            Self::Data(data) => data.kind.type_name(),
             Self::Input(_) => "Input",
             Self::Convolution(_) => "Convolution",
             Self::Pooling(_) => "Pooling",

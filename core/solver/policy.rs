@@ -54,6 +54,22 @@ pub enum Policy {
     },
 }
 
+impl Policy {
+    /// Its name in solver files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Step { .. } => "step",
+            Self::Exp { .. } => "exp",
+            Self::Inv { .. } => "inv",
+            Self::MultiStep { .. } => "multistep",
+            Self::Poly { .. } => "poly",
+            Self::Sigmoid { .. } => "sigmoid",
+            Self::Plateau { .. } => "plateau",
+        }
+    }
+}
+
 /// The start of a run: the rate rises evenly from `start` to the solver's `base_lr`, whatever the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Warmup {

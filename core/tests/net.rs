@@ -1,8 +1,8 @@
 //! From a network's description to a net: what is wired, what is refused, and where the complaint points.
 
 use quadrille_core::layer::{
-    Accuracy, Convolution, Data, Filler, Flatten, InnerProduct, Input, Layer, Neuron, PoolMethod, Pooling,
-    Relu, Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
+    Accuracy, Convolution, Data, DataKind, Filler, Flatten, InnerProduct, Input, Layer, Neuron, PoolMethod,
+    Pooling, Relu, Softmax, SoftmaxWithLoss, Split, SubTask, Transform,
 };
 use quadrille_core::net::{Blob, GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StateRule};
 use quadrille_core::reference::ReferenceNet;
@@ -49,7 +49,7 @@ fn inner_product() -> Layer {
 
 fn data(batch: usize) -> Layer {
     let (source, transform) = ("made".into(), Transform::default());
-    Layer::Data(Data { source, batch, transform, sample: Some([1, SIDE, SIDE]), list: None })
+    Layer::Data(Data { source, batch, transform, sample: Some([1, SIDE, SIDE]), kind: DataKind::Records })
 }
 
 fn cropped(crop: usize) -> Layer {

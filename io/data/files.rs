@@ -66,17 +66,7 @@ impl ImageFiles {
         let Some((first, _)) = named.first() else {
             return Err(IoError::data(list, "is a list without images"));
         };
-        let root = options.map_or("", |options| options.root_folder.as_str());
-        let beside = list.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let beside = beside.map(|folder| format!("{}/{root}", folder.display()));
-        let root = match beside {
-            Some(beside)
-                if !Path::new(&format!("{root}{first}")).exists() && Path::new(root).is_relative() =>
-            {
-                beside
-            }
-            _ => root.to_owned(),
-        };
+        let root = root_beside(list, options.map_or("", |options| options.root_folder.as_str()), first);
         let member = |(path, label): (&str, i32)| {
             let bytes = fs::metadata(format!("{root}{path}")).map_or(0, |found| found.len());
             Member { path: path.into(), label, bytes, place: () }
@@ -85,6 +75,36 @@ impl ImageFiles {
         let hash = hash_of(&members);
         Ok(Self { name: name.to_owned(), root, members, hash })
     }
+}
+
+/// What stands before the paths of a list, whose root folder is `root`: that, from the current folder or, if `first` is not
+/// there, from the list's.
+pub(super) fn root_beside(list: &Path, root: &str, first: &str) -> String {
+    let beside = list.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match beside {
+        Some(folder) if !Path::new(&format!("{root}{first}")).exists() && Path::new(root).is_relative() => {
+            format!("{}/{root}", folder.display())
+        }
+        _ => root.to_owned(),
+    }
+}
+
+/// Reads an image file.
+///
+/// # Errors
+/// Why it cannot be read, without its name.
+pub(super) fn read_file(path: &Path, into: &mut Vec<u8>) -> Result<(), String> {
+    let unreadable = |error| format!("cannot be read: {error}");
+    let file = File::open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err("is not a file".to_owned());
+    }
+    into.clear();
+    file.take(MAX_RECORD as u64 + 1).read_to_end(into).map_err(unreadable)?;
+    if into.len() > MAX_RECORD {
+        return Err(format!("has more than {MAX_RECORD} bytes"));
+    }
+    Ok(())
 }
 
 const LIST: &str = "a list of images (lines of a path and a label)";
@@ -147,16 +167,7 @@ impl Records for ImageFiles {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Result<Record<'a>, String> {
-        let unreadable = |error| format!("cannot be read: {error}");
-        let file = File::open(self.file(index)).map_err(unreadable)?;
-        if !file.metadata().map_err(unreadable)?.is_file() {
-            return Err("is not a file".to_owned());
-        }
-        scratch.clear();
-        file.take(MAX_RECORD as u64 + 1).read_to_end(scratch).map_err(unreadable)?;
-        if scratch.len() > MAX_RECORD {
-            return Err(format!("has more than {MAX_RECORD} bytes"));
-        }
+        read_file(&self.file(index), scratch)?;
         Ok(Record {
             label: self.members[index].label,
             content: Content::Encoded { file: scratch, native: false },

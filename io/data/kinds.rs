@@ -5,9 +5,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quadrille_core::layer::{Data, ImageList};
+use quadrille_core::layer::{Data, DataKind, ImageList};
 use quadrille_core::net::Phase;
 
+use super::arrays::ArraySamples;
 use super::bad::Tolerance;
 use super::cifar::{CifarLabels, cifar_files, looks_like_cifar, read_cifar};
 use super::classes::part_of;
@@ -18,6 +19,7 @@ use super::records::Records;
 use super::search::SearchPath;
 use super::source::DataSource;
 use super::tar::TarImages;
+use super::windows::WindowFile;
 use crate::error::IoError;
 
 /// Ends the path of CIFAR-100 whose coarse labels are to be read.
@@ -40,9 +42,19 @@ pub struct Opening<'a> {
 /// [`IoError::Missing`] listing the places where it was looked for, [`IoError::Data`] if it is damaged, of a kind that
 /// cannot be read, or does not fit what the layer asks for.
 pub fn open(data: &Data, phase: Phase, opening: Opening<'_>) -> Result<DataSource, IoError> {
+    if let (DataKind::Memory(_), None) = (&data.kind, opening.data) {
+        let message = "names no data set: a layer of type MemoryData is given its samples";
+        return Err(IoError::missing(Path::new("memory_data_param"), message).hint(
+            "give them with --data FILE.npz (arrays data and label), or make them up with --dummy-data",
+        ));
+    }
     let place = find(&data.source, opening.data, opening.search)?;
-    let records = open_at(&place, data.list.as_ref(), phase)?;
     let mean = data.transform.mean_file.as_deref().map(|file| opening.search.find_mean(file)).transpose()?;
+    if let (DataKind::Windows(rules), [path]) = (&data.kind, place.paths.as_slice()) {
+        let file = WindowFile::open(path, rules, &name_of(path))?;
+        return DataSource::of_windows(file, (data, rules), mean.as_deref(), opening.tolerance);
+    }
+    let records = open_at(&place, data.kind.list(), phase)?;
     DataSource::new(records, data, mean.as_deref(), opening.tolerance)
 }
 
@@ -58,7 +70,7 @@ pub fn sample_shape(data: &Data, phase: Phase, search: &SearchPath) -> Result<[u
     {
         return super::idx::sample_shape(folder, phase);
     }
-    let records = open_at(&place, data.list.as_ref(), phase)?;
+    let records = open_at(&place, data.kind.list(), phase)?;
     Ok(DataSource::new(
         records,
         &Data { transform: Default::default(), ..data.clone() },
@@ -170,6 +182,10 @@ fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Reco
     if !tars.is_empty() {
         return Ok(Arc::new(TarImages::open(&tars, phase, &name)?));
     }
+    let arrays = names(folder, |name| name.ends_with(".npz"))?;
+    if !arrays.is_empty() {
+        return open_arrays(&arrays, folder, phase);
+    }
     let folders: Vec<PathBuf> = names(folder, |_| true)?.into_iter().filter(|path| path.is_dir()).collect();
     let part = part_of(folders.iter().filter_map(|path| path.file_name()?.to_str()), phase);
     if let Some(part) = part.map_err(|message| IoError::data(folder, message))? {
@@ -188,8 +204,22 @@ fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Reco
     Ok(Arc::new(ImageFiles::in_folders(folder, &name)?))
 }
 
+/// Archives of arrays, one for each part of a data set or one in all.
+fn open_arrays(paths: &[PathBuf], folder: &Path, phase: Phase) -> Result<Arc<dyn Records>, IoError> {
+    let parts = part_of(paths.iter().filter_map(|path| path.file_stem()?.to_str()), phase);
+    let part = parts.map_err(|message| IoError::data(folder, message))?;
+    match (part, paths) {
+        (Some(part), _) => open_file(&folder.join(format!("{part}.npz")), None, phase, false),
+        (None, [path]) => open_file(path, None, phase, false),
+        (None, _) => Err(IoError::data(
+            folder,
+            "has several .npz files; name one, or call them train.npz and test.npz",
+        )),
+    }
+}
+
 const KINDS: &str = "holds no data set; expected an LMDB (data.mdb), IDX files (train-images-idx3-ubyte), CIFAR in binary \
-                     (data_batch_1.bin), tar files of images, or folders of images, one for each class";
+                     (data_batch_1.bin), tar files of images, arrays (.npz), or folders of images, one for each class";
 
 fn open_file(
     path: &Path,
@@ -212,6 +242,9 @@ fn open_file(
     }
     if ends(&[".h5", ".hdf5"]) {
         return Err(IoError::data(path, "is HDF5, which cannot be read yet"));
+    }
+    if ends(&[".npz"]) {
+        return Ok(Arc::new(ArraySamples::open(path, &name)?));
     }
     if ends(&[".bin"]) {
         let bytes = fs::metadata(path).map_or(0, |found| found.len());

@@ -3,6 +3,7 @@
 //! A data set is [`Records`] by index, in one order that does not depend on what it is stored in. A [`DataSource`] is
 //! what a data layer makes of them; a [`Prefetcher`] draws from it and prepares mini-batches in threads of its own.
 
+mod arrays;
 mod bad;
 mod cifar;
 mod classes;
@@ -18,9 +19,13 @@ mod records;
 mod resize;
 mod search;
 mod source;
+mod store;
 mod tar;
 mod transform;
+mod warp;
+mod windows;
 
+pub use arrays::ArraySamples;
 pub use bad::{BadRecords, Tolerance};
 pub use cifar::{CIFAR_SHAPE, CifarLabels, read_cifar};
 pub use dataset::Dataset;
@@ -34,6 +39,7 @@ pub use prefetch::{Batch, Order, Prefetcher};
 pub use records::{Content, MAX_RECORD, Record, Records};
 pub use search::SearchPath;
 pub use source::{DataSource, LabelRule};
+pub use store::{Changes, Encoding, Form, Storing, Target, mean, store};
 pub use tar::{TarImages, TarWriter};
 pub use transform::{decode_mean, read_mean, write_mean};
 

@@ -157,18 +157,28 @@ impl Maker {
     /// Which part of draw `k` is taken of an image with so much room (rows, columns): anywhere to train, the middle to
     /// test; mirrored by chance in both, as in Caffe.
     fn part(&self, k: u64, room: [usize; 2]) -> Part {
-        let (stream, [top, left]) = match self.order {
-            Order::Shuffled(_, stream) => {
-                let words = stream.block(k);
-                let within = |word: u32, room: usize| ((u64::from(word) * (room as u64 + 1)) >> 32) as usize;
-                (stream, [within(words[0], room[0]), within(words[1], room[1])])
-            }
-            Order::Sequential => (Stream::new(1, Purpose::Transform, 0), room.map(|r| r / 2)),
+        let words = self.words(k);
+        let within = |word: u32, room: usize| ((u64::from(word) * (room as u64 + 1)) >> 32) as usize;
+        let [top, left] = match self.order {
+            Order::Shuffled(..) => [within(words[0], room[0]), within(words[1], room[1])],
+            Order::Sequential => room.map(|r| r / 2),
         };
-        Part { top, left, mirrored: self.source.transform().mirror && stream.block(k)[2] & 1 == 1 }
+        Part { top, left, mirrored: self.source.transform().mirror && words[2] & 1 == 1 }
     }
 
-    fn index(&self, k: u64) -> usize {
+    /// The random numbers of draw `k`: where to cut out (two), whether to mirror, and which window.
+    fn words(&self, k: u64) -> [u32; 4] {
+        let stream = match self.order {
+            Order::Shuffled(_, stream) => stream,
+            Order::Sequential => Stream::new(1, Purpose::Transform, 0),
+        };
+        stream.block(k)
+    }
+
+    fn index(&self, k: u64, position: u64) -> usize {
+        if let Some(index) = self.source.drawn(self.words(k)[3], position, self.batch) {
+            return index;
+        }
         (match self.order {
             Order::Shuffled(sampler, _) => sampler.index(k),
             Order::Sequential => k,
@@ -184,7 +194,7 @@ impl Maker {
             let k = first.wrapping_add(position as u64);
             let mut scratch = self.lock_scratch().pop().unwrap_or_default();
             let put = |index| self.source.put(index, &mut scratch, |room| self.part(k, room), out);
-            let outcome = self.source.good(self.index(k), put);
+            let outcome = self.source.good(self.index(k, position as u64), put);
             self.lock_scratch().push(scratch);
             *label = outcome? as f32;
             Ok(())

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quadrille_core::layer::{Colour, Data, Transform};
+use quadrille_core::layer::{Colour, Data, Transform, WindowRules};
 use quadrille_core::shape::MAX_ELEMENTS;
 
 use super::bad::{BadRecords, Tolerance};
@@ -11,6 +11,8 @@ use super::decode::decode;
 use super::records::{Content, Records};
 use super::resize::resize;
 use super::transform::{Image, Mean, Part, Pixels, convert, extents};
+use super::warp::Warp;
+use super::windows::WindowFile;
 use crate::error::IoError;
 
 /// What the labels of a data set are for: a loss over so many classes.
@@ -49,6 +51,15 @@ pub struct DataSource {
     size: Option<[usize; 2]>,
     labels: Vec<LabelRule>,
     bad: Arc<BadRecords>,
+    windows: Option<WindowSource>,
+}
+
+/// Windows of images in place of whole ones.
+#[derive(Clone, Debug)]
+struct WindowSource {
+    file: Arc<WindowFile>,
+    warp: Warp,
+    fraction: f32,
 }
 
 /// Memory that the records of one thread are read and decoded in.
@@ -71,9 +82,48 @@ impl DataSource {
         mean_file: Option<&Path>,
         tolerance: Tolerance,
     ) -> Result<Self, IoError> {
-        let list = data.list.as_ref();
+        let mut source = Self::without_shape(records, data, tolerance);
+        source.sample = source.first_shape()?;
+        let name = source.records.name();
+        let mean = Mean::new(&source.transform, mean_file, source.sample, name)?;
+        mean.fits(source.sample).map_err(|message| {
+            IoError::data(mean_file.unwrap_or(Path::new(name)), format!("{message} of {name}"))
+        })?;
+        let shape = source.transform.shape(source.sample);
+        shape.map_err(|fault| {
+            let message = format!("{}: {}", fault.field, fault.message);
+            IoError::data(Path::new(name), message)
+        })?;
+        source.mean = mean;
+        Ok(source)
+    }
+
+    /// The windows of a file as `data` asks for them; `rules` are those of its kind.
+    ///
+    /// # Errors
+    /// [`IoError::Data`] if the means do not fit.
+    pub(super) fn of_windows(
+        file: WindowFile,
+        (data, rules): (&Data, &WindowRules),
+        mean_file: Option<&Path>,
+        tolerance: Tolerance,
+    ) -> Result<Self, IoError> {
+        let file = Arc::new(file);
+        let mut source = Self::without_shape(file.clone(), data, tolerance);
+        let crop = source.transform.crop;
+        source.sample = [3, crop, crop];
+        source.colour = Some(Colour::Colour);
+        source.mean = Mean::new(&source.transform, mean_file, source.sample, file.name())?;
+        source.mean.covers(3, crop).map_err(|message| IoError::data(Path::new(file.name()), message))?;
+        let warp = Warp { crop, pad: rules.pad, square: rules.square };
+        source.windows = Some(WindowSource { file, warp, fraction: rules.fraction });
+        Ok(source)
+    }
+
+    fn without_shape(records: Arc<dyn Records>, data: &Data, tolerance: Tolerance) -> Self {
+        let list = data.kind.list();
         let colour = list.map(|list| list.colour).or(data.transform.colour);
-        let mut source = Self {
+        Self {
             sample: [0; 3],
             transform: data.transform.clone(),
             mean: Mean::Channels(Vec::new()),
@@ -81,17 +131,9 @@ impl DataSource {
             size: list.and_then(|list| list.resize),
             labels: Vec::new(),
             bad: Arc::new(BadRecords::new(tolerance)),
+            windows: None,
             records,
-        };
-        source.sample = source.first_shape()?;
-        let name = source.records.name();
-        source.mean = Mean::new(&source.transform, mean_file, source.sample, name)?;
-        let shape = source.transform.shape(source.sample);
-        shape.map_err(|fault| {
-            let message = format!("{}: {}", fault.field, fault.message);
-            IoError::data(Path::new(name), message)
-        })?;
-        Ok(source)
+        }
     }
 
     /// The shape of the first record that is good.
@@ -201,6 +243,12 @@ impl DataSource {
     ) -> Result<i32, String> {
         self.image(index, scratch, |image, label| {
             self.labels.iter().try_for_each(|rule| rule.check(label))?;
+            if let (Some(windows), Pixels::Interleaved(pixels)) = (&self.windows, &image.pixels) {
+                let (window, mirrored) = (windows.file.corners(index), part([0, 0]).mirrored);
+                let numbers = (&self.mean, self.transform.scale);
+                windows.warp.put(window, (pixels, image.shape), mirrored, numbers, out)?;
+                return Ok(label);
+            }
             let (size, room) = self.fit(image.shape)?;
             convert(&image, part(room), &self.mean, self.transform.scale, size, out);
             Ok(label)
@@ -228,6 +276,11 @@ impl DataSource {
             [Some(rows), Some(columns)] => Ok(([height, width], [rows, columns])),
             _ => Err(format!("is {}, too small to cut {height} x {width} out of it", extents(shape))),
         }
+    }
+
+    /// The record at a position of a mini-batch of `batch`, if that follows from 32 random bits alone and not from an order.
+    pub(super) fn drawn(&self, bits: u32, position: u64, batch: usize) -> Option<usize> {
+        self.windows.as_ref().map(|windows| windows.file.draw(bits, position, batch, windows.fraction))
     }
 
     /// The transform of the layer.

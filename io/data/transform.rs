@@ -60,12 +60,11 @@ impl Mean {
     ) -> Result<Self, IoError> {
         if let Some(path) = file {
             let (found, values) = read_mean(path)?;
-            let mean =
-                Self::Values { shape: found, values: Arc::new(values), file: path.display().to_string() };
-            return match mean.fits(shape) {
-                Ok(()) => Ok(mean),
-                Err(message) => Err(IoError::data(path, format!("{message} of {name}"))),
-            };
+            return Ok(Self::Values {
+                shape: found,
+                values: Arc::new(values),
+                file: path.display().to_string(),
+            });
         }
         let channels = shape[0];
         match transform.mean_values.len() {
@@ -87,6 +86,33 @@ impl Mean {
                 extents(*mean),
                 extents(shape)
             )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Mean {
+    /// The mean for a place in a part of `crop` rows and columns that Caffe's window_data_layer takes from the middle: by the
+    /// width along both axes.
+    pub fn in_the_middle(&self, channel: usize, y: usize, x: usize, crop: usize) -> f32 {
+        match self {
+            Self::Channels(means) => means[channel],
+            Self::Values { shape: [_, height, width], values, .. } => {
+                let off = (width - crop) / 2;
+                values[(channel * height + y + off) * width + x + off]
+            }
+        }
+    }
+
+    /// Whether [`Self::in_the_middle`] finds a mean at every place of `channels`.
+    pub fn covers(&self, channels: usize, crop: usize) -> Result<(), String> {
+        match self {
+            Self::Values { shape, file, .. }
+                if shape[0] != channels || shape[2] < crop || (shape[2] - crop) / 2 + crop > shape[1] =>
+            {
+                let shape = extents(*shape);
+                Err(format!("the means in {file} are {shape}, too few for {channels} x {crop} x {crop}"))
+            }
             _ => Ok(()),
         }
     }

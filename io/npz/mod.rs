@@ -1,7 +1,7 @@
 //! NumPy's arrays: `.npy` holds one, `.npz` several by name (a zip of `.npy` files).
 //!
-//! Single and double precision and 32-bit integers, little-endian, in C order: what frameworks exchange weights and
-//! activations in. The rest is refused with what to call in NumPy.
+//! Single and double precision, integers and bytes, little-endian, in C order: what frameworks exchange weights, activations
+//! and samples in. The rest is refused with what to call in NumPy.
 
 mod npy;
 #[cfg(test)]
@@ -31,8 +31,10 @@ pub enum Values {
     F32(Vec<f32>),
     /// Double precision, `<f8`.
     F64(Vec<f64>),
-    /// Integers, `<i4`.
+    /// Integers, `<i4`; also what `<i8` holds, if it fits.
     I32(Vec<i32>),
+    /// Bytes, `|u1`.
+    U8(Vec<u8>),
 }
 
 impl Values {
@@ -42,6 +44,7 @@ impl Values {
             Self::F32(values) => values.len(),
             Self::F64(values) => values.len(),
             Self::I32(values) => values.len(),
+            Self::U8(values) => values.len(),
         }
     }
 

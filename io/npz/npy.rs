@@ -18,6 +18,9 @@ enum Type {
     F32,
     F64,
     I32,
+    /// Read only: NumPy's integers unless it is told otherwise.
+    I64,
+    U8,
 }
 
 impl Type {
@@ -26,6 +29,7 @@ impl Type {
             Values::F32(_) => Self::F32,
             Values::F64(_) => Self::F64,
             Values::I32(_) => Self::I32,
+            Values::U8(_) => Self::U8,
         }
     }
 
@@ -34,20 +38,25 @@ impl Type {
             Self::F32 => "<f4",
             Self::F64 => "<f8",
             Self::I32 => "<i4",
+            Self::I64 => "<i8",
+            Self::U8 => "|u1",
         }
     }
 
     fn parse(descr: &str) -> Result<Self, String> {
-        let known = [Self::F32, Self::F64, Self::I32].into_iter().find(|kind| kind.descr() == descr);
+        let known = [Self::F32, Self::F64, Self::I32, Self::I64, Self::U8]
+            .into_iter()
+            .find(|kind| kind.descr() == descr);
         known.ok_or_else(|| {
-            format!("values of type {descr:?}; expected \"<f4\", \"<f8\" or \"<i4\" (array.astype('<f4'))")
+            format!("values of type {descr:?}; expected \"<f4\", \"<f8\", \"<i4\", \"<i8\" or \"|u1\" (array.astype('<f4'))")
         })
     }
 
     fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
-            Self::F64 => 8,
+            Self::F64 | Self::I64 => 8,
+            Self::U8 => 1,
         }
     }
 }
@@ -79,10 +88,17 @@ pub(super) fn decode(content: &mut impl Read, length: u64) -> Result<Array, Stri
         return Err("goes on after its last value".to_owned());
     }
     let fours = || bytes.as_chunks::<4>().0.iter();
+    let eights = || bytes.as_chunks::<8>().0.iter();
     let values = match kind {
         Type::F32 => Values::F32(fours().map(|b| f32::from_le_bytes(*b)).collect()),
         Type::I32 => Values::I32(fours().map(|b| i32::from_le_bytes(*b)).collect()),
-        Type::F64 => Values::F64(bytes.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect()),
+        Type::F64 => Values::F64(eights().map(|b| f64::from_le_bytes(*b)).collect()),
+        Type::I64 => {
+            let narrow = |b: &[u8; 8]| i32::try_from(i64::from_le_bytes(*b));
+            let narrow: Result<Vec<i32>, _> = eights().map(narrow).collect();
+            Values::I32(narrow.map_err(|_| "has integers beyond 32 bits".to_owned())?)
+        }
+        Type::U8 => Values::U8(bytes),
     };
     Ok(Array { shape, values })
 }
@@ -221,6 +237,7 @@ pub(super) fn encode(array: &Array, to: &mut impl Write) -> io::Result<()> {
         Values::F32(values) => values.iter().try_for_each(|value| to.write_all(&value.to_le_bytes())),
         Values::F64(values) => values.iter().try_for_each(|value| to.write_all(&value.to_le_bytes())),
         Values::I32(values) => values.iter().try_for_each(|value| to.write_all(&value.to_le_bytes())),
+        Values::U8(values) => to.write_all(values),
     }
 }
 

@@ -12,6 +12,7 @@ fn small() -> Archive {
         ("weights/conv1/0", vec![2, 3], Values::F32(single)),
         ("loss", vec![], Values::F64(vec![0.1])),
         ("label", vec![3], Values::I32(vec![1, -2, i32::MAX])),
+        ("bytes", vec![2, 1, 2], Values::U8(vec![0, 1, 127, 255])),
         ("none", vec![0, 7], Values::F32(Vec::new())),
         ("zeros", vec![30_000], Values::F32(vec![0.0; 30_000])),
     ];
@@ -45,6 +46,7 @@ fn bits(archive: &Archive) -> Vec<(&String, &[usize], Vec<u64>)> {
             Values::F32(v) => v.iter().map(|x| u64::from(x.to_bits())).collect(),
             Values::F64(v) => v.iter().map(|x| x.to_bits()).collect(),
             Values::I32(v) => v.iter().map(|x| *x as u64).collect(),
+            Values::U8(v) => v.iter().map(|x| u64::from(*x)).collect(),
         };
         (name, array.shape.as_slice(), bits)
     });
@@ -105,12 +107,23 @@ fn other_versions_orders_of_keys_and_blanks_are_understood() {
 fn other_kinds_of_arrays_are_refused_with_what_to_do() {
     let kind =
         |descr: &str| npy(&format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (0,)}}"), &[]);
-    for descr in ["'>f4'", "'<i8'", "'|b1'", "'<f2'", "'<c8'", "'|O'"] {
-        refused(&kind(descr), "expected \"<f4\", \"<f8\" or \"<i4\" (array.astype('<f4'))");
+    for descr in ["'>f4'", "'<u4'", "'|b1'", "'<f2'", "'<c8'", "'|O'"] {
+        refused(&kind(descr), "expected \"<f4\", \"<f8\", \"<i4\", \"<i8\" or \"|u1\" (array.astype('<f4'))");
     }
     refused(&kind("[('a', '<f4')]"), "array of records");
     let fortran = "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 1), }";
     refused(&npy(fortran, &[0; 4]), "expected C order (numpy.ascontiguousarray(array))");
+}
+
+#[test]
+fn long_integers_are_read_if_they_fit() {
+    let of =
+        |value: i64| npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }", &value.to_le_bytes());
+    for value in [0, -5, i64::from(i32::MAX), i64::from(i32::MIN)] {
+        let array = Array { shape: vec![1], values: Values::I32(vec![value as i32]) };
+        assert_eq!(decode_npy(&of(value)), Ok(array));
+    }
+    refused(&of(1 << 31), "has integers beyond 32 bits");
 }
 
 #[test]

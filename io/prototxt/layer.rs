@@ -22,7 +22,7 @@ use crate::schema::{
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 6] = ["HDF5Data", "HDF5Output", "LSTMUnit", "MemoryData", "Python", "WindowData"];
+const CAFFE_TYPES: [&str; 4] = ["HDF5Data", "HDF5Output", "LSTMUnit", "Python"];
 
 /// The layers that a message is: one, but for those that are made of others.
 pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<Vec<LayerSpec>, SpecError> {
@@ -122,6 +122,8 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
     let (own, layer): (&[&str], _) = match parameter.r#type() {
         "Data" => (&["data_param", "transform_param"], sources::data(parameter)),
         "ImageData" => (&["image_data_param", "transform_param"], sources::image_data(parameter)),
+        "MemoryData" => (&["memory_data_param", "transform_param"], sources::memory_data(parameter)),
+        "WindowData" => (&["window_data_param", "transform_param"], sources::window_data(parameter)),
         "Input" => (&["input_param"], input(parameter)),
         "Convolution" => (&["convolution_param"], convolved::convolution(parameter, false)),
         "Deconvolution" => (&["convolution_param"], convolved::convolution(parameter, true)),

@@ -1,10 +1,14 @@
 //! The layers that read data sets, with what they do to samples.
 
-use quadrille_core::layer::{Colour, Data, ImageList, Layer, Transform};
+use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Layer, Transform, WindowRules};
 use quadrille_core::site::Fault;
 
 use super::fields::finite;
-use crate::schema::{DataParameter, ImageDataParameter, LayerParameter, TransformationParameter};
+use super::tokens::shortened;
+use crate::schema::{
+    DataParameter, ImageDataParameter, LayerParameter, MemoryDataParameter, TransformationParameter,
+    WindowDataParameter,
+};
 
 pub(super) fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let Some(param) = &parameter.data_param else {
@@ -41,7 +45,7 @@ pub(super) fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let source =
         required(source.as_ref(), "data_param", "name the data set: source: \"mnist\", for example")?;
     let batch = batch(*batch_size, "data_param")?;
-    Ok(Layer::Data(Data { source, batch, transform, sample: None, list: None }))
+    Ok(Layer::Data(Data { source, batch, transform, sample: None, kind: DataKind::Records }))
 }
 
 pub(super) fn image_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
@@ -84,8 +88,108 @@ pub(super) fn image_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     // Caffe reads one image a time if nothing is said.
     let batch = batch(Some(batch_size.unwrap_or(1)), message)?;
     let colour = if param.is_color() { Colour::Colour } else { Colour::Grey };
-    let list = Some(ImageList { root_folder: param.root_folder().to_owned(), resize, colour });
-    Ok(Layer::Data(Data { source, batch, transform, sample: None, list }))
+    let kind = DataKind::List(ImageList { root_folder: param.root_folder().to_owned(), resize, colour });
+    Ok(Layer::Data(Data { source, batch, transform, sample: None, kind }))
+}
+
+pub(super) fn memory_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let message = "memory_data_param";
+    let Some(param) = &parameter.memory_data_param else {
+        return Err(Fault::new(message, "missing").hint(
+            "write memory_data_param { batch_size: 64 channels: 1 height: 28 width: 28 }, for example",
+        ));
+    };
+    let MemoryDataParameter { batch_size, channels, height, width } = param;
+    let extent = |value: &Option<u32>, name: &str| match value.unwrap_or(0) {
+        0 => Err(Fault::new(&format!("{message}.{name}"), "missing or 0; expected at least 1")),
+        extent => Ok(extent as usize),
+    };
+    let shape = [extent(channels, "channels")?, extent(height, "height")?, extent(width, "width")?];
+    let transform = transform(parameter.transform_param.as_ref(), OldTransform::none(message))?;
+    if transform.crop > 0 && [transform.crop; 2] != shape[1..] {
+        let [_, height, width] = shape;
+        let text = format!(
+            "{}; memory_data_param says what samples are once they are cut, {height} x {width} (height x width)",
+            transform.crop
+        );
+        return Err(Fault::new("transform_param.crop_size", text));
+    }
+    let (batch, kind) = (batch(*batch_size, message)?, DataKind::Memory(shape));
+    Ok(Layer::Data(Data { source: String::new(), batch, transform, sample: Some(shape), kind }))
+}
+
+pub(super) fn window_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let message = "window_data_param";
+    let Some(param) = &parameter.window_data_param else {
+        return Err(Fault::new(message, "missing").hint(
+            "write window_data_param { source: \"windows.txt\" batch_size: 128 }, for example, and a crop_size in \
+             transform_param",
+        ));
+    };
+    let WindowDataParameter {
+        source,
+        scale,
+        mean_file,
+        batch_size,
+        crop_size,
+        mirror,
+        fg_threshold: _,
+        bg_threshold: _,
+        fg_fraction: _,
+        context_pad: _,
+        crop_mode: _,
+        // Files are read as they are drawn; the system keeps what it has room for.
+        cache_images: _,
+        root_folder: _,
+    } = param;
+    let (scale, crop_size, mirror) = (*scale, *crop_size, *mirror);
+    let old = OldTransform { message, scale, mean_file: mean_file.as_ref(), crop_size, mirror };
+    let transform = transform(parameter.transform_param.as_ref(), old)?;
+    if transform.crop == 0 {
+        let hint = "windows are brought to this many rows and columns";
+        return Err(Fault::new("transform_param.crop_size", "missing; expected at least 1").hint(hint));
+    }
+    if ![0, 1, 3].contains(&transform.mean_values.len()) {
+        let text =
+            format!("{} values; windows have 3 channels, so expected 1 or 3", transform.mean_values.len());
+        return Err(Fault::new("transform_param.mean_value", text));
+    }
+    let kind = DataKind::Windows(windows(param, transform.crop)?);
+    let hint = "name the file of windows: source: \"windows.txt\", for example";
+    let source = required(source.as_ref(), message, hint)?;
+    let batch = batch(*batch_size, message)?;
+    let sample = Some([3, transform.crop, transform.crop]);
+    Ok(Layer::Data(Data { source, batch, transform, sample, kind }))
+}
+
+fn windows(param: &WindowDataParameter, crop: usize) -> Result<WindowRules, Fault> {
+    let field = |name: &str| format!("window_data_param.{name}");
+    let fraction = finite(param.fg_fraction(), &field("fg_fraction"))?;
+    if !(0.0..=1.0).contains(&fraction) {
+        return Err(Fault::new(&field("fg_fraction"), format!("{fraction}; expected 0 to 1")));
+    }
+    let pad = param.context_pad() as usize;
+    if pad.saturating_mul(2) >= crop {
+        let text =
+            format!("{pad}; on both sides of {crop} pixels (crop_size) it leaves nothing of the window");
+        return Err(Fault::new(&field("context_pad"), text));
+    }
+    let square = match param.crop_mode() {
+        "warp" => false,
+        "square" => true,
+        other => {
+            let text = format!("{:?}; expected \"warp\" or \"square\"", shortened(other));
+            return Err(Fault::new(&field("crop_mode"), text));
+        }
+    };
+    Ok(WindowRules {
+        root_folder: param.root_folder().to_owned(),
+        foreground: finite(param.fg_threshold(), &field("fg_threshold"))?,
+        background: finite(param.bg_threshold(), &field("bg_threshold"))?,
+        fraction,
+        pad,
+        square,
+    })
 }
 
 fn required(source: Option<&String>, message: &str, hint: &str) -> Result<String, Fault> {
@@ -108,6 +212,13 @@ struct OldTransform<'a> {
     mean_file: Option<&'a String>,
     crop_size: Option<u32>,
     mirror: Option<bool>,
+}
+
+impl OldTransform<'_> {
+    /// For a message that never had any.
+    fn none(message: &'static str) -> Self {
+        Self { message, scale: None, mean_file: None, crop_size: None, mirror: None }
+    }
 }
 
 fn transform(param: Option<&TransformationParameter>, old: OldTransform<'_>) -> Result<Transform, Fault> {

@@ -81,8 +81,10 @@ pub fn read(path: &Path) -> Result<Weights, IoError> {
             let arrays = npz::read_npz(path)?.into_iter().map(|(name, array)| match array.values {
                 Values::F32(values) => Ok((name, (array.shape, values))),
                 Values::F64(values) => Ok((name, (array.shape, narrow(&values)))),
-                Values::I32(_) => Err(IoError::data(path, format!("array {name:?} holds integers"))
-                    .hint("weights are numbers of type '<f4' or '<f8' (array.astype('<f4'))")),
+                Values::I32(_) | Values::U8(_) => {
+                    Err(IoError::data(path, format!("array {name:?} holds integers"))
+                        .hint("weights are numbers of type '<f4' or '<f8' (array.astype('<f4'))"))
+                }
             });
             Ok(Weights::Tensors(arrays.collect::<Result<_, _>>()?))
         }

@@ -8,8 +8,10 @@ use quadrille_core::net::LayerId;
 use quadrille_core::plan::{CostModel, Node, Plan};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::task::{Buffer, Place};
+use quadrille_cpu::CpuEvent;
 
 use crate::failure::Failure;
+use crate::feed::Batches;
 use crate::pass::Pass;
 
 /// Iterations that are run before the clock counts, unless they take longer than `WARM_UP_TIME`.
@@ -34,8 +36,10 @@ pub struct Row {
 pub struct Measured {
     /// In the order of the plan.
     pub rows: Vec<Row>,
-    /// Median of whole iterations.
+    /// Median of whole iterations, with the wait for data.
     pub iteration_ms: f64,
+    /// What of it was waiting for data; `None` if data was made up.
+    pub data_wait: Option<Wait>,
     /// How many.
     pub iterations: usize,
     /// The share of an iteration, between 0 and 1, in which a device had no task in work, median over the
@@ -44,25 +48,52 @@ pub struct Measured {
     pub outside: f64,
 }
 
-/// Runs `plan` `iterations` times (at least once) after a warm-up.
-pub fn measure(pass: &Pass, plan: &Plan, iterations: u64) -> Result<Measured, Failure> {
+/// How long iterations waited for data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wait {
+    /// Mean of an iteration, and not the median, since waits come in bursts.
+    pub ms: f64,
+    /// Share of the time of all iterations, between 0 and 1.
+    pub share: f64,
+}
+
+/// Runs the plan on the next mini-batch, or on what is loaded already. Returns how long it waited for data.
+fn iterate(
+    pass: &Pass,
+    plan: &Plan,
+    batches: Option<&mut Batches>,
+    times: &mut StepTimes<CpuEvent>,
+) -> Result<Duration, Failure> {
+    // So small a rate that the weights stay as they are.
+    let scalars = Scalars { rate: 1e-6, seed: 1, ..Scalars::default() };
+    let waited = batches.map_or(Ok(Duration::ZERO), |batches| batches.load(pass))?;
+    run_step(&pass.devices, plan, &scalars, times)?;
+    Ok(waited)
+}
+
+/// Runs `plan` `iterations` times (at least once) after a warm-up, on `batches` or on what is loaded already.
+pub fn measure(
+    pass: &Pass,
+    plan: &Plan,
+    iterations: u64,
+    mut batches: Option<&mut Batches>,
+) -> Result<Measured, Failure> {
     let (mut rows, place) = rows(pass, plan);
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
     let (mut wholes, mut outside) = (Vec::new(), Vec::new());
     let mut times = StepTimes::default();
-    // So small a rate that the weights stay as they are.
-    let scalars = Scalars { rate: 1e-6, seed: 1, ..Scalars::default() };
     let start = Instant::now();
     for _ in 0..WARM_UP {
-        run_step(&pass.devices, plan, &scalars, &mut times)?;
+        iterate(pass, plan, batches.as_deref_mut(), &mut times)?;
         if start.elapsed() > WARM_UP_TIME {
             break;
         }
     }
     let mut sums = vec![0; rows.len() * plan.devices];
+    let mut waited = Duration::ZERO;
     for _ in 0..iterations.max(1) {
         let start = Instant::now();
-        run_step(&pass.devices, plan, &scalars, &mut times)?;
+        waited += iterate(pass, plan, batches.as_deref_mut(), &mut times)?;
         let whole = start.elapsed();
         wholes.push(whole.as_secs_f64() * 1e3);
         sums.fill(0);
@@ -80,7 +111,12 @@ pub fn measure(pass: &Pass, plan: &Plan, iterations: u64) -> Result<Measured, Fa
     }
     // Not below 0 by the grain of a clock.
     let outside = median(&outside).clamp(0.0, 1.0);
-    Ok(Measured { rows, iteration_ms: median(&wholes), iterations: wholes.len(), outside })
+    let waited_ms = waited.as_secs_f64() * 1e3;
+    let data_wait = batches.map(|_| Wait {
+        ms: waited_ms / wholes.len() as f64,
+        share: waited_ms / wholes.iter().sum::<f64>().max(f64::MIN_POSITIVE),
+    });
+    Ok(Measured { rows, iteration_ms: median(&wholes), data_wait, iterations: wholes.len(), outside })
 }
 
 /// A row for each layer and sub-task of the plan, and the row of each task.

@@ -1,4 +1,4 @@
-//! `quadrille time`: what every layer costs, on made-up data.
+//! `quadrille time`: what every layer costs, on made-up data or on a data set.
 
 mod measure;
 mod report;
@@ -19,7 +19,8 @@ use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 use crate::bundled;
 use crate::cli::TimeArgs;
 use crate::failure::{Code, Failure};
-use crate::job::{Rewriting, crews, load_net};
+use crate::feed::{Draw, Feed};
+use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::pass::Pass;
 
@@ -27,10 +28,7 @@ use report::Report;
 
 /// Measures.
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
-    let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let spec = with_samples(spec, &file, args.data.shape)?;
-    let compared = args.model.as_deref().and_then(bundled::compared_batch);
-    let (spec, batch) = with_batch(spec, args.batch.or(compared))?;
+    let Timed { spec, batch, data } = timed(args)?;
     let machine = crews(&args.machine, 1, batch)?;
     let nets = cut(&spec, batch, machine.workers[0].len())?;
     let rewriting = Rewriting::new(&args.machine, machine.numerics, 1);
@@ -48,7 +46,11 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
     let pass = Pass::new(nets, worker.devices(0));
     fill(&pass)?;
-    let measured = measure::measure(&pass, &plan, args.iterations)?;
+    // As the only worker of a training would draw.
+    let draw = Draw::Train { seed: 1, rank: 0, workers: 1 };
+    let mut batches = data.as_ref().map(|data| data.start(draw, batch, 0)).transpose()?;
+    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut())?;
+    drop(batches);
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
     let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
@@ -56,6 +58,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let report = Report {
         net: &pass.nets[0],
         batch,
+        data: data.as_ref().and_then(Feed::data_set),
         quadrants: pass.devices.len(),
         threads,
         machine: &machine,
@@ -72,8 +75,40 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
             say!("note        {note}");
         }
         report.print();
+        data.iter().for_each(say_bad_records);
     }
     Ok(())
+}
+
+/// What is timed.
+struct Timed {
+    /// The network, with the shape of its samples and the mini-batch.
+    spec: NetSpec,
+    /// Images of a mini-batch.
+    batch: usize,
+    /// The data set; `None` if data is made up.
+    data: Option<Feed>,
+}
+
+fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
+    let (spec, file) = load_net(args.model.as_deref(), None)?;
+    let compared = args.model.as_deref().and_then(bundled::compared_batch);
+    let batch = args.batch.or(compared);
+    let (flag, made_up) = (if args.real_data { "--real-data" } else { "--data" }, &args.made_up);
+    if !args.real_data && args.data.data.is_none() {
+        let (spec, batch) = with_batch(with_samples(spec, &file, made_up.shape)?, batch)?;
+        return Ok(Timed { spec, batch, data: None });
+    }
+    if made_up.dummy_data || made_up.shape.is_some() {
+        let other = if made_up.dummy_data { "--dummy-data" } else { "--data-shape" };
+        return Err(Failure::new(
+            Code::Usage,
+            format!("{flag} conflicts with {other}: data is real or made up"),
+        ));
+    }
+    let job = PhaseJob::open(&spec, &spec.state(Phase::Train), &file, Samples::of(&args.data), batch)?;
+    let job = job.ok_or_else(|| no_data(&spec, Phase::Train))?;
+    Ok(Timed { spec: job.spec, batch: job.batch, data: Some(job.feed) })
 }
 
 /// Gives every data layer the shape of its samples.
@@ -139,7 +174,7 @@ fn fill(pass: &Pass) -> Result<(), Failure> {
     let data: Vec<f32> = (0..count as u64).map(|i| stream.uniform(i)).collect();
     let labels: Vec<f32> =
         made_up::labels(made_up::classes(net), pass.batch()).into_iter().map(f32::from).collect();
-    pass.load(&data, &labels)
+    pass.load([data.as_slice(), &labels])
 }
 
 /// The most memory that the program has held, in MiB; `None` where the system does not say.

@@ -4,6 +4,7 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{BlobBytes, Choice};
+use quadrille_io::data::DataSource;
 use serde_json::{Value, json};
 
 use super::measure::{Measured, Row};
@@ -16,6 +17,8 @@ pub struct Report<'a> {
     pub net: &'a Net,
     /// Images of a mini-batch.
     pub batch: usize,
+    /// The data set; `None` if data was made up.
+    pub data: Option<&'a DataSource>,
     /// Devices.
     pub quadrants: usize,
     /// Threads of all devices.
@@ -99,7 +102,13 @@ impl Report<'_> {
     pub fn print(&self) {
         let Ceilings { gflops, gbs } = self.ceilings;
         say!("network     {} ({}), mini-batch {}", self.net.name, self.net.file, self.batch);
-        say!("data        made up");
+        match self.data {
+            Some(data) => {
+                let [c, h, w] = data.sample();
+                say!("data        {}: {} images {c}x{h}x{w}", data.name(), data.len());
+            }
+            None => say!("data        made up"),
+        }
         say!("machine     {}", self.machine.how);
         say!("            kernels for {}", self.machine.numerics);
         say!(
@@ -180,6 +189,9 @@ impl Report<'_> {
         );
         let least = if self.threads > self.quadrants { "at least " } else { "" };
         say!("            {least}{:.1} % of it outside of kernels", 100.0 * measured.outside);
+        if let Some(wait) = measured.data_wait {
+            say!("data wait   {:.1} % of an iteration: {:.3} ms (mean)", 100.0 * wait.share, wait.ms);
+        }
         let blobs = blob_memory(std::iter::once(self.blobs));
         match self.peak_memory {
             Some(mib) => say!("memory      {mib:.0} MiB at most; {blobs}"),
@@ -208,6 +220,9 @@ impl Report<'_> {
             "quadrants": self.quadrants,
             "iterations": self.measured.iterations,
             "iteration_ms": whole.ms,
+            "data": self.data.map(DataSource::name),
+            "data_wait_ms": self.measured.data_wait.map(|wait| wait.ms),
+            "data_wait_percent": self.measured.data_wait.map(|wait| 100.0 * wait.share),
             "flops": whole.flops,
             "gflops": whole.gflops(),
             "share_of_peak": whole.gflops() / self.ceilings.gflops,

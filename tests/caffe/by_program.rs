@@ -1,13 +1,16 @@
-//! Every fixture through the program, as a user would: `quadrille extract`.
+//! Every fixture through the program, as a user would: `quadrille extract` and `quadrille train --inputs`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use quadrille_io::NetWeights;
 use quadrille_io::npz::{Archive, read_npz};
+use quadrille_io::prototxt::read_solver;
+use serde_json::Value;
 
 use crate::bounds::{Bound, LAYER, NET};
 use crate::compared::{Report, doubles, is_result};
-use crate::fixture::{Case, cases};
+use crate::fixture::{Case, cases, double_values, under};
 use crate::network::prepare;
 
 /// What the program writes for a fixture.
@@ -56,4 +59,81 @@ fn layers_through_the_program() {
 #[test]
 fn networks_through_the_program() {
     compare("nets", NET);
+}
+
+/// Runs a solver on its trace, from the start or from `state`, and returns what the metrics say of each iteration, and the
+/// folder of the run.
+fn train(case: &Case, state: Option<PathBuf>, folder: &Path) -> (Vec<Value>, PathBuf) {
+    let run = folder.join(format!("{} {}", case.name, if state.is_some() { "resumed" } else { "whole" }));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quadrille"));
+    command.arg("train").arg("--solver").arg(case.path(".prototxt"));
+    command.arg("--inputs").arg(case.path(".npz")).arg("--run").arg(&run);
+    if let Some(state) = state {
+        command.arg("--snapshot").arg(state);
+    }
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}: {}", case.name, String::from_utf8_lossy(&output.stderr));
+    let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
+    let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    (lines.filter(|line| line["lr"].is_number()).collect(), run)
+}
+
+/// The trained weights in the folder of a run, as a file of Caffe.
+fn caffemodel(run: &Path) -> NetWeights {
+    let entries = std::fs::read_dir(run.join("snapshots")).expect("snapshots").flatten();
+    let mut files =
+        entries.map(|entry| entry.path()).filter(|path| path.extension() == Some("caffemodel".as_ref()));
+    NetWeights::read(&files.next().expect("a .caffemodel")).expect("weights")
+}
+
+/// Compares rates, losses and the last weights of a run from iteration `first` on.
+fn compare_run(
+    report: &mut Report,
+    case: &Case,
+    first: usize,
+    (lines, run): (Vec<Value>, PathBuf),
+    how: &str,
+) {
+    let arrays = case.arrays();
+    let parts = read_solver(&case.path(".prototxt")).expect("a solver").iter_size as usize;
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let rates = double_values(&arrays["lr"]);
+    assert_eq!(lines.len(), rates.len() - first, "{}: iterations {how}", case.name);
+    let mut losses = Vec::new();
+    for (line, rate) in lines.iter().zip(&rates[first..]) {
+        let close = (number(&line["lr"]) - rate).abs() <= 4.0 * f64::from(f32::EPSILON) * rate;
+        let what = || format!("{} is not {rate}", line["lr"]);
+        report.note(case, "lr", how, close.then_some(()).ok_or_else(what));
+        match line["losses"].as_array() {
+            Some(each) => losses.extend(each.iter().map(number)),
+            None => losses.push(number(&line["loss"])),
+        }
+    }
+    let caffe = &double_values(&arrays["loss"])[first * parts..];
+    report.note(case, "loss", how, NET.check(case, "loss", caffe, &losses));
+    let weights = caffemodel(&run);
+    for (name, array) in under(&arrays, "final/") {
+        let (layer, index) = name.rsplit_once('/').expect("layer/index");
+        let layer = weights.layers.iter().find(|l| l.name == layer).expect("the layer");
+        let (_, values) = &layer.blobs[index.parse::<usize>().expect("an index")];
+        let (key, values) =
+            (format!("final/{name}"), values.iter().map(|w| f64::from(*w)).collect::<Vec<_>>());
+        report.note(case, &key, how, NET.check(case, &key, &doubles(array), &values));
+    }
+}
+
+#[test]
+fn solvers_through_the_program() {
+    const SNAPSHOT: usize = 4;
+    let (folder, mut report) = (tempfile::tempdir().expect("a folder"), Report::default());
+    for case in cases("solvers") {
+        report.cases += 1;
+        compare_run(&mut report, &case, 0, train(&case, None, folder.path()), "the program");
+        let state = case.path(&format!("_iter_{SNAPSHOT}.solverstate"));
+        if state.is_file() {
+            let resumed = train(&case, Some(state), folder.path());
+            compare_run(&mut report, &case, SNAPSHOT, resumed, "the program, from Caffe's snapshot");
+        }
+    }
+    report.finish("solvers by the program", 4);
 }

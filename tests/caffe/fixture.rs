@@ -133,6 +133,14 @@ pub fn singles(array: &Array) -> &[f32] {
     }
 }
 
+/// Double-precision values.
+pub fn double_values(array: &Array) -> &[f64] {
+    match &array.values {
+        Values::F64(values) => values,
+        other => panic!("{} values are not of double precision", other.len()),
+    }
+}
+
 /// The arrays whose key begins with `prefix`, which is taken off.
 pub fn under<'a>(arrays: &'a Archive, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a Array)> {
     arrays.iter().filter_map(move |(key, array)| key.strip_prefix(prefix).map(|name| (name, array)))

@@ -6,14 +6,14 @@ use quadrille_core::device::Packed;
 use quadrille_core::net::{Net, NetState, ParamView, Phase};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::solver::{Plateau, RuleKind, SolverSpec, Step, update};
-use quadrille_io::npz::{Archive, Values};
+use quadrille_io::npz::Archive;
 use quadrille_io::prototxt::{parse_net, read_solver};
 use quadrille_io::{NetWeights, SolverState};
 
 use crate::bounds::NET;
 use crate::by_engine::{Run, options, tiers};
 use crate::compared::{Report, doubles};
-use crate::fixture::{Case, cases, singles, under};
+use crate::fixture::{Case, cases, double_values, singles, under};
 
 /// The fixtures that come with the sources.
 const RUNNABLE: usize = 4;
@@ -87,10 +87,7 @@ impl Training {
     }
 
     fn doubles(&self, key: &str) -> &[f64] {
-        match &self.arrays[key].values {
-            Values::F64(values) => values,
-            other => panic!("{key}: {} values that are not of double precision", other.len()),
-        }
+        double_values(&self.arrays[key])
     }
 
     /// Caffe's snapshot, if the fixture has one.

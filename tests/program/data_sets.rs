@@ -81,3 +81,60 @@ fn convert_overwrites_nothing_and_leaves_nothing_half_done() {
     assert_eq!(stage.run("convert data nowhere x").code, Some(66));
     assert_eq!(fs::read_dir(stage.path("shapes_lmdb")).expect("a folder").count(), 1);
 }
+
+#[test]
+fn convert_makes_every_kind_of_data_set() {
+    let stage = stage();
+    stage.succeed("convert data images/train shards --shards 4 --shuffle --seed 9");
+    let mut names: Vec<_> = fs::read_dir(stage.path("shards"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["shards-000000.tar", "shards-000001.tar", "shards-000002.tar", "shards-000003.tar"]);
+    let trained = |run: &str, data: &str| {
+        hash_of(&stage.train(run, &format!("--data {data} --test-interval 0 --max-iter 3")))
+    };
+    assert_eq!(trained("a", "images/train"), trained("b", "shards/shards-*.tar"));
+    // Decoded or not, resized before or not: a mini-batch is the same.
+    stage.succeed("convert data images/train raw --raw");
+    assert_eq!(trained("c", "images/train"), trained("d", "raw"));
+    stage.succeed("convert data images/train cifar.bin --resize 32,32");
+    assert_eq!(fs::metadata(stage.path("cifar.bin")).expect("a file").len(), 60 * 3073);
+    let outcome = stage.succeed("convert mean images/train mean.binaryproto --gray --resize 12,8");
+    assert!(outcome.stdout.contains("1 x 12 x 8 means of 60 records of train"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("mean_value  channel 0: "), "{}", outcome.stdout);
+    assert_eq!(stage.run("convert mean images/train mean.binaryproto").code, Some(73));
+    for _ in 0..2 {
+        stage.edit("net.prototxt", "scale: 0.00390625", "mean_file: \"mean.binaryproto\"");
+    }
+    stage.succeed("convert data images/train small --gray --resize 12,8");
+    trained("e", "small");
+}
+
+#[test]
+fn flags_of_convert_that_contradict_each_other_are_refused() {
+    let stage = stage();
+    for (flags, part) in [
+        ("x.tar --raw", "a tar holds image files"),
+        ("x --shards 2 --raw", "a tar holds image files"),
+        ("x.bin --encoded", "CIFAR's format holds values"),
+        ("x --raw --encode-type png", "--raw conflicts with --encode-type"),
+        ("x --raw --encoded", "--raw"),
+        ("x --gray --color", "--color"),
+        ("x --seed 3", "--shuffle"),
+        ("x.tar --shards 2", "no .tar or .bin"),
+        ("x --shards 2 --shard-size 9", "--shard-size"),
+        ("x --shards 61", "there are only 60 records"),
+        ("x --resize 12", "height and width"),
+        ("x --encode-type gif", "expected jpg or png"),
+    ] {
+        let outcome = stage.run(&format!("convert data images {flags}"));
+        assert_eq!(outcome.code, Some(2), "{flags}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(part), "{flags}: {}", outcome.stderr);
+    }
+    assert!(!stage.path("x").exists());
+    let outcome = stage.run("convert data shapes x.bin");
+    assert_eq!(outcome.code, Some(65));
+    assert!(outcome.stderr.contains("CIFAR wants 3 x 32 x 32"), "{}", outcome.stderr);
+}

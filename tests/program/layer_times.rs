@@ -182,3 +182,33 @@ fn bundled_networks_have_names() {
     assert_eq!(refused.code, Some(66), "{}", refused.stderr);
     assert!(refused.stderr.contains("did you mean \"cifar10_quick\""), "{}", refused.stderr);
 }
+
+#[test]
+fn the_wait_for_data_is_shown_on_a_data_set_only() {
+    let stage = Stage::new();
+    let json = |flags: &str| -> Value {
+        let outcome = stage.succeed(&format!("time --model net.prototxt --iterations 5 --json {flags}"));
+        serde_json::from_str(&outcome.stdout).expect("one JSON object and nothing else")
+    };
+    let made_up = json("");
+    assert_eq!((&made_up["data"], &made_up["data_wait_ms"]), (&Value::Null, &Value::Null));
+    for flags in ["--data shapes --batch 7", "--real-data --batch 7"] {
+        let real = json(flags);
+        assert_eq!((&real["data"], &real["batch"]), (&"shapes".into(), &7.into()));
+        let wait = real["data_wait_ms"].as_f64().expect("a wait");
+        let share = real["data_wait_percent"].as_f64().expect("a share");
+        assert!(wait > 0.0 && share > 0.0 && share <= 100.0, "{wait} {share}");
+    }
+    let outcome = stage.succeed("time --model net.prototxt --iterations 2 --data shapes");
+    assert!(outcome.stdout.contains("data        shapes: 600 images 1x12x12"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains(" % of an iteration: "), "{}", outcome.stdout);
+    for (flags, code) in [
+        ("--data shapes --dummy-data", 2),
+        ("--real-data --data-shape 1,12,12", 2),
+        ("--data nowhere", 66),
+        ("--data net.prototxt", 65),
+    ] {
+        let outcome = stage.run(&format!("time --model net.prototxt {flags}"));
+        assert_eq!(outcome.code, Some(code), "{flags}: {}", outcome.stderr);
+    }
+}

@@ -1,6 +1,7 @@
 //! The program as a user has it: what it is given, what it prints, writes and exits with.
 
 mod bad_input;
+mod caffe_log;
 mod check;
 mod common;
 mod data_sets;
@@ -8,6 +9,7 @@ mod determinism;
 mod dialects;
 mod extract;
 mod functions;
+mod inputs;
 mod interruption;
 mod layer_times;
 mod layers;

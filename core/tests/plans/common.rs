@@ -1,8 +1,9 @@
 //! Networks that several test files use.
 
 use quadrille_core::layer::{
-    Accuracy, BatchNorm, Concat, ContrastiveLoss, Convolution, Data, Eltwise, EltwiseOperation, Filler,
-    InnerProduct, Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform, VarianceNorm,
+    Accuracy, BatchNorm, Concat, ContrastiveLoss, Convolution, Data, DataKind, Eltwise, EltwiseOperation,
+    Filler, InnerProduct, Layer, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss, Transform,
+    VarianceNorm,
 };
 use quadrille_core::net::{
     GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Part, Phase, StorageId, StorageNeeds,
@@ -41,7 +42,13 @@ fn inner_product(outputs: usize) -> Layer {
 
 fn data(batch: usize, channels: usize, side: usize) -> LayerSpec {
     let sample = Some([channels, side, side]);
-    let data = Data { source: "made".into(), batch, transform: Transform::default(), sample, list: None };
+    let data = Data {
+        source: "made".into(),
+        batch,
+        transform: Transform::default(),
+        sample,
+        kind: DataKind::Records,
+    };
     LayerSpec::new("data", Layer::Data(data), &[], &["data", "label"])
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use quadrille_core::layer::{Data, Transform};
+use quadrille_core::layer::{Data, DataKind, Transform};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use tempfile::TempDir;
@@ -18,6 +18,8 @@ use crate::error::IoError;
 mod images;
 mod lmdb;
 mod sources;
+mod store;
+mod windows;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -36,7 +38,13 @@ fn open(source: &str, data: Option<&Path>, phase: Phase, search: &SearchPath) ->
 
 /// A data layer of this source, which changes nothing.
 fn layer(source: &str) -> Data {
-    Data { source: source.to_owned(), batch: 1, transform: Transform::default(), sample: None, list: None }
+    Data {
+        source: source.to_owned(),
+        batch: 1,
+        transform: Transform::default(),
+        sample: None,
+        kind: DataKind::Records,
+    }
 }
 
 /// Records as a layer with this transform sees them.

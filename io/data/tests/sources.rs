@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quadrille_core::layer::{Colour, Data, ImageList, Transform};
+use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Transform};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use tempfile::TempDir;
@@ -211,7 +211,7 @@ fn a_list_is_read_in_its_order() {
     let list = parent.path().join("list.txt");
     fs::write(&list, "two words.png 7\r\n\n  b.png   -1\n").unwrap();
     let options = ImageList { root_folder: "images/".into(), resize: Some([1, 2]), colour: Colour::Colour };
-    let data = Data { list: Some(options), ..layer(list.to_str().unwrap()) };
+    let data = Data { kind: DataKind::List(options), ..layer(list.to_str().unwrap()) };
     let search = SearchPath::default();
     let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail };
     let set = Arc::new(open(&data, Phase::Train, opening).unwrap());

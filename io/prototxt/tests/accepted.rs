@@ -1,8 +1,8 @@
 //! Files that must be understood, in every spelling.
 
 use quadrille_core::layer::{
-    Colour, Concat, ContrastiveLoss, Dropout, Filler, Flatten, ImageList, Layer, Lrn, NormRegion,
-    Normalization, PoolMethod, Slice, Transform, VarianceNorm,
+    Colour, Concat, ContrastiveLoss, DataKind, Dropout, Filler, Flatten, ImageList, Layer, Lrn, NormRegion,
+    Normalization, PoolMethod, Slice, Transform, VarianceNorm, WindowRules,
 };
 use quadrille_core::net::{LayerSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::shape::Shape;
@@ -255,10 +255,28 @@ fn a_list_of_images_with_all_its_fields() {
         shuffle: true rand_skip: 3 crop_size: 2 scale: 0.5 } }";
     let Layer::Data(data) = one(layer).layer else { panic!("a data layer") };
     let list = ImageList { root_folder: "r/".into(), resize: Some([4, 5]), colour: Colour::Grey };
-    assert_eq!((data.source.as_str(), data.batch, data.list), ("l", 1, Some(list)));
+    assert_eq!((data.source.as_str(), data.batch, data.kind), ("l", 1, DataKind::List(list)));
     let expected =
         Transform { scale: 0.5, mean_file: Some("m".into()), crop: 2, mirror: true, ..Transform::default() };
     assert_eq!(data.transform, expected);
+}
+
+#[test]
+fn windows_and_samples_in_memory_with_all_their_fields() {
+    let layer = "layer { name: \"d\" type: \"WindowData\" transform_param { mirror: true crop_size: 227 mean_value: 9 }
+        window_data_param { source: \"w\" scale: 0.5 batch_size: 128 fg_threshold: 0.6 bg_threshold: 0.4
+        fg_fraction: 0.2 context_pad: 16 crop_mode: \"square\" cache_images: true root_folder: \"r/\" } }";
+    let Layer::Data(data) = one(layer).layer else { panic!("a data layer") };
+    let (root_folder, square) = ("r/".to_owned(), true);
+    let rules = WindowRules { root_folder, foreground: 0.6, background: 0.4, fraction: 0.2, pad: 16, square };
+    assert_eq!((data.source.as_str(), data.batch, data.kind), ("w", 128, DataKind::Windows(rules)));
+    let transform =
+        Transform { scale: 0.5, mean_values: vec![9.0], crop: 227, mirror: true, ..Transform::default() };
+    assert_eq!((data.transform, data.sample), (transform, Some([3, 227, 227])));
+    let layer = "layer { name: \"d\" type: \"MemoryData\" transform_param { scale: 0.5 }
+        memory_data_param { batch_size: 3 channels: 1 height: 4 width: 5 } }";
+    let Layer::Data(data) = one(layer).layer else { panic!("a data layer") };
+    assert_eq!((data.batch, data.sample, data.kind), (3, Some([1, 4, 5]), DataKind::Memory([1, 4, 5])));
 }
 
 #[test]

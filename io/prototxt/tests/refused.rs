@@ -136,11 +136,12 @@ fn unknown_names() {
                 &["did you mean \"Convolution\"?"],
             ),
             case(
-                "layer { name: \"c\" type: \"WindowDta\" }",
+                "layer { name: \"c\" type: \"HDF5Dta\" }",
                 1,
                 "type",
-                &["\"WindowData\"? It is not supported yet"],
+                &["\"HDF5Data\"? It is not supported yet"],
             ),
+            case("layer { name: \"c\" type: \"WindowDta\" }", 1, "type", &["did you mean \"WindowData\"?"]),
             case(
                 "layer { name: \"c\" type: \"Python\" }",
                 1,
@@ -307,6 +308,45 @@ fn pooling_that_cannot_be() {
 
 /// What a layer holds, and line, field and a part of the message of the complaint.
 const OTHER_LAYERS: &[(&str, u32, &str, &str)] = &[
+    ("type: \"MemoryData\"", 1, "memory_data_param", "missing"),
+    (
+        "type: \"MemoryData\" memory_data_param {\n channels: 1 height: 2 }",
+        1,
+        "memory_data_param.width",
+        "missing or 0",
+    ),
+    (
+        "type: \"MemoryData\" memory_data_param { channels: 1 height: 2 width: 2 }\n transform_param { crop_size: 3 }",
+        2,
+        "transform_param.crop_size",
+        "once they are cut, 2 x 2",
+    ),
+    ("type: \"WindowData\"", 1, "window_data_param", "missing"),
+    (
+        "type: \"WindowData\" window_data_param { source: \"w\" }",
+        1,
+        "transform_param.crop_size",
+        "missing; expected at least 1",
+    ),
+    ("type: \"WindowData\" window_data_param { crop_size: 3 }", 1, "window_data_param.source", "missing"),
+    (
+        "type: \"WindowData\" window_data_param { source: \"w\" crop_size: 8\n context_pad: 4 }",
+        2,
+        "window_data_param.context_pad",
+        "leaves nothing of the window",
+    ),
+    (
+        "type: \"WindowData\" window_data_param { source: \"w\" crop_size: 8\n crop_mode: \"wrap\" }",
+        2,
+        "window_data_param.crop_mode",
+        "expected \"warp\" or \"square\"",
+    ),
+    (
+        "type: \"WindowData\" window_data_param { source: \"w\" crop_size: 8\n fg_fraction: 1.5 }",
+        2,
+        "window_data_param.fg_fraction",
+        "1.5; expected 0 to 1",
+    ),
     ("type: \"ImageData\"", 1, "image_data_param", "missing"),
     ("type: \"ImageData\" image_data_param {\n batch_size: 1 }", 1, "image_data_param.source", "missing"),
     (

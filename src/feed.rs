@@ -1,0 +1,252 @@
+//! Where the mini-batches of a phase come from: a data set, whose samples are prepared ahead, or arrays that were handed in
+//! (`train --inputs`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quadrille_core::layer::{Input, Layer};
+use quadrille_core::net::{NetSpec, NetState};
+use quadrille_core::rng::{Purpose, Sampler, Stream};
+use quadrille_io::data::{DataSource, Order, Prefetcher};
+use quadrille_io::weights_hash;
+
+use crate::failure::Failure;
+use crate::given::Given;
+use crate::pass::Pass;
+
+/// Where mini-batches come from.
+#[derive(Clone)]
+pub enum Feed {
+    /// A data set.
+    DataSet(Arc<DataSource>),
+    /// Arrays.
+    Arrays(Arc<GivenBatches>),
+}
+
+/// In which order they are drawn.
+#[derive(Clone, Copy, Debug)]
+pub enum Draw {
+    /// To train: every worker draws mini-batches of its own. Of a data set, samples in a fresh permutation every epoch; of
+    /// arrays, all workers take turns.
+    Train {
+        /// The seed of the run.
+        seed: u64,
+        /// The worker.
+        rank: usize,
+        /// How many there are.
+        workers: usize,
+    },
+    /// To test: in the order that they are stored in.
+    Test,
+}
+
+impl Feed {
+    /// What they are called.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::DataSet(source) => source.name(),
+            Self::Arrays(given) => &given.name,
+        }
+    }
+
+    /// Identifies the content.
+    pub fn hash(&self) -> &str {
+        match self {
+            Self::DataSet(source) => source.hash(),
+            Self::Arrays(given) => &given.hash,
+        }
+    }
+
+    /// The data set, if it is one.
+    pub fn data_set(&self) -> Option<&DataSource> {
+        match self {
+            Self::DataSet(source) => Some(source),
+            Self::Arrays(_) => None,
+        }
+    }
+
+    /// Records that could not be used so far.
+    pub fn bad_records(&self) -> u64 {
+        self.data_set().map_or(0, |source| source.bad().list().0)
+    }
+
+    /// What there is and how it is drawn, for the first lines.
+    pub fn describe(&self, batch: usize) -> String {
+        match self {
+            Self::DataSet(source) => {
+                let [channels, height, width] = source.sample();
+                let (name, images) = (source.name(), source.len());
+                format!(
+                    "{name}: {images} images {channels}x{height}x{width}, mini-batches of {batch} for each worker"
+                )
+            }
+            Self::Arrays(given) => {
+                let (name, count) = (&given.name, given.count);
+                format!("{name}: {count} mini-batch(es) of {batch}, one after another, again and again")
+            }
+        }
+    }
+
+    /// Whole mini-batches that hold every sample at least once.
+    pub fn whole(&self, batch: usize) -> u64 {
+        match self {
+            Self::DataSet(source) => source.len().div_ceil(batch) as u64,
+            Self::Arrays(given) => given.count,
+        }
+    }
+
+    /// Begins with the mini-batch number `first`, of `batch` images.
+    ///
+    /// # Errors
+    /// If the mini-batch is too large, or no thread can be started.
+    pub fn start(&self, draw: Draw, batch: usize, first: u64) -> Result<Batches, Failure> {
+        match self {
+            Self::DataSet(source) => {
+                let order = match draw {
+                    Draw::Train { seed, rank, .. } => {
+                        let sampler = Sampler::new(seed, rank as u32, source.len() as u64);
+                        Order::Shuffled(sampler, Stream::new(seed, Purpose::Transform, rank as u32))
+                    }
+                    Draw::Test => Order::Sequential,
+                };
+                let prefetcher = Prefetcher::start(source.clone(), order, batch, first, 2)?;
+                Ok(Batches::Prepared(prefetcher))
+            }
+            Self::Arrays(given) => {
+                let (rank, step) = match draw {
+                    Draw::Train { rank, workers, .. } => (rank as u64, workers as u64),
+                    Draw::Test => (0, 1),
+                };
+                let next = first.wrapping_mul(step).wrapping_add(rank);
+                Ok(Batches::Given { given: given.clone(), next, step })
+            }
+        }
+    }
+}
+
+/// Mini-batches, one after the other.
+pub enum Batches {
+    /// Samples of a data set.
+    Prepared(Prefetcher),
+    /// Arrays.
+    Given {
+        /// All of them.
+        given: Arc<GivenBatches>,
+        /// The number of the next.
+        next: u64,
+        /// From one to the next.
+        step: u64,
+    },
+}
+
+impl Batches {
+    /// Hands the next mini-batch to `pass`. Returns how long it had to be waited for.
+    ///
+    /// # Errors
+    /// If a sample cannot be used.
+    pub fn load(&mut self, pass: &Pass) -> Result<Duration, Failure> {
+        match self {
+            Self::Prepared(prefetcher) => {
+                let start = Instant::now();
+                let batch = prefetcher.next_batch()?;
+                let waited = start.elapsed();
+                pass.load([batch.data.as_slice(), &batch.labels])?;
+                prefetcher.recycle(batch);
+                Ok(waited)
+            }
+            Self::Given { given, next, step } => {
+                let index = (*next % given.count) as usize;
+                *next = next.wrapping_add(*step);
+                pass.load(given.tops.iter().map(|top| &top.values[index * top.each..][..top.each]))?;
+                Ok(Duration::ZERO)
+            }
+        }
+    }
+}
+
+/// Mini-batches that lie in memory, for every top of the layers that feed a network.
+pub struct GivenBatches {
+    name: String,
+    hash: String,
+    /// How many there are, at least one.
+    count: u64,
+    tops: Vec<GivenTop>,
+}
+
+struct GivenTop {
+    /// Of all mini-batches.
+    values: Vec<f32>,
+    /// Values of one of them.
+    each: usize,
+}
+
+impl GivenBatches {
+    /// The arrays `in/TOP` of `given` for all Input and Data layers of a net in `state`, which become Input layers of their
+    /// shapes. An array holds one mini-batch, or several, one after the other along a first axis of its own. Returns the
+    /// number of images in a mini-batch, too.
+    ///
+    /// # Errors
+    /// If an array is not there, has another number of axes, or other mini-batches than the others.
+    pub fn open(
+        given: &Given,
+        spec: &mut NetSpec,
+        state: &NetState,
+    ) -> Result<Option<(Self, usize)>, Failure> {
+        let belongs: Vec<bool> = spec.layers.iter().map(|layer| layer.belongs(state)).collect();
+        let (mut tops, mut counts, mut batch, mut hash) = (Vec::new(), Vec::new(), None, String::new());
+        for (layer, _) in spec.layers.iter_mut().zip(belongs).filter(|(_, belongs)| *belongs) {
+            let axes = match &layer.layer {
+                // Images and their labels.
+                Layer::Data(_) => vec![Some(4), Some(1)],
+                Layer::Input(input) => (0..input.tops).map(|top| declared_axes(input, top)).collect(),
+                _ => continue,
+            };
+            let mut shapes = Vec::new();
+            for (top, axes) in layer.tops.iter().zip(axes) {
+                let key = format!("in/{top}");
+                let (count, shape) = split(given, &key, axes)?;
+                let each = shape.iter().product();
+                let values = given.values(&key, count * each, "the network")?;
+                hash.push_str(&weights_hash(&values));
+                batch = batch.or(shape.first().copied());
+                tops.push(GivenTop { values, each });
+                counts.push((key, count));
+                shapes.push(shape);
+            }
+            layer.layer = Layer::Input(Input { tops: shapes.len(), shapes });
+        }
+        let Some((first, count)) = counts.first() else { return Ok(None) };
+        if let Some((key, other)) = counts.iter().find(|(_, other)| other != count) {
+            let message = format!("{key} has {other} mini-batches, but {first} has {count}");
+            return Err(given.refuse(message));
+        }
+        let (name, count) = (given.file().display().to_string(), *count as u64);
+        Ok(Some((Self { name, hash, count, tops }, batch.unwrap_or(1))))
+    }
+}
+
+/// The axes of a top of an Input layer, if the file says it.
+fn declared_axes(input: &Input, top: usize) -> Option<usize> {
+    input.shapes.get(top).or(input.shapes.first()).map(Vec::len)
+}
+
+/// How many mini-batches an array holds, and the shape of one. What nobody has declared has a first axis of mini-batches.
+fn split(given: &Given, key: &str, axes: Option<usize>) -> Result<(usize, Vec<usize>), Failure> {
+    let shape = given.shape(key)?;
+    if shape.contains(&0) {
+        return Err(given.refuse(format!("{key} has shape {shape:?}: no values")));
+    }
+    match (shape, axes) {
+        (one, Some(axes)) if one.len() == axes => Ok((1, one.to_vec())),
+        ([count, one @ ..], Some(axes)) if one.len() == axes => Ok((*count, one.to_vec())),
+        ([count, one @ ..], None) => Ok((*count, one.to_vec())),
+        (other, axes) => {
+            let axes = axes.unwrap_or_default();
+            let message = format!(
+                "{key} has shape {other:?}; expected {axes} axes for one mini-batch, or {} for several",
+                axes + 1
+            );
+            Err(given.refuse(message))
+        }
+    }
+}
