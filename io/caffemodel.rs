@@ -70,10 +70,18 @@ impl NetWeights {
             return hdf5::read_weights(path);
         }
         let bytes = whole::read(path, "weights of Caffe (.caffemodel)")?;
-        decode(&bytes).map_err(|message| {
+        Self::decode(&bytes).map_err(|message| {
             IoError::data(path, message)
                 .hint("expected weights of Caffe; is the file whole, and a .caffemodel?")
         })
+    }
+
+    /// Reads what a file of weights holds.
+    ///
+    /// # Errors
+    /// What is wrong with it, naming the layer.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        decode(bytes)
     }
 }
 

@@ -73,10 +73,18 @@ impl SolverState {
             return hdf5::read_state(path);
         }
         let bytes = whole::read(path, "a solver's state of Caffe (.solverstate)")?;
-        decode(&bytes).map_err(|message| {
+        Self::decode(&bytes).map_err(|message| {
             IoError::data(path, message)
                 .hint("expected a solver's state of Caffe; is the file whole, and a .solverstate?")
         })
+    }
+
+    /// Reads what a file of a solver's state holds.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        decode(bytes)
     }
 }
 

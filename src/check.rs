@@ -1,10 +1,11 @@
 //! `quadrille check`: reads networks and solvers, infers every shape and shows what there is, without data.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use quadrille_core::layer::{Layer, SubTask};
-use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
-use quadrille_core::solver::{NetSource, SolverSpec};
+use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, Phase};
+use quadrille_core::solver::{NetSource, SolverSpec, StateChange};
 use quadrille_io::data::{RowFiles, SearchPath};
 use quadrille_io::prototxt::{FileKind, kind_of, read_net, read_solver};
 
@@ -34,7 +35,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
 fn check(file: &Path, args: &CheckArgs) -> Result<(), Failure> {
     let path = bundled::model_file(file).map_err(|message| Failure::new(Code::Missing, message))?;
     match kind_of(&path)? {
-        FileKind::Net => check_net(&read_net(&path)?, &path, args),
+        FileKind::Net => {
+            let spec = read_net(&path)?;
+            check_net(&spec, &path, usual_states(&spec, args), args)
+        }
         FileKind::Solver => {
             let solver = read_solver(&path)?;
             show_solver(&path, &solver);
@@ -43,17 +47,30 @@ fn check(file: &Path, args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// Checks every network that a solver names.
+/// Checks every network that a solver names, in each state that the solver gives it.
 fn networks(path: &Path, solver: &SolverSpec, args: &CheckArgs) -> Result<(), Failure> {
-    let mut sources: Vec<&NetSource> = Vec::new();
-    for source in std::iter::once(&solver.train_net).chain(solver.test_nets.iter().map(|test| &test.source)) {
-        if sources.iter().all(|known| known.name() != source.name()) {
-            sources.push(source);
+    let tests = solver.test_nets.iter().map(|test| (&test.source, Phase::Test, &test.state));
+    let mut wanted: Vec<(&NetSource, Vec<(Phase, &StateChange)>)> = Vec::new();
+    for (source, phase, change) in
+        std::iter::once((&solver.train_net, Phase::Train, &solver.train_state)).chain(tests)
+    {
+        let same = |known: &NetSource| match (known, source) {
+            (NetSource::File { path, .. }, NetSource::File { path: other, .. }) => path == other,
+            _ => known == source,
+        };
+        match wanted.iter_mut().find(|(known, _)| same(known)) {
+            Some((_, changes)) => changes.push((phase, change)),
+            None => wanted.push((source, vec![(phase, change)])),
         }
     }
-    for source in sources {
+    for (source, changes) in wanted {
         match load_net(None, Some(Named { solver: path, site: &solver.site, source })) {
-            Ok((spec, file)) => check_net(&spec, &file, args)?,
+            Ok((spec, file)) => {
+                let states = changes.into_iter().map(|(phase, change)| change.of(spec.state(phase)));
+                let asked =
+                    |state: &NetState| args.phase.is_none_or(|phase| Phase::from(phase) == state.phase);
+                check_net(&spec, &file, states.filter(asked).collect(), args)?;
+            }
             Err(failure) if failure.code == Code::Missing as u8 => {
                 say!("            its network {:?} is not here, so it was not checked", source.name());
             }
@@ -66,9 +83,12 @@ fn networks(path: &Path, solver: &SolverSpec, args: &CheckArgs) -> Result<(), Fa
 fn show_solver(path: &Path, solver: &SolverSpec) {
     say!("solver      {}", path.display());
     let rule = &solver.rule;
+    let iterations = match solver.max_iter {
+        0 => "no max_iter, so iterations as --max-iter says,".to_owned(),
+        count => format!("{count} iterations"),
+    };
     say!(
-        "            {} iterations of {}, base_lr {}, weight_decay {}, {} mini-batch(es) each",
-        solver.max_iter,
+        "            {iterations} of {}, base_lr {}, weight_decay {}, {} mini-batch(es) each",
         rule.kind.name(),
         solver.base_lr,
         rule.weight_decay,
@@ -82,34 +102,80 @@ fn show_solver(path: &Path, solver: &SolverSpec) {
     }
 }
 
-fn check_net(spec: &NetSpec, path: &Path, args: &CheckArgs) -> Result<(), Failure> {
+/// The states in which a network file is checked that no solver names.
+fn usual_states(spec: &NetSpec, args: &CheckArgs) -> Vec<NetState> {
+    match args.phase {
+        Some(phase) => vec![spec.state(phase.into())],
+        None => {
+            let phases = [Phase::Train, Phase::Test].into_iter().filter(|phase| differs(spec, *phase));
+            phases.map(|phase| spec.state(phase)).collect()
+        }
+    }
+}
+
+fn check_net(spec: &NetSpec, path: &Path, states: Vec<NetState>, args: &CheckArgs) -> Result<(), Failure> {
     say!("network     {} ({}): {} layers in the file", spec.name, path.display(), spec.layers.len());
     for note in &spec.notes {
         say!("note        {note}");
     }
-    let phases = match args.phase {
-        Some(phase) => vec![phase.into()],
-        None => [Phase::Train, Phase::Test].into_iter().filter(|phase| differs(spec, *phase)).collect(),
-    };
-    for phase in phases {
-        let state = spec.state(phase);
-        let mut spec = spec.clone();
-        if let Some(layer) = complete(&mut spec, phase, path, args) {
-            say!(
-                "phase {phase}: the file does not say how large the samples of layer {layer:?} are, so no shapes"
-            );
-            say!(
-                "            give them with --data-shape, such as --data-shape 3,32,32 (channels, height, width)"
-            );
-            list(&spec, phase);
-            continue;
+    // A file that is made for one state lacks something in others; it must fit one of them.
+    let lacks: Vec<Option<Lack>> = states.iter().map(|state| lack(spec, state)).collect();
+    let fits = lacks.iter().any(Option::is_none);
+    for (state, lack) in states.iter().zip(lacks) {
+        match lack {
+            Some(Lack { layer, blob, maker }) if fits => say!(
+                "phase {}: not for this file: layer {layer:?} reads {blob:?}, which only layer {maker:?} makes, and \
+                 that is of another phase or stage",
+                state.phase
+            ),
+            _ => check_state(spec, path, state, args)?,
         }
-        let net = Net::assemble(&spec, &state, 1.0, phase == Phase::Train)?;
-        let deploy = phase == Phase::Train && net.losses().next().is_none();
-        say!("phase {phase}{}", if deploy { ": no loss, so nothing to train" } else { "" });
-        show(&net);
     }
     Ok(())
+}
+
+fn check_state(spec: &NetSpec, path: &Path, state: &NetState, args: &CheckArgs) -> Result<(), Failure> {
+    let (mut spec, phase) = (spec.clone(), state.phase);
+    if let Some(layer) = complete(&mut spec, state, path, args) {
+        say!(
+            "phase {phase}: the file does not say how large the samples of layer {layer:?} are, so no shapes"
+        );
+        say!(
+            "            give them with --data-shape, such as --data-shape 3,32,32 (channels, height, width)"
+        );
+        list(&spec, state);
+        return Ok(());
+    }
+    let net = Net::assemble(&spec, state, 1.0, phase == Phase::Train)?;
+    let stages: String = state.stages.iter().map(|stage| format!(" {stage:?}")).collect();
+    let deploy = phase == Phase::Train && net.losses().next().is_none();
+    say!("phase {phase}{stages}{}", if deploy { ": no loss, so nothing to train" } else { "" });
+    show(&net);
+    Ok(())
+}
+
+/// What a state has no layer for, though the file has one.
+struct Lack<'a> {
+    layer: &'a str,
+    blob: &'a str,
+    /// A layer that does not belong to the state.
+    maker: &'a str,
+}
+
+/// The first bottom in a state that only layers of other states make.
+fn lack<'a>(spec: &'a NetSpec, state: &NetState) -> Option<Lack<'a>> {
+    let mut made: HashSet<&str> = HashSet::new();
+    for layer in spec.layers.iter().filter(|layer| layer.belongs(state)) {
+        for blob in layer.bottoms.iter().filter(|blob| !made.contains(blob.as_str())) {
+            let makes = |other: &&LayerSpec| other.tops.contains(blob);
+            let makers: Vec<&LayerSpec> = spec.layers.iter().filter(makes).collect();
+            if let (Some(maker), false) = (makers.first(), makers.iter().any(|maker| maker.belongs(state))) {
+                return Some(Lack { layer: &layer.name, blob, maker: &maker.name });
+            }
+        }
+        made.extend(layer.tops.iter().map(String::as_str));
+    }
+    None
 }
 
 /// Whether a phase has something to show of its own: that of training always, that of testing if its layers are others.
@@ -125,13 +191,12 @@ fn differs(spec: &NetSpec, phase: Phase) -> bool {
 }
 
 /// Gives sources the batch and the shape of samples that the file leaves open. Returns a source whose shape nobody knows.
-fn complete(spec: &mut NetSpec, phase: Phase, file: &Path, args: &CheckArgs) -> Option<String> {
-    let state = spec.state(phase);
-    for layer in spec.layers.iter_mut().filter(|layer| layer.belongs(&state)) {
+fn complete(spec: &mut NetSpec, state: &NetState, file: &Path, args: &CheckArgs) -> Option<String> {
+    for layer in spec.layers.iter_mut().filter(|layer| layer.belongs(state)) {
         match &mut layer.layer {
             Layer::Data(data) => {
                 data.batch = args.batch.unwrap_or(data.batch.max(1));
-                data.sample = made_up::sample_shape(data, phase, file, args.shape).ok();
+                data.sample = made_up::sample_shape(data, state.phase, file, args.shape).ok();
                 if data.sample.is_none() {
                     return Some(layer.name.clone());
                 }
@@ -168,10 +233,9 @@ fn complete(spec: &mut NetSpec, phase: Phase, file: &Path, args: &CheckArgs) -> 
     None
 }
 
-/// The layers of a phase without shapes.
-fn list(spec: &NetSpec, phase: Phase) {
-    let state = spec.state(phase);
-    for layer in spec.layers.iter().filter(|layer| layer.belongs(&state)) {
+/// The layers of a state without shapes.
+fn list(spec: &NetSpec, state: &NetState) {
+    for layer in spec.layers.iter().filter(|layer| layer.belongs(state)) {
         let wires = format!("{} -> {}", layer.bottoms.join(" "), layer.tops.join(" "));
         say!("  {:24} {:18} {wires}", layer.name, layer.layer.type_name());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quadrille_core::layer::{Data, Input, Layer};
 use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
-use quadrille_core::site::{Fault, Site};
+use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
@@ -61,7 +61,21 @@ pub fn load_net(model: Option<&Path>, named: Option<Named<'_>>) -> Result<(NetSp
     Ok((read_net(&path)?, path))
 }
 
-/// A file, or a snapshot, that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder above it,
+/// A file in the folder of one of `places` whose name is nearly that of the place.
+fn file_like(places: &[PathBuf]) -> Option<String> {
+    places.iter().find_map(|place| {
+        let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        let close = did_you_mean(place.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+        Some(place.with_file_name(close).display().to_string())
+    })
+}
+
+/// A file, or a snapshot, that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a
+/// folder above it,
 /// since Caffe's own solvers are written for the root of Caffe's sources.
 pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<PathBuf, Failure> {
     let folders = path.parent().map(Path::ancestors).into_iter().flatten();
@@ -71,15 +85,16 @@ pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<P
     places.iter().find(is_there).cloned().ok_or_else(|| {
         let mut tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         tried.dedup();
-        Failure::new(
-            Code::Missing,
-            format!(
-                "{}:{}: {field}: no file {name:?}; looked for {}",
-                path.display(),
-                site.line_of(field),
-                tried.join(", ")
-            ),
-        )
+        let mut message = format!(
+            "{}:{}: {field}: no file {name:?}; looked for {}",
+            path.display(),
+            site.line_of(field),
+            tried.join(", ")
+        );
+        if let Some(close) = file_like(&places) {
+            message.push_str(&format!("\n  hint: did you mean {close:?}?"));
+        }
+        Failure::new(Code::Missing, message)
     })
 }
 

@@ -1,6 +1,7 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
 use quadrille_comm::protocol::Method;
+use quadrille_core::site::Fault;
 use quadrille_core::solver::{Decay, Policy, RuleKind, SolverSpec, easgd};
 use quadrille_cpu::isa::Precision;
 use serde_json::{Value, json};
@@ -29,6 +30,11 @@ impl Settings {
     /// Applies the flags to the solver.
     pub fn new(mut solver: SolverSpec, args: &TrainArgs) -> Result<Self, Failure> {
         solver.max_iter = args.max_iter.unwrap_or(solver.max_iter);
+        if solver.max_iter == 0 {
+            let hint = "say how long to train: max_iter: 10000, for example, or the flag --max-iter";
+            let fault = Fault::new("max_iter", "missing; expected at least 1").hint(hint);
+            return Err(fault.at(&solver.site, "solver").into());
+        }
         if let Policy::Poly { max, .. } = &mut solver.policy {
             // The policy's end is the run's end, wherever that was said.
             *max = solver.max_iter;

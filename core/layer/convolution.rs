@@ -58,7 +58,8 @@ impl Convolution {
                     "{group} does not divide the {channels} input channels and the {} output channels",
                     self.num_output
                 ),
-            ));
+            )
+            .hint("each group takes as many input channels and makes as many outputs as any other"));
         }
         Ok(())
     }

@@ -109,7 +109,8 @@ impl ConvolutionNd {
                     "{group} does not divide the {channels} input channels and the {} output channels",
                     self.num_output
                 ),
-            ));
+            )
+            .hint("each group takes as many input channels and makes as many outputs as any other"));
         }
         let top = if self.transposed { windows.covered(extents) } else { windows.places(extents) };
         let top = top.ok_or_else(|| match self.transposed {

@@ -54,7 +54,8 @@ impl Transform {
             crop => Err(Fault::new(
                 "transform_param.crop_size",
                 format!("{crop}; the samples are only {h} x {w} (height x width)"),
-            )),
+            )
+            .hint("cut out less, or make the samples larger when the data set is made")),
         }
     }
 }

@@ -91,7 +91,8 @@ impl Pooling {
                     "{}x{} is not smaller than the window of {}x{}",
                     self.pad[0], self.pad[1], kernel[0], kernel[1]
                 ),
-            ));
+            )
+            .hint("use less padding: a window must see a part of the image"));
         }
         Ok(())
     }
@@ -131,7 +132,8 @@ impl Meaning for Pooling {
                     "a window of {kh}x{kw} is larger than its input of {h}x{w} with padding {}x{}",
                     self.pad[0], self.pad[1]
                 ),
-            ));
+            )
+            .hint("use a smaller window, or global_pooling: true for all of the image; or check the layers below"));
         };
         for (a, (out, extent)) in [(oh, h), (ow, w)].into_iter().enumerate() {
             if (out - 1) * self.stride[a] >= extent + self.pad[a] {

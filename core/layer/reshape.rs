@@ -79,7 +79,8 @@ impl Meaning for Reshape {
                 })?,
                 NewExtent::Inferred if inferred.replace(at).is_none() => 1,
                 NewExtent::Inferred => {
-                    return Err(Fault::new(FIELD, "-1 is there twice; only one extent can be inferred"));
+                    return Err(Fault::new(FIELD, "-1 is there twice; only one extent can be inferred")
+                        .hint("write all extents but one, or dim: 0 for one that stays"));
                 }
             });
         }

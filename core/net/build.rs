@@ -98,8 +98,30 @@ struct Builder {
     current: HashMap<String, Vec<BlobId>>,
     /// Bottoms that are to get no gradient. Each blob has one reader, so it need not be said whose bottom.
     stopped: HashSet<BlobId>,
-    names: HashMap<String, u32>,
+    /// Of the layers so far, with their lines and whether they have parameters.
+    names: HashMap<String, (u32, bool)>,
     param_names: Names,
+    /// Of each blob of the file, what its first layer would have to be for a reader above it or in another phase.
+    makers: HashMap<String, String>,
+}
+
+/// Names that a hint lists at most.
+const MOST_NAMES: usize = 10;
+
+/// Where blobs are made that a layer looks for in vain.
+fn makers(spec: &NetSpec, state: &NetState) -> HashMap<String, String> {
+    let mut makers = HashMap::new();
+    for layer in &spec.layers {
+        let place = format!("layer {:?} (line {})", layer.name, layer.site.line);
+        let hint = match layer.belongs(state) {
+            true => format!("{place} makes it; move that layer above this one"),
+            false => format!("{place} makes it, which does not belong to phase {}", state.phase),
+        };
+        for top in &layer.tops {
+            makers.entry(top.clone()).or_insert_with(|| hint.clone());
+        }
+    }
+    makers
 }
 
 impl Builder {
@@ -127,21 +149,19 @@ impl Builder {
             stopped: HashSet::new(),
             names: HashMap::new(),
             param_names: Names::default(),
+            makers: makers(spec, state),
         }
     }
 
     fn add(&mut self, index: usize, spec: &LayerSpec) -> Result<(), Fault> {
         let spec = &LayerSpec { layer: spec.layer.in_phase(self.net.phase), ..spec.clone() };
-        if let Some(line) = self.names.insert(spec.name.clone(), spec.site.line) {
-            let place = if line > 0 { format!(" (line {line})") } else { String::new() };
-            return Err(Fault::new("name", format!("another layer has this name{place}")));
-        }
         check_arity(spec)?;
         check_each("propagate_down", spec.propagate_down.len(), spec.bottoms.len(), "bottom")?;
         let bottoms = self.take_bottoms(spec)?;
         let shapes: Vec<Shape> = bottoms.iter().map(|b| self.net.blob(*b).shape.clone()).collect();
         let spec = &LayerSpec { layer: spec.layer.on(&shapes)?, ..spec.clone() };
         let inferred = spec.layer.infer(&shapes)?;
+        self.add_name(spec, !inferred.params.is_empty())?;
         let params = self.add_params(spec, &inferred)?;
         let aux = inferred
             .aux
@@ -183,17 +203,27 @@ impl Builder {
         Ok(())
     }
 
+    /// Notes the name of a layer. Caffe lets layers have one name; where weights go by it, it would be a wrong one.
+    fn add_name(&mut self, spec: &LayerSpec, has_params: bool) -> Result<(), Fault> {
+        let Some((line, other_has)) = self.names.insert(spec.name.clone(), (spec.site.line, has_params))
+        else {
+            return Ok(());
+        };
+        if !has_params && !other_has {
+            return Ok(());
+        }
+        let place = if line > 0 { format!(" (line {line})") } else { String::new() };
+        Err(Fault::new("name", format!("another layer has this name{place}"))
+            .hint("give each layer with weights a name of its own; they go by it"))
+    }
+
     /// The blobs that the layer reads.
     fn take_bottoms(&mut self, spec: &LayerSpec) -> Result<Vec<BlobId>, Fault> {
         let mut bottoms = Vec::with_capacity(spec.bottoms.len());
         for name in &spec.bottoms {
             let Some(offered) = self.current.get_mut(name) else {
-                let known: Vec<&str> = self.current.keys().map(String::as_str).collect();
                 let fault = Fault::new("bottom", format!("no layer above makes the blob {name:?}"));
-                return Err(match did_you_mean(name, known) {
-                    Some(close) => fault.hint(format!("did you mean {close:?}?")),
-                    None => fault,
-                });
+                return Err(fault.hint(self.missing_blob(name)));
             };
             // A split offers one blob to each reader; a single blob stays for readers that cannot exist.
             let blob = if offered.len() > 1 { offered.pop() } else { offered.last().copied() };
@@ -202,16 +232,30 @@ impl Builder {
         Ok(bottoms)
     }
 
+    /// What to do about a bottom that is not there.
+    fn missing_blob(&self, name: &str) -> String {
+        let mut known: Vec<&str> = self.current.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        if let Some(maker) = self.makers.get(name) {
+            return maker.clone();
+        }
+        if let Some(close) = did_you_mean(name, known.iter().copied()) {
+            return format!("did you mean {close:?}?");
+        }
+        match known.as_slice() {
+            [] => "no layer above makes any; a network begins with its data or Input".to_owned(),
+            [all @ ..] if all.len() <= MOST_NAMES => format!("there are {}", all.join(", ")),
+            [some @ ..] => {
+                format!("there are {} and {} more", some[..MOST_NAMES].join(", "), some.len() - MOST_NAMES)
+            }
+        }
+    }
+
     fn add_params(&mut self, spec: &LayerSpec, inferred: &Inferred) -> Result<Vec<ParamId>, Fault> {
         if spec.params.len() > inferred.params.len() {
-            return Err(Fault::new(
-                "param",
-                format!(
-                    "{} given, but the layer has {} parameters",
-                    spec.params.len(),
-                    inferred.params.len()
-                ),
-            ));
+            let (given, own) = (spec.params.len(), inferred.params.len());
+            return Err(Fault::new("param", format!("{given} given, but the layer has {own} parameters"))
+                .hint("write param once for each parameter, in their order, or remove what is too much"));
         }
         let params = inferred.params.iter().enumerate();
         params.map(|(i, param)| self.param_names.place(&mut self.net, spec, i, param)).collect()
@@ -252,7 +296,8 @@ impl Builder {
                     (!kept).then(|| self.net.blob(bottoms[bottom]).data)
                 }
                 None if self.current.contains_key(name) => {
-                    return Err(Fault::new("top", format!("another layer already makes the blob {name:?}")));
+                    return Err(Fault::new("top", format!("another layer already makes the blob {name:?}"))
+                        .hint("give the top a name of its own; only a layer in place has its bottom's"));
                 }
                 None if spec.layer.is_view() => Some(self.net.blob(bottoms[0]).data),
                 None => None,
@@ -268,26 +313,31 @@ impl Builder {
     /// keeps a copy. Here the layer gets memory of its own, which changes nothing else. What holds for the blob holds
     /// for all that lie in its memory.
     fn must_keep_values(&self, blob: BlobId, layer: &Layer) -> bool {
-        let producer = self.net.layer(self.net.blob(blob).producer);
-        let keep = match (&producer.layer, layer) {
-            // The tops of a split are one memory.
-            (Layer::Split(_), _) => true,
-            // A ReLU asks its top only which values are above 0. A ReLU in place leaves that as it is, and so does a
-            // dropout but for values it drops, whose gradient is 0 on either side.
-            (Layer::Relu(_), Layer::Relu(_) | Layer::Dropout(_)) => false,
-            (made_by, _) => {
-                let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
-                let backward_reads = |layer: &Layer, operand: Operand| {
-                    let mut accesses = SubTask::BACKWARD.into_iter().filter_map(|sub| layer.accesses(sub));
-                    accesses.any(|accesses| accesses.reads.contains(&operand))
-                };
-                top.is_some_and(|top| backward_reads(made_by, top))
-                    || backward_reads(layer, Operand::Bottom(0))
-            }
+        let reads = |layer: &Layer, operand: Operand| {
+            let mut accesses = SubTask::BACKWARD.into_iter().filter_map(|sub| layer.accesses(sub));
+            accesses.any(|accesses| accesses.reads.contains(&operand))
         };
-        let data = self.net.blob(blob).data;
-        let below = producer.bottoms.iter().find(|bottom| self.net.blob(**bottom).data == data);
-        keep || below.is_some_and(|bottom| self.must_keep_values(*bottom, layer))
+        let reads_bottom = reads(layer, Operand::Bottom(0));
+        let mut blob = blob;
+        loop {
+            let producer = self.net.layer(self.net.blob(blob).producer);
+            let keep = match (&producer.layer, layer) {
+                // The tops of a split are one memory.
+                (Layer::Split(_), _) => true,
+                // A ReLU asks its top only which values are above 0. A ReLU in place leaves that as it is, and so does
+                // a dropout but for values it drops, whose gradient is 0 on either side.
+                (Layer::Relu(_), Layer::Relu(_) | Layer::Dropout(_)) => false,
+                (made_by, _) => {
+                    let top = producer.tops.iter().position(|top| *top == blob).map(Operand::Top);
+                    reads_bottom || top.is_some_and(|top| reads(made_by, top))
+                }
+            };
+            let data = self.net.blob(blob).data;
+            match producer.bottoms.iter().find(|bottom| self.net.blob(**bottom).data == data) {
+                Some(below) if !keep => blob = *below,
+                _ => return keep,
+            }
+        }
     }
 
     fn add_blob(
@@ -405,7 +455,11 @@ fn check_arity(spec: &LayerSpec) -> Result<(), Fault> {
         if !range.contains(&given) {
             let (low, high) = (*range.start(), *range.end());
             let expected = if low == high { format!("{low}") } else { format!("{low} to {high}") };
-            return Err(Fault::new(field, format!("{given} given; a layer of type {kind} has {expected}")));
+            let fault = Fault::new(field, format!("{given} given; a layer of type {kind} has {expected}"));
+            return Err(fault.hint(match given < low {
+                true => format!("write {field}: \"NAME\" once for each"),
+                false => format!("remove what is too much; each {field} has a line of its own"),
+            }));
         }
     }
     Ok(())

@@ -101,7 +101,7 @@ impl Named {
         Err(if same_count {
             fault.hint("share_mode: PERMISSIVE asks for as many values only")
         } else {
-            fault
+            fault.hint("leave the name out, and each layer has a parameter of its own")
         })
     }
 

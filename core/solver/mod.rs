@@ -38,7 +38,7 @@ pub struct SolverSpec {
     pub iter_size: u64,
     /// Iterations over which the loss that is shown is averaged; at least 1.
     pub average_loss: u64,
-    /// Iterations to train.
+    /// Iterations to train; 0 if the file does not say it.
     pub max_iter: u64,
     /// Iterations between lines of progress; 0 for none.
     pub display: u64,

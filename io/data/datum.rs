@@ -11,7 +11,7 @@ use crate::schema::Datum;
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn parse(bytes: &[u8]) -> Result<Record<'_>, String> {
+pub fn parse(bytes: &[u8]) -> Result<Record<'_>, String> {
     let mut rest = bytes;
     let mut extents = [0u64; 3];
     let (mut label, mut encoded) = (0i32, false);

@@ -15,12 +15,18 @@ use super::records::values_of;
 /// Most rows or columns of an image.
 const MOST_EXTENT: usize = 1 << 16;
 
+/// Most pixels for which a byte of a JPEG can stand: at least one bit for each block of 8 x 8, which lies over at most
+/// four times as many rows and columns, in an image of at least two colours.
+const MOST_PIXELS_OF_A_BYTE: usize = 8 * 64 * 16 / 2;
+/// Deflate makes at most so many bytes of one.
+const MOST_BYTES_OF_A_BYTE: usize = 1032;
+
 /// Decodes an image file into `out`, pixel by pixel, and returns its channels, height and width: as many channels as
 /// `colour` says, or else as the file has.
 ///
 /// # Errors
 /// What is wrong with the file.
-pub(super) fn decode(file: &[u8], colour: Option<Colour>, out: &mut Vec<u8>) -> Result<[usize; 3], String> {
+pub fn decode(file: &[u8], colour: Option<Colour>, out: &mut Vec<u8>) -> Result<[usize; 3], String> {
     match file {
         [0xff, 0xd8, ..] => decode_jpeg(file, colour, out),
         [0x89, b'P', b'N', b'G', ..] => decode_png(file, colour, out),
@@ -32,6 +38,16 @@ pub(super) fn decode(file: &[u8], colour: Option<Colour>, out: &mut Vec<u8>) -> 
                 start.join(" ")
             ))
         }
+    }
+}
+
+/// Fails if a file has not the bytes that an image of `shape` takes at least: a header costs nothing, memory does.
+/// What is too large for any file is left to [`make_room`].
+fn holds(file: &[u8], least: usize, shape: [usize; 3]) -> Result<(), String> {
+    let [_, height, width] = shape;
+    match file.len() < least && values_of(shape).is_some() {
+        false => Ok(()),
+        true => Err(format!("is cut off: {} bytes cannot hold {height} x {width} pixels", file.len())),
     }
 }
 
@@ -64,6 +80,7 @@ fn decode_jpeg(file: &[u8], colour: Option<Colour>, out: &mut Vec<u8>) -> Result
     // Grey of a coloured image is its brightness channel, as libjpeg gives it.
     let (space, channels) = if grey { (ColorSpace::Luma, 1) } else { (ColorSpace::RGB, 3) };
     let shape = [channels, height, width];
+    holds(file, height * width / MOST_PIXELS_OF_A_BYTE, shape)?;
     make_room(shape, out)?;
     decoder.set_options(decoder.options().jpeg_set_out_colorspace(space));
     decoder.decode_into(out).map_err(broken)?;
@@ -98,6 +115,8 @@ fn decode_png(file: &[u8], colour: Option<Colour>, out: &mut Vec<u8>) -> Result<
     if width.max(height) > MOST_EXTENT {
         return Err(format!("is {height} x {width}, which is too large"));
     }
+    // Rows may be packed tighter in the file, and each has a byte more.
+    holds(file, reader.info().raw_bytes() / MOST_BYTES_OF_A_BYTE, [stored, height, width])?;
     make_room([stored, height, width], out)?;
     reader.next_frame(out).map_err(broken)?;
     // The checksums of what follows count, too.

@@ -31,7 +31,8 @@ pub use arrays::ArraySamples;
 pub use bad::{BadRecords, Tolerance};
 pub use cifar::{CIFAR_SHAPE, CifarLabels, read_cifar};
 pub use dataset::Dataset;
-pub use datum::encode_datum;
+pub use datum::{encode_datum, parse as decode_datum};
+pub use decode::decode as decode_image;
 pub use files::ImageFiles;
 pub use idx::{read_image_extents, read_images, read_labels};
 pub use kinds::{Opening, open, open_records, sample_shape};
@@ -44,7 +45,7 @@ pub use source::{DataSource, LabelRule};
 pub use stage::{StageEvent, Staging};
 pub use store::{Changes, Encoding, Form, Storing, Target, mean, store};
 pub use tar::{TarImages, TarWriter};
-pub use transform::{read_mean, write_mean};
+pub use transform::{decode_mean, read_mean, write_mean};
 
 #[cfg(test)]
 mod tests;

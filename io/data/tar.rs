@@ -139,8 +139,10 @@ fn check_sum(header: &[u8; BLOCK as usize], at: u64) -> Result<(), String> {
 /// A number in octal or, with the highest bit set, in binary.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
-        let high = field[1..field.len() - 8].iter().all(|byte| *byte == 0) && field[0] == 0x80;
-        return high.then(|| field[field.len() - 8..].iter().fold(0, |n, byte| n << 8 | u64::from(*byte)));
+        // What is left of the first byte are the highest digits; what is too large, as negative numbers are, is none.
+        return field[1..].iter().try_fold(u64::from(field[0] & 0x7f), |n, byte| {
+            n.checked_mul(256).map(|n| n | u64::from(*byte))
+        });
     }
     let digits = text(field);
     u64::from_str_radix(digits.trim_matches(' '), 8).ok()

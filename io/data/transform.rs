@@ -128,10 +128,18 @@ pub(super) fn extents([c, h, w]: [usize; 3]) -> String {
 /// # Errors
 /// [`IoError::Missing`] if it cannot be read, [`IoError::Data`] if it is not such a file.
 pub fn read_mean(path: &Path) -> Result<([usize; 3], Vec<f32>), IoError> {
-    let expected = "a file of means (binaryproto)";
-    let content = crate::whole::read(path, expected)?;
-    let blob = BlobProto::decode(content.as_slice())
-        .map_err(|error| IoError::data(path, format!("is not {expected}: {error}")))?;
+    let content = crate::whole::read(path, MEANS)?;
+    decode_mean(&content).map_err(|message| IoError::data(path, message))
+}
+
+const MEANS: &str = "a file of means (binaryproto)";
+
+/// Reads what a file of means holds.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_mean(content: &[u8]) -> Result<([usize; 3], Vec<f32>), String> {
+    let blob = BlobProto::decode(content).map_err(|error| format!("is not {MEANS}: {error}"))?;
     let dims: Vec<i64> = match &blob.shape {
         Some(shape) => shape.dim.clone(),
         None => [blob.num(), blob.channels(), blob.height(), blob.width()].map(i64::from).to_vec(),
@@ -139,7 +147,7 @@ pub fn read_mean(path: &Path) -> Result<([usize; 3], Vec<f32>), IoError> {
     let extents: Vec<usize> = dims.iter().filter_map(|dim| usize::try_from(*dim).ok()).collect();
     let shape = match extents[..] {
         [1, c, h, w] | [c, h, w] if extents.len() == dims.len() => [c, h, w],
-        _ => return Err(IoError::data(path, format!("has shape {dims:?}; expected 1 x C x H x W"))),
+        _ => return Err(format!("has shape {dims:?}; expected 1 x C x H x W")),
     };
     let values = if blob.data.is_empty() {
         blob.double_data.iter().map(|value| *value as f32).collect()
@@ -147,10 +155,10 @@ pub fn read_mean(path: &Path) -> Result<([usize; 3], Vec<f32>), IoError> {
         blob.data
     };
     if values_of(shape) != Some(values.len()) {
-        return Err(IoError::data(path, format!("has {} values for the shape {dims:?}", values.len())));
+        return Err(format!("has {} values for the shape {dims:?}", values.len()));
     }
     if values.iter().any(|value| !value.is_finite()) {
-        return Err(IoError::data(path, "has means that are not finite"));
+        return Err("has means that are not finite".to_owned());
     }
     Ok((shape, values))
 }

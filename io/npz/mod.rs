@@ -72,7 +72,15 @@ pub type Archive = BTreeMap<String, Array>;
 /// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] if it is damaged or holds something else.
 pub fn read_npy(path: &Path) -> Result<Array, IoError> {
     let bytes = whole::read(path, "an array of NumPy (.npy)")?;
-    npy::decode(&mut bytes.as_slice(), bytes.len() as u64).map_err(|message| IoError::data(path, message))
+    decode_npy(&bytes).map_err(|message| IoError::data(path, message))
+}
+
+/// Reads one array from what a `.npy` holds.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_npy(bytes: &[u8]) -> Result<Array, String> {
+    npy::decode(&mut { bytes }, bytes.len() as u64)
 }
 
 /// Reads all arrays of an archive (`.npz`), compressed or not.
@@ -82,10 +90,14 @@ pub fn read_npy(path: &Path) -> Result<Array, IoError> {
 /// kind.
 pub fn read_npz(path: &Path) -> Result<Archive, IoError> {
     let bytes = whole::read(path, "arrays of NumPy (.npz)")?;
-    decode(&bytes).map_err(|message| IoError::data(path, message))
+    decode_npz(&bytes).map_err(|message| IoError::data(path, message))
 }
 
-fn decode(bytes: &[u8]) -> Result<Archive, String> {
+/// Reads all arrays from what a `.npz` holds.
+///
+/// # Errors
+/// What is wrong with it, naming the array.
+pub fn decode_npz(bytes: &[u8]) -> Result<Archive, String> {
     let mut archive =
         ZipArchive::new(Cursor::new(bytes)).map_err(|error| format!("is no whole archive: {error}"))?;
     if archive.len() > MAX_ARRAYS {

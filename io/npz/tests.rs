@@ -182,12 +182,12 @@ fn no_cut_and_no_flipped_bit_makes_it_panic_and_none_changes_a_value() {
     write_npz(&path, &arrays).unwrap();
     let good = fs::read(&path).unwrap();
     for at in 0..good.len() {
-        assert!(decode(&good[..at]).is_err(), "cut to {at} bytes");
+        assert!(decode_npz(&good[..at]).is_err(), "cut to {at} bytes");
         for bit in 0..8 {
             let mut bad = good.clone();
             bad[at] ^= 1 << bit;
             // Names, dates and such can change; values are under a checksum.
-            if let Ok(read) = decode(&bad) {
+            if let Ok(read) = decode_npz(&bad) {
                 let values = |archive: &Archive| {
                     let mut values: Vec<_> = bits(archive).into_iter().map(|(_, _, bits)| bits).collect();
                     values.sort();
@@ -208,9 +208,9 @@ fn an_archive_that_promises_more_than_it_holds_is_refused() {
     let central = good.windows(4).position(|w| w == b"PK\x01\x02").unwrap();
     let mut lies = good.clone();
     lies[central + 24..central + 28].copy_from_slice(&0xffff_fff0u32.to_le_bytes());
-    let error = decode(&lies).unwrap_err();
+    let error = decode_npz(&lies).unwrap_err();
     assert!(error.contains("\"x.npy\": 4294967280 bytes, more than the file can hold"), "{error}");
-    assert!(decode(b"").unwrap_err().contains("no whole archive"));
+    assert!(decode_npz(b"").unwrap_err().contains("no whole archive"));
     assert_eq!(read_npz(&path.with_extension("none")).unwrap_err().exit_code(), 66);
     fs::write(&path, b"PK\x05\x06").unwrap();
     assert_eq!(read_npz(&path).unwrap_err().exit_code(), 65);

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use quadrille_core::net::NetSpec;
-use quadrille_core::site::{Fault, SpecError};
+use quadrille_core::site::{Fault, Site, SpecError};
 
 use super::tokens::{Token, Tokens};
 use super::{message, net};
@@ -13,6 +13,9 @@ use crate::schema::descriptor;
 
 /// The fields that hold a network.
 const FIELDS: [&str; 3] = ["net_param", "train_net_param", "test_net_param"];
+
+/// More than any solver has; each is read with the whole file around it, so that many would take long.
+const MOST: usize = 100;
 
 /// A network in a solver file.
 pub(super) struct Inline {
@@ -29,6 +32,12 @@ pub(super) fn networks(text: &[u8], file: &str) -> Result<Vec<Inline>, SpecError
         bytes[..3].fill(b' ');
     }
     let parts = parts(&bytes).map_err(|fault| fault.at(&Default::default(), "solver"))?;
+    if parts.len() > MOST {
+        let site = Site { file: file.into(), ..Site::default() };
+        let fault =
+            Fault::new("test_net_param", format!("{} networks; at most {MOST} are possible", parts.len()));
+        return Err(fault.hint("name files with test_net instead").at(&site, "solver"));
+    }
     let read = |(field, range): (String, Range<usize>)| {
         let blank =
             |(at, byte): (usize, &u8)| if range.contains(&at) || *byte == b'\n' { *byte } else { b' ' };

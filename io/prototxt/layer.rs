@@ -31,7 +31,8 @@ pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<Vec<LayerS
     let subject = if name.is_empty() { "layer".to_owned() } else { format!("layer {:?}", shortened(&name)) };
     let read = || -> Result<LayerSpec, Fault> {
         if name.is_empty() {
-            return Err(Fault::new("name", "missing; every layer needs a name"));
+            return Err(Fault::new("name", "missing; every layer needs a name")
+                .hint("write name: \"conv1\", for example; weights go by it"));
         }
         let layer = read_layer(message, &parameter, &site.file)?;
         common(&parameter, layer)
@@ -56,7 +57,8 @@ fn common(parameter: &LayerParameter, layer: Layer) -> Result<LayerSpec, Fault> 
             .hint("remove the blobs; weights are loaded from a snapshot"));
     }
     if !parameter.include.is_empty() && !parameter.exclude.is_empty() {
-        return Err(Fault::new("exclude", "conflicts with include; give only one of them"));
+        return Err(Fault::new("exclude", "conflicts with include; give only one of them")
+            .hint("a layer belongs where one of its include holds, or else where none of its exclude does"));
     }
     let bottoms = parameter.bottom.len();
     if !parameter.propagate_down.is_empty() && parameter.propagate_down.len() != bottoms {
@@ -191,6 +193,10 @@ fn unknown_type(name: &str) -> Fault {
         return fault("a layer of type \"Split\" cannot be written".to_owned())
             .hint("remove it; a blob may simply be read by several layers");
     }
+    if name == "Python" {
+        return fault("layers of type \"Python\" are not supported; their code is the user's own".to_owned())
+            .hint("write it with other layers, or give what it makes as an Input");
+    }
     if CAFFE_TYPES.contains(&name) {
         let known = TYPE_NAMES.iter().filter(|t| **t != "Split").copied().collect::<Vec<_>>();
         return fault(format!(
@@ -212,10 +218,7 @@ fn input(parameter: &LayerParameter) -> Result<Layer, Fault> {
     let shapes = parameter.input_param.as_ref().map_or(&[][..], |p| &p.shape);
     let shapes: Vec<Vec<usize>> =
         shapes.iter().map(|s| extents(&s.dim, "input_param.shape")).collect::<Result<_, _>>()?;
-    if shapes.is_empty() {
-        return Err(Fault::new("input_param.shape", "missing")
-            .hint("write input_param { shape { dim: 1 dim: 1 dim: 28 dim: 28 } }, for example"));
-    }
+    // Without a shape it is that of what the command feeds it with, or, if nothing does, missing there.
     Ok(Layer::Input(Input { shapes, tops: parameter.top.len() }))
 }
 

@@ -11,6 +11,8 @@ use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
 use super::outline::Outline;
 use super::tokens::{Token, cut, shortened};
+use super::upgrade::type_of_v1;
+use crate::schema::v1_layer_parameter::LayerType;
 
 /// Longest message of the library that is shown whole, in characters; it quotes the file without a limit.
 const MAX_SHOWN: usize = 200;
@@ -63,11 +65,22 @@ fn in_file(offset: usize, bare_lists: &[usize]) -> usize {
     offset - bare_lists.iter().enumerate().filter(|(added, at)| *at + added < offset).count()
 }
 
-/// What the library says about `token`, with our hint.
+/// What the library says about `token`, in our words where they are plainer, with our hint.
 fn complaint(error: &ParseError, field: Option<&FieldDescriptor>, token: &Token<'_>) -> Fault {
-    let fault = Fault::new("", cut(&error.to_string(), MAX_SHOWN));
+    let said = error.to_string();
+    let name = field.map_or("the field", FieldDescriptor::name);
+    if said.ends_with("is already set") {
+        let text = format!("given twice; expected {name} once");
+        return Fault::new("", text).hint("remove one of them");
+    }
+    let unknown_value = match (field.map(FieldDescriptor::kind), token) {
+        (Some(Kind::Enum(_)), Token::Word(word)) => Some(format!("unknown value '{}'", shortened(word))),
+        _ => None,
+    };
+    let fault = Fault::new("", unknown_value.unwrap_or_else(|| cut(&said, MAX_SHOWN)));
     match error.help().map(|help| help.to_string()).or_else(|| advice(field?, token)) {
         Some(hint) => fault.hint(hint),
+        None if said.contains("expected ':'") => fault.hint(format!("write {name}: and then its value")),
         None => fault,
     }
 }
@@ -84,9 +97,22 @@ fn advice(field: &FieldDescriptor, token: &Token<'_>) -> Option<String> {
             })
         }
         (Kind::Enum(names), Token::Text(_)) => Some(format!("write it without quotes; {}", listed(&names))),
-        (Kind::String, Token::Word(word)) => Some(format!("write \"{}\"", shortened(word))),
+        (Kind::String, Token::Word(word)) => {
+            // The names of types once were values of an enum.
+            let of_type = field.name() == "type" && field.parent_message().name() == "LayerParameter";
+            let today = LayerType::from_str_name(word).filter(|_| of_type);
+            let today = today.and_then(|kind| type_of_v1(kind as i32)).map(str::to_owned);
+            Some(format!("write \"{}\"", today.unwrap_or_else(|| shortened(word))))
+        }
         (Kind::String, Token::Text(text)) if text.contains('\\') => {
             Some("write a backslash as \\\\, or use / in paths".to_owned())
+        }
+        (Kind::String, Token::Number(digits)) => Some(format!("write \"{}\"", shortened(digits))),
+        (Kind::Float | Kind::Int32 | Kind::Int64 | Kind::Uint32, Token::Text(text)) => {
+            Some(format!("write {} without quotes", shortened(text)))
+        }
+        (Kind::Int32 | Kind::Int64 | Kind::Uint32, Token::Number(digits)) if digits.contains('.') => {
+            Some("write a whole number".to_owned())
         }
         (_, Token::Number(digits))
             if digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit()) =>

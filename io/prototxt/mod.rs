@@ -7,6 +7,7 @@
 mod arrange;
 mod convolved;
 mod fields;
+mod forks;
 mod inline;
 mod layer;
 mod loss;

@@ -24,6 +24,7 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
     let Upgraded { layers, notes } = upgrade(new, old, &net, &site)?;
     let mut specs = Vec::with_capacity(layers.len() + 1);
     specs.extend(legacy_input(&net, &site).map_err(fault_at)?);
+    check_statistics(&net, &layers, &site)?;
     for Entry { message, site } in layers {
         specs.extend(layer::convert(&message, site)?);
     }
@@ -35,6 +36,22 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
         layers: specs,
         notes,
     })
+}
+
+/// A number of images over which statistics are taken changes what a BatchNorm computes, and nothing without one.
+fn check_statistics(net: &NetParameter, layers: &[Entry], site: &Site) -> Result<(), SpecError> {
+    let text = |layer: &Entry, field: &str| match layer.message.get_field_by_name(field).as_deref() {
+        Some(Value::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let Some(layer) = layers.iter().find(|layer| text(layer, "type") == "BatchNorm") else { return Ok(()) };
+    if net.bn_stats_batch_size() == 0 {
+        return Ok(());
+    }
+    let what = format!("statistics over {} images instead of a mini-batch are", net.bn_stats_batch_size());
+    let fault = unsupported("bn_stats_batch_size", &what)
+        .hint("remove it; if it is the size of the mini-batch, nothing changes");
+    Err(fault.at(site, &format!("layer {:?}", text(layer, "name"))))
 }
 
 /// The state that the file is meant for.
@@ -75,12 +92,11 @@ fn check(net: &NetParameter, layers: usize) -> Result<(), Fault> {
         layers: _,
         layer: _,
         engine: _,
-        bn_stats_batch_size,
+        compile_net_state: _,
+        // Looked at where the layers are known.
+        bn_stats_batch_size: _,
         multinode: _,
     } = net;
-    if bn_stats_batch_size.is_some_and(|size| size != 0) {
-        return Err(unsupported("bn_stats_batch_size", "a batch size for statistics is"));
-    }
     if layers > MAX_LAYERS {
         return Err(Fault::new("layer", format!("{layers} layers; at most {MAX_LAYERS} are possible")));
     }

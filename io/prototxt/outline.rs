@@ -8,6 +8,7 @@ use std::sync::Arc;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
 
+use super::forks;
 use super::tokens::{Token, Tokens, shortened};
 
 /// More values than any network has; bounds the memory that a file can take up.
@@ -195,7 +196,15 @@ impl<'a> Outline<'a> {
         last.place = Place::Name;
         let Some(kind) = last.kind.clone() else { return Ok(()) };
         let Some(field) = kind.get_field_by_name(word) else {
-            return Err(unknown_field(&self.path(&shortened(word)), &kind, word));
+            let fault = unknown_field(&self.path(&shortened(word)), &kind, word);
+            // A field of the file inside of a part: that is not closed.
+            let of_file = self.open.first().and_then(|file| file.kind.as_ref());
+            let of_file = of_file.is_some_and(|file| file.get_field_by_name(word).is_some());
+            return Err(match (of_file, &self.open[..]) {
+                (true, [_, part, ..]) if word.starts_with("layer") => fault
+                    .hint(format!("is a '}}' missing above? the '{{' of line {} is not closed", part.line)),
+                _ => fault,
+            });
         };
         last.field = Some(field);
         let (path, line) = (self.path(word), self.tokens.line);
@@ -297,6 +306,10 @@ impl<'a> Outline<'a> {
 }
 
 fn unknown_field(path: &str, message: &MessageDescriptor, name: &str) -> Fault {
+    if forks::have(message.name(), name) {
+        return Fault::new(path, "a field of forks of Caffe, which is not supported")
+            .hint("it changes what is computed; expected a network that does without it");
+    }
     let fault = Fault::new(path, format!("unknown field; {} has no such field", message.name()));
     let names: Vec<String> = message.fields().map(|f| f.name().to_owned()).collect();
     if let Some(close) = did_you_mean(&shortened(name), names.iter().map(String::as_str)) {

@@ -36,7 +36,7 @@ pub(super) fn convert(parsed: &Parsed, inline: Vec<Inline>) -> Result<SolverSpec
             rule,
             iter_size: required_count(Some(solver.iter_size()), "iter_size")?,
             average_loss: average_loss(&solver)?,
-            max_iter: required_count(solver.max_iter, "max_iter")?,
+            max_iter: max_iter(&solver)?,
             display: count(solver.display(), "display")?,
             test_interval: if test_nets.is_empty() { 0 } else { test_interval },
             test_nets,
@@ -84,6 +84,11 @@ fn required_count(value: Option<i32>, field: &str) -> Result<u64, Fault> {
     }
 }
 
+/// Iterations of the training; 0 if the file leaves them to the command.
+fn max_iter(solver: &SolverParameter) -> Result<u64, Fault> {
+    solver.max_iter.map_or(Ok(0), |given| required_count(Some(given), "max_iter"))
+}
+
 fn not_negative(value: f32, field: &str) -> Result<f32, Fault> {
     if finite(value, field)? < 0.0 {
         return Err(Fault::new(field, format!("{value}; expected at least 0")));
@@ -112,6 +117,7 @@ fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<Str
             "warmup_start_lr (there is no warmup_iter)",
             solver.warmup_start_lr.is_some() && solver.warmup_iter() == 0,
         ),
+        ("test_offset (tests begin with the first iterations)", solver.test_offset() != 0),
         ("local_gw_ratio (local_lr_auto is off)", solver.local_gw_ratio.is_some()),
         (
             "plateau_winsize (the policy is another)",

@@ -22,6 +22,7 @@ pub(super) fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
         backend: _,
         // Training begins anywhere in a random order as it is.
         rand_skip: _,
+        shuffle: _,
         force_encoded_color,
         // Only how far ahead Caffe reads.
         prefetch: _,

@@ -113,7 +113,15 @@ fn read_safetensors(path: &Path) -> Result<Tensors, IoError> {
         drop(bytes);
         return Ok(of_sealed(Sealed::read(path)?));
     }
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
+    decode_safetensors(&bytes).map_err(damaged)
+}
+
+/// Reads all arrays from what a `.safetensors` holds, whoever wrote it.
+///
+/// # Errors
+/// What is wrong with it, naming the array.
+pub fn decode_safetensors(bytes: &[u8]) -> Result<Tensors, String> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut tensors = Tensors::new();
     for (name, view) in file.iter() {
         let (data, shape) = (view.data(), view.shape().to_vec());
@@ -122,15 +130,11 @@ fn read_safetensors(path: &Path) -> Result<Tensors, IoError> {
             Dtype::F64 => data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),
             Dtype::BF16 => data.as_chunks::<2>().0.iter().map(|b| widened(*b)).collect(),
             other => {
-                let message = format!("array {name:?} has type {other:?}");
-                return Err(IoError::data(path, message).hint("weights are read as F32, F64 or BF16"));
+                return Err(format!("array {name:?} has type {other:?}; weights are F32, F64 or BF16"));
             }
         };
         if shape.len() > MAX_AXES {
-            return Err(damaged(format!(
-                "array {name:?} has {} axes; at most {MAX_AXES} are possible",
-                shape.len()
-            )));
+            return Err(format!("array {name:?} has {} axes; at most {MAX_AXES} are possible", shape.len()));
         }
         tensors.insert(name.to_owned(), (shape, values));
     }

@@ -147,4 +147,8 @@ fn a_header_that_promises_too_much_costs_nothing() {
     file[at + 5..at + 9].fill(0xff);
     let message = decoded(&file, None).unwrap_err();
     assert!(message.contains("too large"), "{message}");
+    // One that is not too large, but for so small a file.
+    file[at + 5..at + 9].copy_from_slice(&[0x20, 0, 0x20, 0]);
+    let message = decoded(&file, None).unwrap_err();
+    assert!(message.contains("1066 bytes cannot hold 8192 x 8192 pixels"), "{message}");
 }

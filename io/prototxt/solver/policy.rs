@@ -3,7 +3,7 @@
 use quadrille_core::site::Fault;
 use quadrille_core::solver::{Policy, Warmup};
 
-use super::{count, not_among, not_negative, required_count};
+use super::{count, max_iter, not_among, not_negative, required_count};
 use crate::schema::SolverParameter;
 
 const POLICIES: [&str; 8] = ["fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid", "plateau"];
@@ -26,7 +26,10 @@ pub(super) fn policy(solver: &SolverParameter) -> Result<Policy, Fault> {
     let Some(name) = solver.lr_policy.as_deref() else {
         return Err(Fault::new("lr_policy", format!("missing; expected one of {}", POLICIES.join(", "))));
     };
-    let missing = |field: &str| Fault::new(field, format!("missing; lr_policy {name:?} needs it"));
+    let missing = |field: &str| {
+        Fault::new(field, format!("missing; lr_policy {name:?} needs it"))
+            .hint(format!("write {field}, or choose lr_policy: \"fixed\""))
+    };
     let needed = |value: Option<f32>, field: &str| match value {
         Some(value) => not_negative(value, field),
         None => Err(missing(field)),
@@ -43,7 +46,7 @@ pub(super) fn policy(solver: &SolverParameter) -> Result<Policy, Fault> {
         "exp" => Policy::Exp { gamma: gamma()? },
         "inv" => Policy::Inv { gamma: gamma()?, power: power()? },
         "multistep" => Policy::MultiStep { gamma: gamma()?, steps: steps(solver)? },
-        "poly" => Policy::Poly { power: power()?, max: required_count(solver.max_iter, "max_iter")? },
+        "poly" => Policy::Poly { power: power()?, max: max_iter(solver)? },
         "sigmoid" => Policy::Sigmoid { gamma: gamma()?, step: step()? },
         "plateau" => Policy::Plateau { gamma: gamma()?, windows: windows(solver)? },
         other => return Err(not_among("lr_policy", "policy", other, &POLICIES)),
@@ -54,7 +57,8 @@ fn steps(solver: &SolverParameter) -> Result<Vec<u64>, Fault> {
     let steps: Vec<u64> =
         solver.stepvalue.iter().map(|v| count(*v, "stepvalue")).collect::<Result<_, _>>()?;
     if steps.is_empty() {
-        return Err(Fault::new("stepvalue", "missing; lr_policy \"multistep\" needs it"));
+        return Err(Fault::new("stepvalue", "missing; lr_policy \"multistep\" needs it")
+            .hint("write the iteration of each step: stepvalue: 1000 stepvalue: 2000, for example"));
     }
     match steps.windows(2).find(|pair| pair[0] >= pair[1]) {
         Some(pair) => {

@@ -67,8 +67,8 @@ fn kind(solver: &SolverParameter) -> Result<RuleKind, Fault> {
         value => Err(Fault::new(field, format!("{value}; {name} expects at least 0 and less than 1"))),
     };
     Ok(match name {
-        "SGD" => RuleKind::Sgd { momentum },
-        "Nesterov" => RuleKind::Nesterov { momentum },
+        "SGD" => RuleKind::Sgd { momentum: share(momentum, "momentum")? },
+        "Nesterov" => RuleKind::Nesterov { momentum: share(momentum, "momentum")? },
         "AdaGrad" => {
             without_momentum()?;
             RuleKind::AdaGrad { delta }

@@ -51,7 +51,7 @@ fn broken_text() {
             case("name: \"a\\q\"", 1, "name", &["invalid string escape", "\\\\"]),
             case("name: \"\\400\"", 1, "name", &["invalid string escape"]),
             case("name: \"\\ud800\"", 1, "name", &["invalid string escape"]),
-            case("name: \"a\"\nname: \"b\"\n", 2, "name", &["'name' is already set"]),
+            case("name: \"a\"\nname: \"b\"\n", 2, "name", &["given twice; expected name once"]),
             case("name \"a\"", 1, "name", &["expected ':'", "found '\"a\"'"]),
             case("name: ", 1, "name", &["expected a string, but reached end of input"]),
             case("name: LeNet", 1, "name", &["expected a string, but found 'LeNet'", "write \"LeNet\""]),
@@ -112,7 +112,7 @@ fn unknown_names() {
                 "layer { name: \"p\" pooling_param {\n pool: MAXX } }",
                 2,
                 "pooling_param.pool",
-                &["value 'MAXX' was not found", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
+                &["unknown value 'MAXX'", "MAX, AVE, STOCHASTIC", "did you mean MAX?"],
             ),
             case(
                 "layer { name: \"p\" pooling_param { pool: \"MAX\" } }",
@@ -408,7 +408,11 @@ fn other_layers_that_cannot_be() {
 fn networks_that_cannot_be() {
     let with = |text: &str| net(&format!("{FINE}{text}"));
     for (text, field, says) in [
-        ("bn_stats_batch_size: 4", "bn_stats_batch_size", "not supported yet"),
+        (
+            "bn_stats_batch_size: 4 layer { name: \"n\" type: \"BatchNorm\" bottom: \"d\" top: \"n\" }",
+            "bn_stats_batch_size",
+            "layer \"n\": bn_stats_batch_size: statistics over 4 images instead of a mini-batch are not supported yet",
+        ),
         ("input: [\"x\", \"y\"] input_dim: [1, 1, 1, 1]", "input_dim", "1 shapes for 2 inputs"),
         ("input: \"x\" input_dim: [1, 2, 3]", "input_dim", "3 numbers; expected four for each input"),
         ("input: \"x\" input_dim: [1, 2, 3, -4]", "input_dim", "-4; expected an extent of at least 1"),

@@ -20,7 +20,12 @@ pub(super) fn note(net: &NetParameter, layers: &mut [Entry]) -> Option<String> {
             *found.entry(path).or_default() += 1;
         }
     }
-    let of_net = [("engine", net.engine.is_some()), ("multinode", net.multinode.is_some())];
+    let of_net = [
+        ("engine", net.engine.is_some()),
+        ("compile_net_state", net.compile_net_state.is_some()),
+        ("bn_stats_batch_size", net.bn_stats_batch_size.is_some()),
+        ("multinode", net.multinode.is_some()),
+    ];
     let of_net = of_net.iter().filter(|(_, given)| *given).map(|(name, _)| (*name).to_owned());
     let of_layers = found.iter().map(|(path, count)| match count {
         1 => format!("{path} (1 layer)"),

@@ -275,7 +275,8 @@ fn fields_that_say_how_to_compute_are_named_once() {
         mn_grad_compress_param (1 layer), multinode (1 layer), pooling_param.engine (1 layer)";
     assert_eq!(net(text).notes, [expected]);
     // What would change the results is refused.
-    let error = parse_net(format!("bn_stats_batch_size: 4\n{text}"), "f").unwrap_err();
+    let norm = "layer { name: \"n\" type: \"BatchNorm\" bottom: \"d\" top: \"n\" }";
+    let error = parse_net(format!("bn_stats_batch_size: 4\n{text}{norm}"), "f").unwrap_err();
     assert_eq!((error.line, error.field.as_str()), (1, "bn_stats_batch_size"));
     let relu = text.replace("conv_algorithm: \"winograd\"", "relu: true");
     assert_eq!(parse_net(relu, "f").unwrap_err().field, "convolution_param.relu");

@@ -1,0 +1,205 @@
+//! What each target does with its bytes. Whatever they are: no panic, no hang, no memory out of proportion.
+//!
+//! Readers that take bytes are given them; those that read by offset, or several files, get a file in memory.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use quadrille_core::layer::{Layer, SubTask};
+use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
+use quadrille_core::solver::NetSource;
+use quadrille_io::data::{
+    CifarLabels, Lmdb, Records, TarImages, decode_datum, decode_image, decode_mean, read_cifar, read_images,
+    read_labels,
+};
+use quadrille_io::prototxt::{parse_net, parse_solver};
+use quadrille_io::{NetWeights, Snapshot, SolverState, npz, weights};
+
+/// A target: its name, and what it does with bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 12] = [
+    ("prototxt", prototxt),
+    ("caffemodel", caffemodel),
+    ("solverstate", solverstate),
+    ("idx", idx),
+    ("cifar", cifar),
+    ("datum", datum),
+    ("lmdb", lmdb),
+    ("tar", tar),
+    ("npz", npz),
+    ("safetensors", safetensors),
+    ("snapshot", snapshot),
+    ("image", image),
+];
+
+/// Records of a data set that are looked at.
+const RECORDS: usize = 64;
+
+/// Networks and solvers, with all that `quadrille check` infers.
+pub fn prototxt(bytes: &[u8]) {
+    if let Ok(net) = parse_net(bytes, "net.prototxt") {
+        infer(&net);
+    }
+    if let Ok(solver) = parse_solver(bytes, "solver.prototxt") {
+        let sources =
+            std::iter::once(&solver.train_net).chain(solver.test_nets.iter().map(|test| &test.source));
+        for source in sources {
+            if let NetSource::Inline(net) = source {
+                infer(net);
+            }
+        }
+    }
+}
+
+/// Shapes, memory and work in both phases, where data that nobody has are of 3 x 32 x 32 values.
+fn infer(spec: &NetSpec) {
+    const SAMPLE: [usize; 3] = [3, 32, 32];
+    for phase in [Phase::Train, Phase::Test] {
+        let mut spec = spec.clone();
+        for layer in &mut spec.layers {
+            match &mut layer.layer {
+                Layer::Data(data) => {
+                    data.batch = data.batch.max(1);
+                    let side = |whole| if data.transform.crop > 0 { data.transform.crop } else { whole };
+                    data.sample = Some([SAMPLE[0], side(SAMPLE[1]), side(SAMPLE[2])]);
+                }
+                Layer::Input(input) if input.shapes.is_empty() => {
+                    input.shapes.push([&[1][..], &SAMPLE].concat());
+                }
+                _ => {}
+            }
+        }
+        let Ok(net) = Net::assemble(&spec, &spec.state(phase), 1.0, phase == Phase::Train) else { continue };
+        for id in (0..net.layers.len()).map(LayerId) {
+            for sub in SubTask::ALL {
+                net.flops(id, sub);
+            }
+        }
+        let storages = net.storages.clone().into();
+        net.sharing_memory(&storages).blob_memory();
+    }
+}
+
+/// Weights of Caffe and its files of means. What was read can be written.
+pub fn caffemodel(bytes: &[u8]) {
+    let _ = NetWeights::decode(bytes);
+    let _ = decode_mean(bytes);
+}
+
+/// The state of Caffe's solvers.
+pub fn solverstate(bytes: &[u8]) {
+    if let Ok(state) = SolverState::decode(bytes) {
+        state.plateau();
+    }
+}
+
+/// Images and labels of MNIST, gzipped or not.
+pub fn idx(bytes: &[u8]) {
+    in_file(bytes, "", |path| {
+        if let Ok(images) = read_images(path) {
+            assert_eq!(images.shape().iter().product::<usize>(), images.len());
+        }
+        let _ = read_labels(path);
+    });
+}
+
+/// CIFAR-10 and CIFAR-100.
+pub fn cifar(bytes: &[u8]) {
+    in_file(bytes, ".bin", |path| {
+        for labels in [CifarLabels::Ten, CifarLabels::Fine, CifarLabels::Coarse] {
+            if let Ok(set) = read_cifar(&[path.to_owned()], labels, "cifar") {
+                look_at(&set);
+            }
+        }
+    });
+}
+
+/// Caffe's Datum, with the image in it.
+pub fn datum(bytes: &[u8]) {
+    if let Ok(record) = decode_datum(bytes) {
+        decode_encoded(&record.content);
+    }
+}
+
+/// LMDB.
+pub fn lmdb(bytes: &[u8]) {
+    in_file(bytes, ".mdb", |path| {
+        if let Ok(set) = Lmdb::open(path, "lmdb") {
+            look_at(&set);
+        }
+    });
+}
+
+/// Tar files of images.
+pub fn tar(bytes: &[u8]) {
+    in_file(bytes, ".tar", |path| {
+        for phase in [Phase::Train, Phase::Test] {
+            if let Ok(set) = TarImages::open(&[path.to_owned()], phase, "tar") {
+                look_at(&set);
+            }
+        }
+    });
+}
+
+/// Arrays of NumPy, one or several.
+pub fn npz(bytes: &[u8]) {
+    let fits = |array: &npz::Array| assert_eq!(array.shape.iter().product::<usize>(), array.values.len());
+    if let Ok(array) = npz::decode_npy(bytes) {
+        fits(&array);
+    }
+    if let Ok(arrays) = npz::decode_npz(bytes) {
+        arrays.values().for_each(fits);
+    }
+}
+
+/// Weights in safetensors.
+pub fn safetensors(bytes: &[u8]) {
+    if let Ok(tensors) = weights::decode_safetensors(bytes) {
+        for (shape, values) in tensors.values() {
+            assert_eq!(shape.iter().product::<usize>(), values.len());
+        }
+    }
+}
+
+/// Our own snapshot: one file. Where it is a folder with a manifest, these bytes are the manifest.
+pub fn snapshot(bytes: &[u8]) {
+    in_file(bytes, ".safetensors", |path| drop(Snapshot::read(path)));
+}
+
+/// Image files: JPEG and PNG.
+pub fn image(bytes: &[u8]) {
+    let mut pixels = Vec::new();
+    if let Ok(shape) = decode_image(bytes, None, &mut pixels) {
+        assert_eq!(shape.iter().product::<usize>(), pixels.len());
+    }
+}
+
+/// Reads the first records of a data set, and decodes the images among them.
+fn look_at(set: &dyn Records) {
+    assert!(!set.is_empty());
+    let mut scratch = Vec::new();
+    for index in (0..set.len()).take(RECORDS) {
+        set.record_name(index);
+        if let Ok(record) = set.read(index, &mut scratch) {
+            decode_encoded(&record.content);
+        }
+    }
+}
+
+fn decode_encoded(content: &quadrille_io::data::Content<'_>) {
+    if let quadrille_io::data::Content::Encoded { file, .. } = content {
+        image(file);
+    }
+}
+
+/// Gives `bytes` to `read` as a file whose name ends with `ending`, which lies in memory where the system has such a place.
+fn in_file(bytes: &[u8], ending: &str, read: impl FnOnce(&Path)) {
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { PathBuf::from(memory) } else { std::env::temp_dir() };
+    let file = tempfile::Builder::new().suffix(ending).tempfile_in(folder);
+    let mut file = file.expect("a file in a folder that anybody may write to");
+    file.write_all(bytes).expect("room for a small file");
+    read(file.path());
+}
