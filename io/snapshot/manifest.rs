@@ -91,6 +91,18 @@ struct Tagged<M> {
 #[derive(Deserialize)]
 struct Nothing {}
 
+/// Gives the bytes of a manifest the digest that they should carry; does nothing to bytes that have no place for it.
+/// What a manifest says must be harmless even if its digest is right: tests put such manifests together with this.
+pub fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let digits = START.len()..START.len() + DIGITS;
+    if bytes.starts_with(START) && bytes.len() >= digits.end {
+        bytes[digits.clone()].fill(b'0');
+        let digest = blake3::hash(&bytes);
+        bytes[digits].copy_from_slice(digest.to_hex().as_bytes());
+    }
+    bytes
+}
+
 impl Manifest {
     /// The bytes of the file. The same manifest gives the same bytes.
     ///
@@ -100,10 +112,7 @@ impl Manifest {
         self.check()?;
         let tagged = Tagged { format: FORMAT.to_owned(), version: VERSION, manifest: self };
         let text = serde_json::to_vec_pretty(&tagged).map_err(|error| error.to_string())?;
-        let mut bytes = [START, &[b'0'; DIGITS], b"\",", &text[1..], b"\n"].concat();
-        let digest = blake3::hash(&bytes);
-        bytes[START.len()..START.len() + DIGITS].copy_from_slice(digest.to_hex().as_bytes());
-        Ok(bytes)
+        Ok(seal([START, &[b'0'; DIGITS], b"\",", &text[1..], b"\n"].concat()))
     }
 
     /// Reads the bytes of a manifest that lies at `path`.

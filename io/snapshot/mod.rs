@@ -10,7 +10,7 @@ mod read;
 mod tests;
 mod write;
 
-pub use manifest::{FileEntry, Manifest, RandomNumbers, WorkerEntry};
+pub use manifest::{FileEntry, Manifest, RandomNumbers, WorkerEntry, seal};
 pub use read::Snapshot;
 pub(crate) use read::iteration_of;
 pub use write::{Array, FileContent, write};

@@ -13,7 +13,8 @@ use quadrille_io::data::{
     read_labels,
 };
 use quadrille_io::prototxt::{parse_net, parse_solver};
-use quadrille_io::{NetWeights, Snapshot, SolverState, npz, weights};
+use quadrille_io::snapshot::{Manifest, seal};
+use quadrille_io::{NetWeights, SolverState, npz, weights};
 
 /// A target: its name, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
@@ -163,9 +164,19 @@ pub fn safetensors(bytes: &[u8]) {
     }
 }
 
-/// Our own snapshot: one file. Where it is a folder with a manifest, these bytes are the manifest.
+/// The manifest of a snapshot: as it is, and with a digest that is right, as whoever means harm would have it. What is
+/// read of it stays inside of the folder, and is read once more from what is written of it.
 pub fn snapshot(bytes: &[u8]) {
-    in_file(bytes, ".safetensors", |path| drop(Snapshot::read(path)));
+    let path = Path::new("manifest.json");
+    drop(Manifest::of_bytes(path, bytes));
+    if let Ok(manifest) = Manifest::of_bytes(path, &seal(bytes.to_vec())) {
+        assert!(manifest.files.iter().all(|file| Path::new(&file.name).components().count() == 1));
+        let again = manifest.to_bytes().expect("a manifest that was read can be written");
+        assert_eq!(
+            Manifest::of_bytes(path, &again).expect("a manifest that was written can be read"),
+            manifest
+        );
+    }
 }
 
 /// Image files: JPEG and PNG.

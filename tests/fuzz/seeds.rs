@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use quadrille_io::data::{Content, LmdbWriter, Record, TarWriter, encode_datum, write_mean};
 use quadrille_io::npz::{Array, Values, write_npy, write_npz};
-use quadrille_io::{LayerWeights, NetWeights, Snapshot, SolverState, weights};
+use quadrille_io::snapshot::{FileEntry, Manifest, WorkerEntry};
+use quadrille_io::{LayerWeights, NetWeights, SolverState, weights};
 use tempfile::TempDir;
 
 /// Larger files of the repository are no good to start from.
@@ -206,9 +207,20 @@ fn safetensors() -> Vec<Vec<u8>> {
 }
 
 fn snapshot() -> Vec<u8> {
-    let snapshot = Snapshot {
-        meta: [("iteration".to_owned(), "500".to_owned())].into(),
-        tensors: [("weights/ip/0".to_owned(), (vec![2, 2], vec![1.5; 4]))].into(),
+    let file = |name: &str| FileEntry { name: name.to_owned(), bytes: 128, blake3: "0".repeat(64) };
+    let worker = WorkerEntry {
+        iteration: 500,
+        next_sample: 10_000,
+        course: "0 7f7fffff 0 00000000".to_owned(),
+        file: "worker0.safetensors".to_owned(),
+        ..WorkerEntry::default()
     };
-    written("safetensors", |path| snapshot.write(path).expect("a snapshot"))
+    let manifest = Manifest {
+        iteration: 500,
+        identity: [("seed".to_owned(), "1".to_owned())].into(),
+        workers: vec![worker],
+        files: vec![file("weights.safetensors"), file("worker0.safetensors")],
+        ..Manifest::default()
+    };
+    manifest.to_bytes().expect("a manifest")
 }
