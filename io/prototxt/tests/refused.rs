@@ -146,7 +146,7 @@ fn unknown_names() {
                 "layer { name: \"c\" type: \"Python\" }",
                 1,
                 "type",
-                &["\"Python\" are not supported yet", "Pooling"],
+                &["\"Python\" are not supported; their code is the user's own", "Input"],
             ),
             case("layer { name: \"c\" type: \"Split\" }", 1, "type", &["cannot be written", "remove it"]),
             case("layer { name: \"c\" type: \"Transformer\" }", 1, "type", &["unknown layer type"]),
