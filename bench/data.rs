@@ -125,7 +125,7 @@ fn open_images(path: &Path) -> Result<DataSource, String> {
         kind: DataKind::Records,
     };
     let search = SearchPath { folders: vec![PathBuf::from(".")] };
-    let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail };
+    let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None };
     open(&layer, Phase::Train, opening).map_err(|error| error.to_string())
 }
 

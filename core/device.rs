@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::net::StorageId;
+use crate::net::{AuxId, StorageId};
 use crate::task::{Copy, LaneId, Task};
 
 /// What a device says about itself.
@@ -63,6 +63,8 @@ pub enum Region {
     Storage(StorageId),
     /// The next mini-batch of a source's top.
     Stage(StorageId),
+    /// State that a layer keeps from step to step ([`Net::keeps_state`](crate::net::Net::keeps_state)).
+    Kept(AuxId),
 }
 
 /// When a task ran: nanoseconds since an origin that all devices of a worker share.

@@ -378,6 +378,10 @@ impl Memory {
                 (MemoryMap::net(range.clone()), blocked)
             }
             Region::Stage(id) => (self.map.stage(id)?, None),
+            Region::Kept(id) => {
+                let kept = self.map.kept.contains(&id).then_some(id)?;
+                (MemoryMap::net(self.map.aux[kept.0].clone()?), None)
+            }
         };
         // A device that has no centre, say, has an empty arena for it.
         (span.offset + span.len <= self.arena(span.arena).len).then_some((span, arrangement))

@@ -10,7 +10,7 @@ use quadrille_core::shape::MAX_AXES;
 use crate::error::IoError;
 use crate::prototxt::{type_of_v0, type_of_v1};
 use crate::schema::{BlobProto, BlobShape, LayerParameter, NetParameter};
-use crate::whole;
+use crate::{hdf5, whole};
 
 /// Caffe's own limit of a message.
 pub(crate) const MAX_BYTES: usize = i32::MAX as usize;
@@ -39,11 +39,14 @@ pub struct LayerWeights {
 }
 
 impl NetWeights {
-    /// Writes the weights as Caffe reads them, whole or not at all.
+    /// Writes the weights as Caffe reads them, whole or not at all; in HDF5 if the name ends so.
     ///
     /// # Errors
     /// [`IoError::CannotCreate`], [`IoError::WriteFailed`], or [`IoError::Data`] if they are more than Caffe can read.
     pub fn write(&self, path: &Path) -> Result<(), IoError> {
+        if hdf5::is_hdf5(path) {
+            return hdf5::write_weights(path, self);
+        }
         let layer = self.layers.iter().map(|layer| LayerParameter {
             name: Some(layer.name.clone()),
             r#type: (!layer.kind.is_empty()).then(|| layer.kind.clone()),
@@ -58,11 +61,14 @@ impl NetWeights {
         whole::write(path, "weights", |file| file.write_all(&net.encode_to_vec()))
     }
 
-    /// Reads weights that Caffe or this program wrote.
+    /// Reads weights that Caffe or this program wrote; in HDF5 if the name ends so.
     ///
     /// # Errors
     /// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] naming the layer if it is damaged.
     pub fn read(path: &Path) -> Result<Self, IoError> {
+        if hdf5::is_hdf5(path) {
+            return hdf5::read_weights(path);
+        }
         let bytes = whole::read(path, "weights of Caffe (.caffemodel)")?;
         Self::decode(&bytes).map_err(|message| {
             IoError::data(path, message)

@@ -5,8 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::IoError;
+use crate::whole;
 
 const WHAT: &str = "metrics";
 /// The name of the file in a run folder.
@@ -49,6 +51,53 @@ impl MetricsWriter {
     }
 }
 
+/// What a run that goes on took back of what was written before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenBack {
+    /// Records of what comes after the iteration where it goes on.
+    pub later: usize,
+    /// Lines that are no records: a process that is killed may leave half of one.
+    pub broken: usize,
+}
+
+/// Takes back what a run that goes on after `first` iterations will write once more, so that nothing stands there
+/// twice: records of what came after, and those of a test after so many iterations if that is done again. The file is
+/// either as it was or as it should be at any time.
+pub(crate) fn take_back(path: &Path, first: u64, tests_again: bool) -> Result<TakenBack, IoError> {
+    if !path.is_file() {
+        return Ok(TakenBack::default());
+    }
+    let text = whole::read(path, WHAT)?;
+    let (mut kept, mut taken) = (Vec::with_capacity(text.len()), TakenBack::default());
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        match serde_json::from_slice::<Value>(line) {
+            // Only whole lines end a record: without one the next would be part of it.
+            Ok(record) if line.ends_with(b"\n") => {
+                if comes_again(&record, first, tests_again) {
+                    taken.later += 1;
+                } else {
+                    kept.extend_from_slice(line);
+                }
+            }
+            _ => taken.broken += 1,
+        }
+    }
+    if taken != TakenBack::default() {
+        whole::write(path, WHAT, |file| file.write_all(&kept))?;
+    }
+    Ok(taken)
+}
+
+fn comes_again(record: &Value, first: u64, tests_again: bool) -> bool {
+    let of_training = record.get("loss").is_some();
+    match (record["iteration"].as_u64(), record["summary"]["iterations"].as_u64()) {
+        (Some(iteration), _) if of_training => iteration >= first,
+        (Some(iteration), _) => iteration > first || iteration == first && tests_again,
+        (None, Some(iterations)) => iterations > first,
+        (None, None) => false,
+    }
+}
+
 fn ends_in_half_a_line(path: &Path) -> bool {
     use std::io::{Read, Seek, SeekFrom};
     let last = || -> std::io::Result<u8> {
@@ -66,7 +115,7 @@ fn ends_in_half_a_line(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     #[test]
     fn each_record_is_a_line_that_is_there_at_once() {
@@ -92,6 +141,31 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let expected = "{\"iteration\":1}\n{\"itera\n{\"iteration\":2}\n{\"iteration\":3}\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_comes_again_is_taken_back_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let loss = |iteration: u64| json!({"iteration": iteration, "loss": 0.5}).to_string();
+        let test = |iteration: u64| json!({"iteration": iteration, "accuracy": 0.5}).to_string();
+        let summary = |iterations: u64| json!({"summary": {"iterations": iterations}}).to_string();
+        let before = [test(0), loss(0), loss(1), test(2), summary(2)];
+        let after = [loss(2), "{\"itera".to_owned(), loss(3), test(4), summary(4), "null".to_owned()];
+        let lines: Vec<String> = before.iter().chain(&after).cloned().collect();
+        let half = "{\"iteration\":4,\"loss\":0.25}";
+        for (tests_again, kept, later) in
+            [(false, before.to_vec(), 4), (true, [&before[..3], &before[4..]].concat(), 5)]
+        {
+            std::fs::write(&path, lines.join("\n") + "\n" + half).unwrap();
+            let taken = take_back(&path, 2, tests_again).unwrap();
+            assert_eq!(taken, TakenBack { later, broken: 2 });
+            let kept = kept.join("\n") + "\nnull\n";
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
+            // There is nothing left to take back.
+            assert_eq!(take_back(&path, 2, tests_again).unwrap(), TakenBack::default());
+        }
+        assert_eq!(take_back(&folder.path().join("none"), 0, true).unwrap(), TakenBack::default());
     }
 
     #[test]

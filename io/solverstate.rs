@@ -10,7 +10,7 @@ use quadrille_core::solver::Plateau;
 use crate::caffemodel::{MAX_BYTES, blob, each_field, text, values};
 use crate::error::IoError;
 use crate::schema::{self, BlobProto};
-use crate::whole;
+use crate::{hdf5, whole};
 
 /// Bounds what a small file can ask for.
 const MAX_HISTORIES: usize = 100_000;
@@ -32,11 +32,14 @@ pub struct SolverState {
 }
 
 impl SolverState {
-    /// Writes the state as Caffe reads it, whole or not at all.
+    /// Writes the state as Caffe reads it, whole or not at all; in HDF5 if the name ends so.
     ///
     /// # Errors
     /// [`IoError::CannotCreate`], [`IoError::WriteFailed`], or [`IoError::Data`] if it is more than Caffe can read.
     pub fn write(&self, path: &Path) -> Result<(), IoError> {
+        if hdf5::is_hdf5(path) {
+            return hdf5::write_state(path, self);
+        }
         let count = |number: u64, name: &str| {
             i32::try_from(number)
                 .map_err(|_| IoError::data(path, format!("{name} {number}: Caffe counts in 32 bits")))
@@ -61,11 +64,14 @@ impl SolverState {
         Plateau { steps: self.current_step, minimum_loss, last_event }
     }
 
-    /// Reads a state that Caffe wrote.
+    /// Reads a state that Caffe wrote; in HDF5 if the name ends so.
     ///
     /// # Errors
     /// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] if it is damaged.
     pub fn read(path: &Path) -> Result<Self, IoError> {
+        if hdf5::is_hdf5(path) {
+            return hdf5::read_state(path);
+        }
         let bytes = whole::read(path, "a solver's state of Caffe (.solverstate)")?;
         Self::decode(&bytes).map_err(|message| {
             IoError::data(path, message)

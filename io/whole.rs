@@ -2,10 +2,19 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::IoError;
+
+/// What stands between a name and the number of the process in the name of something unfinished.
+const PART: &str = ".part-";
+
+/// Whether a name is that of something that was never finished.
+pub(crate) fn is_part(name: &str) -> bool {
+    let number = name.rsplit_once(PART).map(|(_, number)| number);
+    name.starts_with('.') && number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
 
 /// Reads a file. `expected` says what it should be. A device or a pipe, which may never end, is refused.
 ///
@@ -46,7 +55,7 @@ pub(crate) fn write(
         writer.get_ref().sync_all()?;
         fs::rename(&part, path)?;
         // The new name is on the disk only once its folder is.
-        File::open(folder_of(path))?.sync_all()
+        sync_folder(folder_of(path))
     };
     finish().map_err(|source| {
         // Nothing is left to do if the remains cannot be removed either.
@@ -55,15 +64,25 @@ pub(crate) fn write(
     })
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// Brings the names in a folder to the disk.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // Some network file systems know no such thing; their names are on the disk at once or never.
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        result => result,
+    }
+}
+
+/// The folder in which something lies.
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A hidden name beside `path` that no other process uses.
-fn part_of(path: &Path) -> PathBuf {
+pub(crate) fn part_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.part", std::process::id()));
+    name.push(format!("{PART}{}", std::process::id()));
     folder_of(path).join(name)
 }
 

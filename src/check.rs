@@ -6,6 +6,7 @@ use std::path::Path;
 use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, StateChange};
+use quadrille_io::data::{RowFiles, SearchPath};
 use quadrille_io::prototxt::{FileKind, kind_of, read_net, read_solver};
 
 use crate::bundled;
@@ -198,6 +199,22 @@ fn complete(spec: &mut NetSpec, state: &NetState, file: &Path, args: &CheckArgs)
                 data.sample = made_up::sample_shape(data, state.phase, file, args.shape).ok();
                 if data.sample.is_none() {
                     return Some(layer.name.clone());
+                }
+            }
+            Layer::Hdf5Data(hdf5) => {
+                hdf5.batch = args.batch.unwrap_or(hdf5.batch.max(1));
+                let search = SearchPath::usual(file, bundled::repository().as_deref());
+                let opened = RowFiles::open(&hdf5.source, None, &search, &layer.tops);
+                match (opened, args.shape) {
+                    (Ok(files), _) => hdf5.samples = files.samples().to_vec(),
+                    // Images first, and then one value a sample: labels.
+                    (Err(_), Some(shape)) => {
+                        hdf5.samples = vec![Vec::new(); hdf5.tops];
+                        if let Some(first) = hdf5.samples.first_mut() {
+                            *first = shape.to_vec();
+                        }
+                    }
+                    (Err(_), None) => return Some(layer.name.clone()),
                 }
             }
             Layer::Input(input) => {

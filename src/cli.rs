@@ -13,7 +13,7 @@ use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
-pub use data::DataArgs;
+pub use data::{DataArgs, DataShards};
 
 use crate::output::LogStyle;
 
@@ -136,13 +136,20 @@ pub struct TrainArgs {
     /// Network file or name of a bundled network, instead of the one that the solver names
     #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Start from these weights, by the names of layers: .caffemodel, .safetensors (a snapshot, too) or .npz; several
-    /// with commas between them
+    /// Start from these weights, by the names of layers: .caffemodel, .safetensors, .npz or the folder of a snapshot;
+    /// several with commas between them
     #[arg(long, value_name = "FILES", value_delimiter = ',', conflicts_with = "snapshot")]
     pub weights: Vec<PathBuf>,
-    /// Go on from this snapshot of quadrille
-    #[arg(long, value_name = "FILE")]
+    /// Go on from this snapshot: a .solverstate of Caffe, or the folder of one of quadrille's
+    #[arg(long, value_name = "PATH")]
     pub snapshot: Option<PathBuf>,
+    /// Go on where a run was: auto takes the newest good snapshot of --run, and begins if there is none yet, so that the
+    /// same command starts and restarts a run; PATH is a run folder or a snapshot
+    #[arg(long, value_name = "auto|PATH")]
+    pub resume: Option<PathBuf>,
+    /// Keep only the newest N snapshots of the run [default: all, as Caffe does]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
+    pub keep_snapshots: Option<usize>,
     /// Workers, each with its own weights and samples [default: 1; 2 for the bundled LeNet]
     #[arg(long, value_name = "W", value_parser = at_least_one::<usize>)]
     pub workers: Option<usize>,
@@ -158,9 +165,13 @@ pub struct TrainArgs {
     /// The data set.
     #[command(flatten)]
     pub data: DataArgs,
+    /// What each worker reads: all of the data set, or (rank) a part of its own: of several tar files every W-th, of anything
+    /// else every W-th record
+    #[arg(long, value_name = "all|rank", default_value = "all")]
+    pub data_shards: DataShards,
     /// Feed the arrays in/BLOB of this .npz to Input and Data layers, mini-batch after mini-batch along a first axis, and
     /// start from init/LAYER/INDEX
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "dummy_data", "shape", "batch"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "data_shards", "stage_to", "dummy_data", "shape", "batch"])]
     pub inputs: Option<PathBuf>,
     /// Made-up data.
     #[command(flatten)]
@@ -194,7 +205,7 @@ pub struct TestArgs {
     /// Network file or name of a bundled network [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Trained weights: .caffemodel, .safetensors (a snapshot, too) or .npz; several with commas between them
+    /// Trained weights: .caffemodel, .safetensors, .npz or the folder of a snapshot; several with commas between them
     #[arg(long, value_name = "FILES", value_delimiter = ',', required = true)]
     pub weights: Vec<PathBuf>,
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
@@ -297,7 +308,8 @@ pub struct ExtractArgs {
     /// Where the arrays go that come out (.npz)
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Start from these weights: .caffemodel, .safetensors (a snapshot, too) or .npz; several with commas between them
+    /// Start from these weights: .caffemodel, .safetensors, .npz or the folder of a snapshot; several with commas between
+    /// them
     /// [default: the network's fillers]
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub weights: Vec<PathBuf>,
@@ -362,7 +374,7 @@ pub enum ConvertCommand {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The endings of the names say which formats. Arrays in .safetensors and .npz are called LAYER/INDEX: 0 is the weight, 1 the
-bias. Of a snapshot of quadrille the weights are taken. Old .caffemodel files become today's.")]
+bias. Of a snapshot of quadrille (a folder) the weights are taken. Old .caffemodel files become today's.")]
 pub struct ConvertWeightsArgs {
     /// The file to read
     #[arg(value_name = "FROM")]

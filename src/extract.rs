@@ -16,7 +16,7 @@ use crate::cli::ExtractArgs;
 use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::job::{crews, load_net};
-use crate::state::{read_weights, start_lines};
+use crate::weights::{read_weights, start_lines};
 
 /// Runs one mini-batch.
 pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
@@ -53,7 +53,7 @@ pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
 fn with_inputs(mut spec: NetSpec, state: &NetState, given: &Given) -> Result<NetSpec, Failure> {
     let belongs: Vec<bool> = spec.layers.iter().map(|layer| layer.belongs(state)).collect();
     for (layer, _) in spec.layers.iter_mut().zip(belongs).filter(|(_, belongs)| *belongs) {
-        if !matches!(layer.layer, Layer::Data(_) | Layer::Input(_)) {
+        if !layer.layer.is_source() {
             continue;
         }
         let shape_of = |top: &String| given.shape(&format!("in/{top}")).map(<[usize]>::to_vec);

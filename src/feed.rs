@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use quadrille_core::layer::{Input, Layer};
 use quadrille_core::net::{NetSpec, NetState};
 use quadrille_core::rng::{Purpose, Sampler, Stream};
-use quadrille_io::data::{DataSource, Order, Prefetcher};
+use quadrille_io::data::{DataSource, Order, Prefetcher, RowFiles, RowReader};
 use quadrille_io::weights_hash;
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::pass::Pass;
 
@@ -21,6 +21,8 @@ pub enum Feed {
     DataSet(Arc<DataSource>),
     /// Arrays.
     Arrays(Arc<GivenBatches>),
+    /// Files with arrays of samples; in a random order, if so asked.
+    Rows(Arc<RowFiles>, bool),
 }
 
 /// In which order they are drawn.
@@ -40,12 +42,24 @@ pub enum Draw {
     Test,
 }
 
+impl Draw {
+    /// The number of the first mini-batch where all workers take turns, and from one to the next.
+    fn turns(self, first: u64) -> (u64, u64) {
+        let (rank, step) = match self {
+            Self::Train { rank, workers, .. } => (rank as u64, workers as u64),
+            Self::Test => (0, 1),
+        };
+        (first.wrapping_mul(step).wrapping_add(rank), step)
+    }
+}
+
 impl Feed {
     /// What they are called.
     pub fn name(&self) -> &str {
         match self {
             Self::DataSet(source) => source.name(),
             Self::Arrays(given) => &given.name,
+            Self::Rows(files, _) => files.name(),
         }
     }
 
@@ -54,6 +68,7 @@ impl Feed {
         match self {
             Self::DataSet(source) => source.hash(),
             Self::Arrays(given) => &given.hash,
+            Self::Rows(files, _) => files.hash(),
         }
     }
 
@@ -61,7 +76,7 @@ impl Feed {
     pub fn data_set(&self) -> Option<&DataSource> {
         match self {
             Self::DataSet(source) => Some(source),
-            Self::Arrays(_) => None,
+            Self::Arrays(_) | Self::Rows(..) => None,
         }
     }
 
@@ -76,13 +91,18 @@ impl Feed {
             Self::DataSet(source) => {
                 let [channels, height, width] = source.sample();
                 let (name, images) = (source.name(), source.len());
+                let part = if source.is_by_rank() { ", each from a part of its own" } else { "" };
                 format!(
-                    "{name}: {images} images {channels}x{height}x{width}, mini-batches of {batch} for each worker"
+                    "{name}: {images} images {channels}x{height}x{width}, mini-batches of {batch} for each worker{part}"
                 )
             }
             Self::Arrays(given) => {
                 let (name, count) = (&given.name, given.count);
                 format!("{name}: {count} mini-batch(es) of {batch}, one after another, again and again")
+            }
+            Self::Rows(files, _) => {
+                let (name, rows) = (files.name(), files.rows());
+                format!("{name}: {rows} samples in HDF5, mini-batches of {batch} for each worker")
             }
         }
     }
@@ -92,6 +112,7 @@ impl Feed {
         match self {
             Self::DataSet(source) => source.len().div_ceil(batch) as u64,
             Self::Arrays(given) => given.count,
+            Self::Rows(files, _) => files.rows().div_ceil(batch as u64),
         }
     }
 
@@ -102,6 +123,15 @@ impl Feed {
     pub fn start(&self, draw: Draw, batch: usize, first: u64) -> Result<Batches, Failure> {
         match self {
             Self::DataSet(source) => {
+                let source = match draw {
+                    Draw::Train { rank, workers, .. } if source.is_by_rank() => {
+                        let part = source.part(rank, workers);
+                        let usage =
+                            |message| Failure::new(Code::Usage, format!("--data-shards rank: {message}"));
+                        Arc::new(part.map_err(usage)?)
+                    }
+                    _ => source.clone(),
+                };
                 let order = match draw {
                     Draw::Train { seed, rank, .. } => {
                         let sampler = Sampler::new(seed, rank as u32, source.len() as u64);
@@ -109,16 +139,22 @@ impl Feed {
                     }
                     Draw::Test => Order::Sequential,
                 };
-                let prefetcher = Prefetcher::start(source.clone(), order, batch, first, 2)?;
+                let prefetcher = Prefetcher::start(source, order, batch, first, 2)?;
                 Ok(Batches::Prepared(prefetcher))
             }
             Self::Arrays(given) => {
-                let (rank, step) = match draw {
-                    Draw::Train { rank, workers, .. } => (rank as u64, workers as u64),
-                    Draw::Test => (0, 1),
-                };
-                let next = first.wrapping_mul(step).wrapping_add(rank);
+                let (next, step) = draw.turns(first);
                 Ok(Batches::Given { given: given.clone(), next, step })
+            }
+            Self::Rows(files, shuffle) => {
+                let seed = match draw {
+                    Draw::Train { seed, .. } => seed,
+                    Draw::Test => 1,
+                };
+                let (next, step) = draw.turns(first);
+                let values = vec![Vec::new(); files.samples().len()];
+                let reader = RowReader::new(files.clone(), shuffle.then_some(seed));
+                Ok(Batches::Rows { reader, batch, values, next, step })
             }
         }
     }
@@ -132,6 +168,19 @@ pub enum Batches {
     Given {
         /// All of them.
         given: Arc<GivenBatches>,
+        /// The number of the next.
+        next: u64,
+        /// From one to the next.
+        step: u64,
+    },
+    /// Samples in files.
+    Rows {
+        /// Reads them.
+        reader: RowReader,
+        /// Samples of a mini-batch.
+        batch: usize,
+        /// Room for a mini-batch, top by top.
+        values: Vec<Vec<f32>>,
         /// The number of the next.
         next: u64,
         /// From one to the next.
@@ -160,6 +209,14 @@ impl Batches {
                 pass.load(given.tops.iter().map(|top| &top.values[index * top.each..][..top.each]))?;
                 Ok(Duration::ZERO)
             }
+            Self::Rows { reader, batch, values, next, step } => {
+                let start = Instant::now();
+                reader.fill(next.wrapping_mul(*batch as u64), *batch, values)?;
+                let waited = start.elapsed();
+                *next = next.wrapping_add(*step);
+                pass.load(values.iter().map(Vec::as_slice))?;
+                Ok(waited)
+            }
         }
     }
 }
@@ -181,7 +238,7 @@ struct GivenTop {
 }
 
 impl GivenBatches {
-    /// The arrays `in/TOP` of `given` for all Input and Data layers of a net in `state`, which become Input layers of their
+    /// The arrays `in/TOP` of `given` for all layers that feed a net in `state`, which become Input layers of their
     /// shapes. An array holds one mini-batch, or several, one after the other along a first axis of its own. Returns the
     /// number of images in a mini-batch, too.
     ///
@@ -198,6 +255,7 @@ impl GivenBatches {
             let axes = match &layer.layer {
                 // Images and their labels.
                 Layer::Data(_) => vec![Some(4), Some(1)],
+                Layer::Hdf5Data(layer) => vec![None; layer.tops],
                 Layer::Input(input) => (0..input.tops).map(|top| declared_axes(input, top)).collect(),
                 _ => continue,
             };

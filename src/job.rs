@@ -10,8 +10,11 @@ use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
-use quadrille_io::data::{BadRecords, DataSource, LabelRule, Opening, SearchPath, Tolerance, open};
+use quadrille_io::data::{
+    BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Staging, Tolerance, open,
+};
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
+use quadrille_io::snapshot::MANIFEST;
 use quadrille_numa::{Machine, Partition};
 
 use crate::bundled;
@@ -20,6 +23,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
 use crate::made_up;
+use crate::staging;
 
 /// Reads a solver, or the bundled one.
 pub fn load_solver(path: Option<&Path>) -> Result<SolverSpec, Failure> {
@@ -70,13 +74,15 @@ fn file_like(places: &[PathBuf]) -> Option<String> {
     })
 }
 
-/// A file that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a folder above it,
+/// A file, or a snapshot, that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a
+/// folder above it,
 /// since Caffe's own solvers are written for the root of Caffe's sources.
 pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<PathBuf, Failure> {
     let folders = path.parent().map(Path::ancestors).into_iter().flatten();
     let places: Vec<PathBuf> =
         std::iter::once(PathBuf::from(name)).chain(folders.map(|folder| folder.join(name))).collect();
-    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+    let is_there = |place: &&PathBuf| place.is_file() || place.join(MANIFEST).is_file();
+    places.iter().find(is_there).cloned().ok_or_else(|| {
         let mut tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         tried.dedup();
         let mut message = format!(
@@ -103,6 +109,10 @@ pub struct Samples<'a> {
     pub shape: Option<[usize; 3]>,
     /// What happens with records that cannot be used.
     pub tolerance: Tolerance,
+    /// The folder of the flag `--stage-to`.
+    pub stage_to: Option<&'a Path>,
+    /// Whether each worker trains on a part of its own.
+    pub by_rank: bool,
     /// Arrays that are fed in place of any data set.
     pub given: Option<&'a Given>,
 }
@@ -110,7 +120,8 @@ pub struct Samples<'a> {
 impl<'a> Samples<'a> {
     /// As the flags say, with nothing made up.
     pub fn of(args: &'a DataArgs) -> Self {
-        Self { folder: args.data.as_deref(), tolerance: args.bad_record, ..Self::default() }
+        let (folder, stage_to) = (args.data.as_deref(), args.stage_to.as_deref());
+        Self { folder, tolerance: args.bad_record, stage_to, ..Self::default() }
     }
 }
 
@@ -202,6 +213,9 @@ impl PhaseJob {
                 state: state.clone(),
             }));
         }
+        if let Some(job) = Self::open_rows(&mut spec, state, file, samples, batch)? {
+            return Ok(Some(job));
+        }
         let mut found = None;
         for (index, layer) in spec.layers.iter_mut().enumerate().filter(|(_, l)| l.belongs(state)) {
             let subject = format!("layer {:?}", layer.name);
@@ -223,8 +237,11 @@ impl PhaseJob {
                 found = Some((index, None));
             } else {
                 let search = SearchPath::usual(file, bundled::repository().as_deref());
-                let opening = Opening { data: samples.folder, search: &search, tolerance: samples.tolerance };
-                let dataset = open(source, phase, opening)?;
+                let (data, tolerance, listener) =
+                    (samples.folder, samples.tolerance, staging::Listener::default());
+                let tell = |event| listener.hear(event);
+                let staging = samples.stage_to.map(|to| Staging { to, tell: &tell });
+                let dataset = open(source, phase, Opening { data, search: &search, tolerance, staging })?;
                 source.sample = Some(dataset.sample());
                 found = Some((index, Some(dataset)));
             }
@@ -241,8 +258,47 @@ impl PhaseJob {
         };
         // A state can have several sources in one file, one a phase; the others keep an unknown shape.
         let (batch, state) = (source.batch, state.clone());
-        let feed = Feed::DataSet(Arc::new(dataset.with_labels(label_rules(&spec, &state)?)?));
+        let dataset = dataset.with_labels(label_rules(&spec, &state)?)?;
+        // A test is of the whole data set.
+        let cut = samples.by_rank && state.phase == Phase::Train;
+        let feed = Feed::DataSet(Arc::new(if cut { dataset.by_rank() } else { dataset }));
         Ok(Some(Self { batch, spec, state, feed }))
+    }
+
+    /// Opens the files of a net that a layer HDF5Data feeds; `None` if there is none.
+    fn open_rows(
+        spec: &mut NetSpec,
+        state: &NetState,
+        file: &Path,
+        samples: Samples<'_>,
+        batch: Option<usize>,
+    ) -> Result<Option<Self>, Failure> {
+        let mut sources = spec.layers.iter_mut().filter(|l| l.belongs(state) && l.layer.is_source());
+        let Some(layer) = sources.find(|layer| matches!(layer.layer, Layer::Hdf5Data(_))) else {
+            return Ok(None);
+        };
+        let subject = format!("layer {:?}", layer.name);
+        let Layer::Hdf5Data(hdf5) = &mut layer.layer else { return Ok(None) };
+        if samples.made_up {
+            let fault = Fault::new("type", "the arrays of HDF5Data stand in files and cannot be made up");
+            return Err(fault.hint("leave --dummy-data out").at(&layer.site, &subject).into());
+        }
+        let search = SearchPath::usual(file, bundled::repository().as_deref());
+        let files = RowFiles::open(&hdf5.source, samples.folder, &search, &layer.tops)?;
+        hdf5.batch = batch.unwrap_or(hdf5.batch);
+        hdf5.samples = files.samples().to_vec();
+        let (batch, feed) = (hdf5.batch, Feed::Rows(Arc::new(files), hdf5.shuffle));
+        if batch == 0 {
+            let fault = Fault::new("hdf5_data_param.batch_size", "missing; expected at least 1 sample");
+            return Err(fault.at(&layer.site, &subject).into());
+        }
+        let count = spec.layers.iter().filter(|l| l.belongs(state) && l.layer.is_source()).count();
+        if count > 1 {
+            let site = Site { file: spec.file.clone(), ..Site::default() };
+            let message = format!("{count} layers read data in phase {}; one is possible", state.phase);
+            return Err(Fault::new("layer", message).at(&site, "network").into());
+        }
+        Ok(Some(Self { spec: spec.clone(), state: state.clone(), feed, batch }))
     }
 
     /// The nets of the phase as the file has them, one for each tile of the mini-batch.
@@ -254,6 +310,7 @@ impl PhaseJob {
                 for layer in spec.layers.iter_mut().filter(|l| l.belongs(&self.state)) {
                     match &mut layer.layer {
                         Layer::Data(data) => data.batch = tile.images,
+                        Layer::Hdf5Data(hdf5) => hdf5.batch = tile.images,
                         Layer::Input(input) if quadrants > 1 => {
                             let cut = cut_input(input, self.batch, tile.images);
                             cut.map_err(|fault| fault.at(&layer.site, &format!("layer {:?}", layer.name)))?;

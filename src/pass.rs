@@ -1,10 +1,11 @@
 //! One phase of a network on the devices of a worker: what goes in, what comes out.
 
 use quadrille_core::device::{Device, Region};
-use quadrille_core::net::{BlobId, Net, StorageId};
+use quadrille_core::net::{AuxId, BlobId, Net, StorageId};
 use quadrille_core::plan::tiles;
 use quadrille_core::task::Tile;
 use quadrille_cpu::CpuDevice;
+use quadrille_io::weights::Tensors;
 
 use crate::failure::{Code, Failure};
 use crate::progress::Output;
@@ -114,6 +115,40 @@ impl Pass {
     /// Reads a region of the first device.
     pub fn read(&self, region: Region, out: &mut [f32]) -> Result<(), Failure> {
         Ok(self.devices[0].read(region, out)?)
+    }
+
+    /// The states that layers keep from step to step, by quadrant, layer and number.
+    pub fn kept(&self) -> Result<Tensors, Failure> {
+        let read = |(name, index, id, len): (String, usize, AuxId, usize)| {
+            let mut values = vec![0.0; len];
+            self.devices[index].read(Region::Kept(id), &mut values)?;
+            Ok((name, (vec![len], values)))
+        };
+        self.kept_regions().map(read).collect()
+    }
+
+    /// Puts back what [`Pass::kept`] gave; `false` if it is not of the same layers.
+    pub fn put_kept(&self, kept: &Tensors) -> Result<bool, Failure> {
+        for (name, index, id, len) in self.kept_regions() {
+            match kept.get(&name) {
+                Some((_, values)) if values.len() == len => {
+                    self.devices[index].write(Region::Kept(id), values)?;
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn kept_regions(&self) -> impl Iterator<Item = (String, usize, AuxId, usize)> {
+        self.nets.iter().enumerate().flat_map(|(index, net)| {
+            let states = net.layers.iter().flat_map(move |layer| {
+                let named = layer.aux.iter().enumerate();
+                named.map(move |(i, id)| (format!("quadrant{index}/{}/{i}", layer.name), *id))
+            });
+            let kept = states.filter(|(_, id)| net.keeps_state(*id));
+            kept.map(move |(name, id)| (name, index, id, net.aux[id.0]))
+        })
     }
 
     /// Makes sure that all devices hold the same bits in a region of `len` elements.

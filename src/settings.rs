@@ -101,6 +101,11 @@ impl Settings {
         interval > 0 && iteration.is_multiple_of(interval) && wanted
     }
 
+    /// Whether the run leaves a snapshot when so many iterations are done.
+    pub fn leaves_snapshot_after(&self, iterations: u64) -> bool {
+        self.solver.snapshot > 0 && iterations.is_multiple_of(self.solver.snapshot)
+    }
+
     /// The settings as they are stored with the run and compared between workers.
     pub fn to_json(&self) -> Value {
         let solver = &self.solver;

@@ -1,13 +1,17 @@
 //! Caffe's own snapshots: a `.solverstate` with the `.caffemodel` that it names.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quadrille_core::net::Net;
 use quadrille_io::SolverState;
+use quadrille_io::weights::Tensors;
 
+use crate::desk::Latest;
 use crate::failure::{Code, Failure};
 use crate::settings::Settings;
-use crate::state::{Course, Latest, RunState, WorkerState, read_weights};
+use crate::state::{Course, RunState, WorkerArrays, WorkerState};
+use crate::weights::read_weights;
 
 /// Whether a snapshot is one of Caffe's.
 pub fn is_of_caffe(path: &Path) -> bool {
@@ -30,10 +34,6 @@ pub fn read(
     settings: &Settings,
     mut weights: Vec<f32>,
 ) -> Result<(RunState, Vec<String>), Failure> {
-    if path.extension().is_some_and(|e| e == "h5") {
-        let message = format!("{}: states in HDF5 are not supported yet", path.display());
-        return Err(Failure::new(Code::Data, format!("{message}\n  hint: use a binary .solverstate")));
-    }
     let state = SolverState::read(path)?;
     let (views, kind) = (net.params.views(), settings.solver.rule.kind);
     let expected = kind.histories() * views.len();
@@ -68,8 +68,9 @@ pub fn read(
         history[start + range.start..start + range.end].copy_from_slice(values);
     }
     let course = Course { plateau: state.plateau(), ..Course::new(settings.average_loss()) };
-    let state = RunState::equal(state.iteration, WorkerState { weights, history, course }, settings.workers);
-    Ok((state, missing))
+    let worker =
+        WorkerState { arrays: Arc::new(WorkerArrays { weights, history }), kept: Tensors::new(), course };
+    Ok((RunState::equal(state.iteration, worker, settings), missing))
 }
 
 /// The file of weights that a state names: from the current folder, as Caffe looks for it, or beside the state.
@@ -77,20 +78,13 @@ fn learned_net(state: &Path, named: &str) -> Result<PathBuf, Failure> {
     let named = Path::new(named);
     let beside = named.file_name().map(|name| state.with_file_name(name));
     let places: Vec<PathBuf> = std::iter::once(named.to_owned()).chain(beside).collect();
-    let found = places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         Failure::new(
             Code::Missing,
             format!("{}: its weights are not there; looked for {}", state.display(), tried.join(", ")),
         )
-    })?;
-    if found.extension().is_some_and(|e| e == "h5") {
-        return Err(refuse(
-            state,
-            format!("its weights are in HDF5 ({}), which is not supported yet", found.display()),
-        ));
-    }
-    Ok(found)
+    })
 }
 
 /// Writes the state of the first worker for Caffe, beside its weights in `caffemodel`.
@@ -101,17 +95,18 @@ pub fn write(
     settings: &Settings,
     latest: &Latest,
 ) -> Result<(), Failure> {
-    let plateau = latest.first.course.plateau;
+    let (iteration, first) = (latest.state.iteration, &latest.state.workers[0]);
+    let plateau = first.course.plateau;
     let follows = settings.solver.rate_follows_loss();
     let len = net.params.len().max(1);
-    let histories = latest.first.history.chunks(len).flat_map(|packed| {
+    let histories = first.arrays.history.chunks(len).flat_map(|packed| {
         let views = net.params.views().iter();
         views.map(move |view| (view.shape.dims().to_vec(), packed[view.range()].to_vec()))
     });
     let state = SolverState {
-        iteration: latest.iteration,
+        iteration,
         learned_net: caffemodel.display().to_string(),
-        current_step: settings.solver.policy.steps_after(latest.iteration, &plateau),
+        current_step: settings.solver.policy.steps_after(iteration, &plateau),
         plateau: follows.then_some((plateau.minimum_loss, plateau.last_event)),
         history: histories.collect(),
     };

@@ -1,26 +1,55 @@
-//! Snapshots of a run: what every worker puts in, and how it comes out again.
+//! What a run has to remember, and how it lies in a snapshot.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 
-use quadrille_core::net::{LayerId, Net, ParamLayout};
+use quadrille_core::net::ParamLayout;
 use quadrille_core::solver::{Plateau, SmoothedLoss};
-use quadrille_io::weights::{self, Placed};
-use quadrille_io::{LayerWeights, NetWeights, RunFolder, Snapshot};
+use quadrille_io::snapshot::{Array, FileContent, Manifest, RandomNumbers, Snapshot, WEIGHTS, WorkerEntry};
+use quadrille_io::weights::Tensors;
+use serde_json::Value;
 
 use crate::failure::{Code, Failure};
 use crate::settings::Settings;
 
-/// What a worker has to remember.
+/// The arrays of a worker.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WorkerState {
+pub struct WorkerArrays {
     /// Its packed weights.
     pub weights: Vec<f32>,
     /// Its packed histories: as many times the length of the weights as the solver's rule keeps.
     pub history: Vec<f32>,
+}
+
+impl WorkerArrays {
+    /// Whether all are the same, bit by bit.
+    fn equals(&self, other: &Self) -> bool {
+        let same = |a: &[f32], b: &[f32]| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+        };
+        same(&self.weights, &other.weights) && same(&self.history, &other.history)
+    }
+}
+
+/// What a worker has to remember.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerState {
+    /// Its arrays; workers that are replicas of each other share them.
+    pub arrays: Arc<WorkerArrays>,
+    /// What its layers keep from one mini-batch to the next, by name; of most networks nothing.
+    pub kept: Tensors,
     /// What its rate and display remember.
     pub course: Course,
+}
+
+impl WorkerState {
+    /// Gives the worker's arrays up for those of `other` if they are the same.
+    pub fn share(&mut self, other: &Self) {
+        if self.arrays.equals(&other.arrays) {
+            self.arrays = other.arrays.clone();
+        }
+    }
 }
 
 /// What rate and display remember from iteration to iteration.
@@ -65,173 +94,235 @@ impl Course {
 pub struct RunState {
     /// Iterations done.
     pub iteration: u64,
-    /// The packed weights that count: the centre, or the workers' own where all are equal.
-    pub result: Vec<f32>,
-    /// One for each worker.
+    /// The packed weights of the centre, if there is one.
+    pub centre: Option<Vec<f32>>,
+    /// One for each worker, of which there is at least one.
     pub workers: Vec<WorkerState>,
 }
 
-/// Where workers leave their state; the last one writes the snapshot.
-pub struct SnapshotDesk<'a> {
-    folder: &'a RunFolder,
-    layout: &'a ParamLayout,
-    meta: BTreeMap<String, String>,
-    workers: usize,
-    table: Mutex<Table>,
+/// What is said of a run in every snapshot of it.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The network's name.
+    pub network: String,
+    /// What a run that goes on must have in common.
+    pub identity: BTreeMap<String, String>,
+    /// The settings, for people.
+    pub settings: Value,
+    /// The seed of all random numbers.
+    pub seed: u64,
+    /// Mini-batches of a worker in an iteration.
+    pub parts: u64,
+    /// Images of a mini-batch.
+    pub batch: u64,
+    /// Images of the data set; 0 if samples do not come from one.
+    pub images: u64,
 }
 
-#[derive(Default)]
-struct Table {
-    result: Vec<f32>,
-    states: BTreeMap<usize, WorkerState>,
-    latest: Option<Latest>,
-}
-
-/// The snapshot that was written last.
-#[derive(Clone)]
-pub struct Latest {
-    /// Its file.
-    pub path: PathBuf,
-    /// Iterations that were done.
-    pub iteration: u64,
-    /// The packed weights that count.
-    pub result: Vec<f32>,
-    /// The state of the first worker.
-    pub first: WorkerState,
-}
-
-impl<'a> SnapshotDesk<'a> {
-    /// A desk for `workers` workers whose snapshots carry `meta`.
-    pub fn new(
-        folder: &'a RunFolder,
-        layout: &'a ParamLayout,
-        meta: BTreeMap<String, String>,
-        workers: usize,
-    ) -> Self {
-        Self { folder, layout, meta, workers, table: Mutex::default() }
+impl About {
+    /// Where the counters of a worker stand after so many iterations: the next mini-batch, and the next sample.
+    fn counters(&self, iteration: u64) -> [u64; 2] {
+        let step = iteration.saturating_mul(self.parts);
+        [step, step.saturating_mul(self.batch)]
     }
 
-    /// Worker `rank` leaves its state after `iteration` iterations; `result` is the same from all.
-    pub fn leave(
-        &self,
-        rank: usize,
-        iteration: u64,
-        state: WorkerState,
-        result: &[f32],
-    ) -> Result<(), Failure> {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.states.insert(rank, state);
-        table.result = result.to_vec();
-        if table.states.len() < self.workers {
-            return Ok(());
+    fn random_numbers(&self) -> RandomNumbers {
+        let drawn = [
+            ("order of samples", "stream 1 of each worker: a permutation for each epoch, at next_sample"),
+            ("changes to samples", "stream 2 of each worker: block next_sample"),
+            (
+                "seeds of steps",
+                "stream 4 of each worker: block next_step; layers draw from streams so seeded",
+            ),
+            ("fillers", "streams from 2147483648 on, one a parameter; not drawn from after the start"),
+        ];
+        RandomNumbers {
+            generator: "Philox4x32-10, key = seed, counter = (block, stream, worker)".to_owned(),
+            seed: self.seed,
+            drawn: drawn.map(|(what, how)| (what.to_owned(), how.to_owned())).into(),
         }
-        let workers = std::mem::take(&mut table.states).into_values().collect();
-        let state = RunState { iteration, result: std::mem::take(&mut table.result), workers };
-        let path = self.folder.snapshot_path(iteration);
-        state.to_snapshot(self.layout, &self.meta).write(&path)?;
-        let RunState { iteration, result, workers } = state;
-        let first = workers.into_iter().next();
-        table.latest = first.map(|first| Latest { path, iteration, result, first });
-        Ok(())
-    }
-
-    /// The snapshot that was written last, if there is one.
-    pub fn latest(&self) -> Option<Latest> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner).latest.clone()
     }
 }
 
-/// The name of a worker's histories in a snapshot: of the first of each parameter, or of the second.
-fn history_name(rank: usize, which: usize) -> String {
-    let number = if which == 0 { String::new() } else { (which + 1).to_string() };
-    format!("worker{rank}/history{number}")
+/// The name of a worker's histories in its file: of the first of each parameter, or of the second.
+fn history_name(which: usize) -> String {
+    if which == 0 { "history/".to_owned() } else { format!("history{}/", which + 1) }
+}
+
+/// The parameters of a packed array.
+fn arrays<'a>(layout: &'a ParamLayout, prefix: &str, packed: &'a [f32]) -> Vec<Array<'a>> {
+    let views = layout.views().iter();
+    let array = views.map(|view| Array {
+        name: format!("{prefix}{}", view.name),
+        shape: view.shape.dims(),
+        values: &packed[view.range()],
+    });
+    array.collect()
 }
 
 impl RunState {
-    /// All workers in the same state.
-    pub fn equal(iteration: u64, state: WorkerState, workers: usize) -> Self {
-        Self { iteration, result: state.weights.clone(), workers: vec![state; workers] }
+    /// All workers in the same state, and the centre, if there is one, where they are.
+    pub fn equal(iteration: u64, state: WorkerState, settings: &Settings) -> Self {
+        let centre = settings.is_elastic().then(|| state.arrays.weights.clone());
+        Self { iteration, centre, workers: vec![state; settings.workers] }
     }
 
-    fn to_snapshot(&self, layout: &ParamLayout, meta: &BTreeMap<String, String>) -> Snapshot {
-        let mut snapshot = Snapshot { meta: meta.clone(), tensors: BTreeMap::new() };
-        snapshot.meta.insert("iteration".into(), self.iteration.to_string());
-        snapshot.meta.insert("workers".into(), self.workers.len().to_string());
-        let mut put = |prefix: &str, packed: &[f32]| {
-            for view in layout.views() {
-                let tensor = (view.shape.dims().to_vec(), packed[view.range()].to_vec());
-                snapshot.tensors.insert(format!("{prefix}/{}", view.name), tensor);
-            }
-        };
-        put("weights", &self.result);
-        for (rank, worker) in self.workers.iter().enumerate() {
-            put(&format!("worker{rank}/weights"), &worker.weights);
-            for (which, history) in worker.history.chunks(layout.len().max(1)).enumerate() {
-                put(&history_name(rank, which), history);
-            }
-        }
-        for (rank, worker) in self.workers.iter().enumerate() {
-            snapshot.meta.insert(format!("worker{rank}/course"), worker.course.to_text());
-        }
-        snapshot
+    /// The packed weights that count: the centre, or the first worker's where all are equal.
+    pub fn counting(&self) -> &[f32] {
+        self.centre.as_ref().unwrap_or(&self.workers[0].arrays.weights)
     }
 
-    /// Reads a run back for a net of `layout` under `settings`.
+    /// The workers whose arrays are in the files of a snapshot, and for each worker that whose file is its own, too.
+    fn owners(&self) -> Vec<usize> {
+        let same = |a: &WorkerState, b: &WorkerState| Arc::ptr_eq(&a.arrays, &b.arrays);
+        let owner = |worker: &WorkerState| self.workers.iter().position(|other| same(worker, other));
+        self.workers.iter().map(|worker| owner(worker).unwrap_or(0)).collect()
+    }
+
+    /// Whether the file of worker `owner` has weights, or they are those that count.
+    fn has_own_weights(&self, owner: usize) -> bool {
+        self.centre.is_some() || owner > 0
+    }
+
+    /// What a snapshot says of the state.
+    pub fn manifest(&self, about: &About) -> Manifest {
+        let [next_step, next_sample] = about.counters(self.iteration);
+        let workers = self.workers.iter().zip(self.owners()).enumerate();
+        let workers = workers.map(|(rank, (worker, owner))| WorkerEntry {
+            iteration: self.iteration,
+            next_sample,
+            epoch: next_sample.checked_div(about.images).unwrap_or(0),
+            next_step,
+            course: worker.course.to_text(),
+            file: file_name(owner),
+            own_weights: self.has_own_weights(owner),
+            kept: (!worker.kept.is_empty()).then(|| kept_name(rank)),
+        });
+        Manifest {
+            iteration: self.iteration,
+            network: about.network.clone(),
+            identity: about.identity.clone(),
+            settings: about.settings.clone(),
+            random_numbers: about.random_numbers(),
+            workers: workers.collect(),
+            files: Vec::new(),
+        }
+    }
+
+    /// The files of a snapshot. Nothing is copied, and what is the same for several workers is there once.
+    pub fn files<'a>(&'a self, layout: &'a ParamLayout) -> Vec<FileContent<'a>> {
+        let mut files =
+            vec![FileContent { name: WEIGHTS.to_owned(), arrays: arrays(layout, "", self.counting()) }];
+        let owners: BTreeSet<usize> = self.owners().into_iter().collect();
+        for owner in owners {
+            let state = &*self.workers[owner].arrays;
+            let mut content = Vec::new();
+            if self.has_own_weights(owner) {
+                content.extend(arrays(layout, "weights/", &state.weights));
+            }
+            for (which, history) in state.history.chunks(layout.len().max(1)).enumerate() {
+                content.extend(arrays(layout, &history_name(which), history));
+            }
+            files.push(FileContent { name: file_name(owner), arrays: content });
+        }
+        for (rank, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.kept.is_empty()) {
+            let arrays = worker.kept.iter();
+            let arrays = arrays.map(|(name, (shape, values))| Array { name: name.clone(), shape, values });
+            files.push(FileContent { name: kept_name(rank), arrays: arrays.collect() });
+        }
+        files
+    }
+
+    /// Takes a run out of a snapshot that lies at `path`, for a net of `layout` under `settings`.
     ///
     /// # Errors
-    /// If the file is damaged, or is of another network or number of workers, or differs from the run in one of
-    /// the values of `identity`.
-    pub fn read(
+    /// If the snapshot is of another network or number of workers, or differs from the run in what `about` says of it.
+    pub fn of_snapshot(
         path: &Path,
+        mut snapshot: Snapshot,
         layout: &ParamLayout,
         settings: &Settings,
-        identity: &BTreeMap<String, String>,
+        about: &About,
     ) -> Result<Self, Failure> {
-        let workers = settings.workers;
-        let snapshot = Snapshot::read(path)?;
-        let number = |name: &str| -> Result<u64, Failure> {
-            let value = snapshot.meta.get(name).and_then(|v| v.parse().ok());
-            value.ok_or_else(|| refuse(path, format!("it has no {name}")))
-        };
-        let iteration = number("iteration")?;
-        let had = number("workers")?;
-        if had != workers as u64 {
+        let manifest = snapshot.manifest;
+        let (workers, had) = (settings.workers, manifest.workers.len());
+        if had != workers {
             return Err(refuse(path, format!("it is of {had} workers, not {workers}; add --workers {had}")));
         }
-        let get = |prefix: &str| unpack(path, &snapshot, prefix, layout);
+        let mut file = |name: &str| snapshot.files.remove(name).unwrap_or_default();
         // First what says most: a shape that differs, then the rest.
-        let result = get("weights")?;
-        for (name, value) in identity {
-            let other = snapshot.meta.get(name).map_or("unknown", String::as_str);
-            if other != value {
-                return Err(refuse(path, format!("its {name} is {other}, that of this run is {value}")));
-            }
-        }
+        let counting = unpack(path, &mut file(WEIGHTS), "", layout)?;
+        check_identity(path, &manifest, about)?;
+        let mut owned: BTreeMap<&str, Arc<WorkerArrays>> = BTreeMap::new();
         let mut states = Vec::new();
-        for rank in 0..workers {
-            let weights = get(&format!("worker{rank}/weights"))?;
-            let mut history = Vec::new();
-            for which in 0..settings.solver.rule.kind.histories() {
-                history.extend(get(&history_name(rank, which))?);
-            }
-            let course = snapshot.meta.get(&format!("worker{rank}/course"));
-            let course = course.and_then(|text| Course::of_text(text, settings.average_loss()));
+        for (rank, entry) in manifest.workers.iter().enumerate() {
+            let arrays = match owned.get(entry.file.as_str()) {
+                Some(arrays) => arrays.clone(),
+                None => {
+                    let mut tensors = file(&entry.file);
+                    let weights = match entry.own_weights {
+                        true => unpack(path, &mut tensors, "weights/", layout)?,
+                        false => counting.clone(),
+                    };
+                    let mut history = Vec::new();
+                    for which in 0..settings.solver.rule.kind.histories() {
+                        history.extend(unpack(path, &mut tensors, &history_name(which), layout)?);
+                    }
+                    let arrays = Arc::new(WorkerArrays { weights, history });
+                    owned.insert(&entry.file, arrays.clone());
+                    arrays
+                }
+            };
+            let course = Course::of_text(&entry.course, settings.average_loss());
             let course = course.ok_or_else(|| refuse(path, format!("it has no course of worker {rank}")))?;
-            states.push(WorkerState { weights, history, course });
+            let kept = entry.kept.as_deref().map(&mut file).unwrap_or_default();
+            states.push(WorkerState { arrays, kept, course });
         }
-        Ok(Self { iteration, result, workers: states })
+        let centre = settings.is_elastic().then_some(counting);
+        Ok(Self { iteration: manifest.iteration, centre, workers: states })
     }
+}
+
+fn file_name(rank: usize) -> String {
+    format!("worker{rank}.safetensors")
+}
+
+/// The file of what a worker's layers keep.
+fn kept_name(rank: usize) -> String {
+    format!("layers{rank}.safetensors")
+}
+
+/// Refuses a snapshot of a run that saw other samples or means something else.
+fn check_identity(path: &Path, manifest: &Manifest, about: &About) -> Result<(), Failure> {
+    for (name, value) in &about.identity {
+        let other = manifest.identity.get(name).map_or("unknown", String::as_str);
+        if other != value {
+            return Err(refuse(path, format!("its {name} is {other}, that of this run is {value}")));
+        }
+    }
+    let [next_step, next_sample] = about.counters(manifest.iteration);
+    let elsewhere = |worker: &WorkerEntry| [worker.next_step, worker.next_sample] != [next_step, next_sample];
+    if manifest.workers.iter().any(elsewhere) || manifest.random_numbers != about.random_numbers() {
+        return Err(refuse(path, "its random numbers are counted in another way".to_owned()));
+    }
+    Ok(())
 }
 
 fn refuse(path: &Path, message: String) -> Failure {
     Failure::new(Code::Data, format!("{}: this snapshot does not fit: {message}", path.display()))
 }
 
-fn unpack(path: &Path, snapshot: &Snapshot, prefix: &str, layout: &ParamLayout) -> Result<Vec<f32>, Failure> {
+/// Takes a packed array out of the arrays of a file.
+fn unpack(
+    path: &Path,
+    tensors: &mut Tensors,
+    prefix: &str,
+    layout: &ParamLayout,
+) -> Result<Vec<f32>, Failure> {
     let mut packed = vec![0.0; layout.len()];
     for view in layout.views() {
-        let name = format!("{prefix}/{}", view.name);
-        let Some((dims, values)) = snapshot.tensors.get(&name) else {
+        let name = format!("{prefix}{}", view.name);
+        let Some((dims, values)) = tensors.remove(&name) else {
             return Err(refuse(path, format!("it has no {name:?}; is it of another network?")));
         };
         if dims != view.shape.dims() {
@@ -240,58 +331,9 @@ fn unpack(path: &Path, snapshot: &Snapshot, prefix: &str, layout: &ParamLayout) 
                 format!("{name:?} has shape {dims:?}, the network needs {}", view.shape),
             ));
         }
-        packed[view.range()].copy_from_slice(values);
+        packed[view.range()].copy_from_slice(&values);
     }
     Ok(packed)
-}
-
-/// Reads trained weights, file after file, by the names of layers: `.caffemodel`, `.safetensors` (a snapshot of ours,
-/// too) or `.npz`. Parameters that no file has keep what is in `packed`. `net` is as the file has it, with no layers
-/// fused.
-///
-/// # Errors
-/// If a file is damaged, or a layer has another shape, or a file has no layer of the network.
-pub fn read_weights(paths: &[PathBuf], net: &Net, packed: &mut [f32]) -> Result<Placed, Failure> {
-    let mut placed = Placed::default();
-    for path in paths {
-        let file = weights::read(path)?;
-        weights::place(&file, net, packed, &mut placed)
-            .map_err(|message| Failure::new(Code::Data, format!("{}: {message}", path.display())))?;
-    }
-    Ok(placed)
-}
-
-/// The lines that say what weights a run starts from.
-pub fn start_lines(paths: &[PathBuf], net: &Net, placed: &Placed) -> Vec<String> {
-    let mut lines = vec![format!("start       weights of {}", listed(paths))];
-    let missing = placed.missing(net);
-    if !missing.is_empty() {
-        lines.push(format!("            not in the file, so filled anew: {}", missing.join(" ")));
-    }
-    if !placed.ignored.is_empty() {
-        lines.push(format!("            not in the network, so ignored: {}", placed.ignored.join(" ")));
-    }
-    lines
-}
-
-/// The files of `--weights`, as they were given.
-pub fn listed(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(",")
-}
-
-/// Writes the weights as a `.caffemodel`, for Caffe's own tools.
-pub fn write_caffemodel(path: &Path, net: &Net, packed: &[f32]) -> Result<(), Failure> {
-    let layers = net.layers.iter().enumerate().filter(|(_, l)| !l.params.is_empty()).map(|(index, layer)| {
-        // A shared parameter can have another shape in each of its layers.
-        let shapes = net.param_shapes(LayerId(index));
-        let values = layer.params.iter().map(|p| packed[net.params.view(*p).range()].to_vec());
-        LayerWeights {
-            name: layer.name.clone(),
-            kind: layer.layer.type_name().to_owned(),
-            blobs: shapes.iter().map(|shape| shape.dims().to_vec()).zip(values).collect(),
-        }
-    });
-    Ok(NetWeights { name: net.name.clone(), layers: layers.collect() }.write(path)?)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::feed::Draw;
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
 use crate::pass::Pass;
 use crate::progress::six_digits;
-use crate::state::{listed, read_weights, start_lines};
+use crate::weights::{listed, read_weights, start_lines};
 
 /// Tests.
 pub fn run(args: &TestArgs) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! `quadrille train`: the training loop, and what it needs around it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,26 +10,27 @@ use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
-use quadrille_io::{IoError, RunFolder, weights_hash};
+use quadrille_io::weights_hash;
 use serde_json::{Value, json};
 
 use crate::bundled;
-use crate::cli::TrainArgs;
+use crate::cli::{DataShards, TrainArgs};
+use crate::desk::{Binder, SnapshotDesk};
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::job::{
-    Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, find_named, load_net,
-    load_solver, no_data, say_bad_records,
+    Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, load_net, load_solver,
+    no_data, say_bad_records,
 };
 use crate::output::{LogStyle, set_style, style};
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
+use crate::resume::{Beginner, Home, Start, is_automatic};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::solver_state;
-use crate::state::{
-    Course, RunState, SnapshotDesk, WorkerState, read_weights, start_lines, write_caffemodel,
-};
+use crate::state::About;
+use crate::weights::write_caffemodel;
 use crate::worker::{Worker, WorkerParts};
 
 /// THE training loop, as every worker runs it. Returns the iterations that are done.
@@ -37,6 +38,9 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
     let settings = run.settings;
     let mut iteration = run.first;
     while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration, worker.rank) {
+        if worker.rank == 0 {
+            run.desk.look()?;
+        }
         if settings.tests_before(iteration) {
             test(worker, settings, iteration, progress.as_deref_mut())?;
         }
@@ -63,7 +67,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             progress.iteration(Report { iteration, loss, losses, smoothed, rate, seconds, outputs })?;
         }
         iteration += 1;
-        if settings.solver.snapshot > 0 && iteration.is_multiple_of(settings.solver.snapshot) {
+        if settings.leaves_snapshot_after(iteration) {
             leave_snapshot(worker, run, iteration)?;
         }
     }
@@ -75,7 +79,7 @@ struct Run<'a> {
     settings: &'a Settings,
     first: u64,
     stop: Arc<StopAgreement>,
-    desk: &'a SnapshotDesk<'a>,
+    desk: &'a SnapshotDesk,
     fingerprint: Fingerprint,
 }
 
@@ -118,9 +122,12 @@ fn test(
 }
 
 fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<(), Failure> {
-    let (state, result) = (worker.state()?, worker.result()?);
-    check_finite(worker.rank, iteration, &[&state.weights, &state.history, &result])?;
-    run.desk.leave(worker.rank, iteration, state, &result)
+    let state = worker.state()?;
+    // Of replicas each has the weights that count.
+    let centre = if run.settings.is_elastic() { Some(worker.result()?) } else { None };
+    let counting = centre.as_deref().unwrap_or_default();
+    check_finite(worker.rank, iteration, &[&state.arrays.weights, &state.arrays.history, counting])?;
+    run.desk.leave(worker.rank, iteration, state, centre)
 }
 
 /// Weights that are not finite are worth no snapshot: whoever went on from it would fail at once.
@@ -157,7 +164,8 @@ fn live(
     } else {
         test(&mut worker, run.settings, iterations, progress)?
     };
-    if stopped || run.settings.solver.snapshot_after_train {
+    let left = iterations > run.first && run.settings.leaves_snapshot_after(iterations);
+    if !left && (stopped || run.settings.solver.snapshot_after_train) {
         leave_snapshot(&mut worker, run, iterations)?;
     }
     let result = worker.result()?;
@@ -172,9 +180,11 @@ struct Prepared<'a> {
     tests: Vec<TestJob>,
     machine: Crews,
     net: Net,
-    state: RunState,
-    /// What a snapshot must have in common with the run that goes on from it.
-    identity: BTreeMap<String, String>,
+    start: Start,
+    /// What snapshots say of the run.
+    about: About,
+    /// Whether the same command goes on by itself.
+    automatic: bool,
     /// How nets are rewritten for devices.
     rewriting: Rewriting<'a>,
     lines: Vec<String>,
@@ -197,7 +207,11 @@ fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<
     if shape.is_some() && !made_up {
         return conflict("--data-shape: only data that is made up (--dummy-data) can have any shape");
     }
-    Ok(Samples { made_up, shape, given, ..Samples::of(&args.data) })
+    if made_up && args.data.stage_to.is_some() {
+        return conflict("--stage-to: data that is made up is not copied");
+    }
+    let by_rank = args.data_shards == DataShards::Rank;
+    Ok(Samples { made_up, shape, given, by_rank, ..Samples::of(&args.data) })
 }
 
 /// A network that the solver names, unless a flag names another for training and whatever shares its network.
@@ -238,12 +252,26 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
     let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(1)?.swap_remove(0);
-    let mut lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
-    let identity = identity(&settings, &train, &net, &machine);
-    let state = initial_state(args, given, &settings, &net, &identity, &mut lines)?;
+    let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
+    let about = about(&settings, &train, &net, &machine);
+    let start = Beginner { args, given, settings: &settings, net: &net, about: &about }.start()?;
     let rewriting =
         Rewriting::new(&args.machine, machine.numerics, settings.workers).for_solver(&settings.solver);
-    Ok(Prepared { settings, train, tests, machine, net, state, identity, rewriting, lines })
+    let automatic = is_automatic(args);
+    Ok(Prepared { settings, train, tests, machine, net, start, about, automatic, rewriting, lines })
+}
+
+/// What snapshots say of the run.
+fn about(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> About {
+    About {
+        network: net.name.clone(),
+        identity: identity(settings, train, net, machine),
+        settings: settings.to_json(),
+        seed: settings.seed,
+        parts: settings.solver.iter_size,
+        batch: train.batch as u64,
+        images: train.feed.data_set().map_or(0, |data| data.len() as u64),
+    }
 }
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
@@ -263,83 +291,8 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
     .into()
 }
 
-fn initial_state(
-    args: &TrainArgs,
-    given: Option<&Given>,
-    settings: &Settings,
-    net: &Net,
-    identity: &BTreeMap<String, String>,
-    lines: &mut Vec<String>,
-) -> Result<RunState, Failure> {
-    if let Some(path) = args.snapshot.as_ref().filter(|path| !solver_state::is_of_caffe(path)) {
-        lines.push(format!("start       snapshot {}", path.display()));
-        return RunState::read(path, &net.params, settings, identity);
-    }
-    let mut weights = vec![0.0; net.params.len()];
-    net.params.fill(settings.seed, &mut weights);
-    if let Some(path) = &args.snapshot {
-        let (state, missing) = solver_state::read(path, net, settings, weights)?;
-        lines.push(format!("start       Caffe's state {}, iteration {}", path.display(), state.iteration));
-        lines.extend(filled_anew(&missing));
-        return Ok(state);
-    }
-    let files = weight_files(args, &settings.solver)?;
-    if !files.is_empty() {
-        let placed = read_weights(&files, net, &mut weights)?;
-        lines.extend(start_lines(&files, net, &placed));
-    }
-    if let Some(given) = given {
-        let filled = given.fill("init/", net, &mut weights)?;
-        if filled > 0 {
-            lines.push(format!("start       {filled} parameter(s) of {}", given.file().display()));
-        }
-    }
-    let history = vec![0.0; settings.solver.rule.kind.histories() * weights.len()];
-    let course = Course::new(settings.average_loss());
-    Ok(RunState::equal(0, WorkerState { weights, history, course }, settings.workers))
-}
-
-/// The files of weights to start from: that of the flag, or else those of the solver.
-fn weight_files(args: &TrainArgs, solver: &SolverSpec) -> Result<Vec<PathBuf>, Failure> {
-    match &args.solver {
-        Some(path) if args.weights.is_empty() => {
-            solver.weights.iter().map(|name| find_named(path, &solver.site, "weights", name)).collect()
-        }
-        _ => Ok(args.weights.clone()),
-    }
-}
-
-/// A line about parameters that a file of weights lacks.
-fn filled_anew(missing: &[String]) -> Option<String> {
-    let names = missing.join(" ");
-    (!missing.is_empty()).then(|| format!("            not in the file, so filled anew: {names}"))
-}
-
-/// The folder of the run: the one that was asked for, or the first free `runs/NAME-NUMBER`.
-fn run_folder(asked: Option<&Path>, name: &str, goes_on: bool) -> Result<RunFolder, Failure> {
-    if let Some(path) = asked {
-        return Ok(if goes_on { RunFolder::open(path)? } else { RunFolder::create(path)? });
-    }
-    let name: String =
-        name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let name = if name.is_empty() { "net".to_owned() } else { name };
-    let runs = Path::new("runs");
-    let cannot = |source| IoError::CannotCreate { path: runs.to_owned(), what: "the folder of runs", source };
-    std::fs::create_dir_all(runs).map_err(cannot)?;
-    // Made here, not only looked for: of two runs that start at once, each gets a folder of its own.
-    for number in 1.. {
-        let path = runs.join(format!("{name}-{number}"));
-        match std::fs::create_dir(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(cannot(error).into()),
-            Ok(()) => return Ok(RunFolder::create(&path)?),
-        }
-    }
-    Err(Failure::new(Code::Environment, "every number of a run folder is taken"))
-}
-
 /// The first lines: what the run decided, and why.
-fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[String]) {
+fn announce(args: &TrainArgs, p: &Prepared<'_>, home: &Home, kernels: &[String]) {
     let solver = args
         .solver
         .as_deref()
@@ -375,18 +328,36 @@ fn announce(args: &TrainArgs, p: &Prepared<'_>, folder: &RunFolder, kernels: &[S
     for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
         say!("{line}");
     }
+    for line in &p.start.lines {
+        say!("{line}");
+    }
     for line in kernels {
         say!("{line}");
     }
     if !settings.solver.ignored.is_empty() {
         say!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
     }
-    say!("run folder  {}", folder.path().display());
+    for line in home.lines.iter().chain(&schedule(p, args.keep_snapshots)) {
+        say!("{line}");
+    }
     if style() == LogStyle::Caffe {
         // Parsers take the time of this line for the start.
         say!("Solving {}", p.net.name);
         say!("Learning Rate Policy: {}", settings.solver.policy.name());
     }
+}
+
+/// How often there are snapshots, and what they take: whoever keeps all of them needs room for all of them.
+fn schedule(p: &Prepared<'_>, keep: Option<usize>) -> Option<String> {
+    let solver = &p.settings.solver;
+    let arrays = 1 + solver.rule.kind.histories();
+    let arrays = if p.settings.is_elastic() { 1 + p.settings.workers * arrays } else { arrays };
+    let mib = (arrays * p.net.params.values() * size_of::<f32>()) as f64 / f64::from(1 << 20);
+    let kept = keep.map_or("all are kept (--keep-snapshots N keeps the newest)".to_owned(), |keep| {
+        format!("the newest {keep} are kept")
+    });
+    let every = solver.snapshot;
+    (every > 0).then(|| format!("snapshots   every {every} iteration(s), of {mib:.1} MiB; {kept}"))
 }
 
 /// Trains.
@@ -396,49 +367,47 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let stop = StopAgreement::listen()?;
     let mut prepared = prepare(args)?;
     let workers = make_workers(args, &prepared)?;
-    // They have it in memory of their own by now.
-    prepared.state.workers = Vec::new();
-    let folder = run_folder(args.run.as_deref(), &prepared.net.name, args.snapshot.is_some())?;
-    announce(args, &prepared, &folder, &workers[0].notes);
+    let home = prepared.start.open_home(args, &prepared.net.name, &prepared.settings)?;
+    let (first, centre) = (prepared.start.state.iteration, prepared.start.centre());
+    announce(args, &prepared, &home, &workers[0].notes);
     let settings = &prepared.settings;
-    folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
-    let mut meta = prepared.identity.clone();
-    meta.insert("network".to_owned(), prepared.net.name.clone());
-    meta.insert("settings".to_owned(), settings.to_json().to_string());
-    let desk = SnapshotDesk::new(&folder, &prepared.net.params, meta, settings.workers);
-    let run = Run {
-        settings,
-        first: prepared.state.iteration,
-        stop,
-        desk: &desk,
-        fingerprint: fingerprint(&prepared),
+    home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
+    let binder = Binder {
+        folder: home.folder.clone(),
+        layout: prepared.net.params.clone(),
+        about: prepared.about.clone(),
+        keep: args.keep_snapshots,
+        present: home.present,
     };
+    let desk = SnapshotDesk::new(binder, settings.workers);
+    let run = Run { settings, first, stop, desk: &desk, fingerprint: fingerprint(&prepared) };
     let mut progress = Progress::new(
-        folder.metrics()?,
+        home.folder.metrics()?,
         run.first,
         settings.solver.max_iter,
         settings.solver.display,
         prepared.images_per_iteration(),
     );
-    let outcomes = live_together(workers, &run, &prepared.state.result, timeout, &mut progress)?;
+    let outcomes = live_together(workers, &run, &centre, timeout, &mut progress)?;
     conclude(&prepared, &run, &outcomes, &mut progress)
 }
 
 fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<Vec<Worker>, Failure> {
-    let parts = p.machine.workers.iter().zip(&p.state.workers).enumerate().map(|(rank, (crews, state))| {
-        WorkerParts {
-            rank,
-            settings: &p.settings,
-            crews,
-            machine: &p.machine,
-            kernels: &args.machine.kernels,
-            rewriting: p.rewriting,
-            train: &p.train,
-            tests: &p.tests,
-            first: p.state.iteration,
-            state,
-        }
-    });
+    let parts =
+        p.machine.workers.iter().zip(&p.start.state.workers).enumerate().map(|(rank, (crews, state))| {
+            WorkerParts {
+                rank,
+                settings: &p.settings,
+                crews,
+                machine: &p.machine,
+                kernels: &args.machine.kernels,
+                rewriting: p.rewriting,
+                train: &p.train,
+                tests: &p.tests,
+                first: p.start.state.iteration,
+                state,
+            }
+        });
     parts.map(|parts| Worker::new(&parts)).collect()
 }
 
@@ -510,6 +479,7 @@ fn conclude(
     outcomes: &[Outcome],
     progress: &mut Progress,
 ) -> Result<(), Failure> {
+    let snapshot = run.desk.finish()?;
     let first = &outcomes[0];
     let images = (first.iterations - run.first) as f64 * p.images_per_iteration() as f64;
     let seconds = first.clock.training.as_secs_f64();
@@ -535,11 +505,10 @@ fn conclude(
         "seed": p.settings.seed,
     });
     progress.finish(&summary)?;
-    let snapshot = run.desk.latest();
     if let Some(latest) = &snapshot {
         let path = &latest.path;
         let caffemodel = path.with_extension("caffemodel");
-        write_caffemodel(&caffemodel, &p.net, &latest.result)?;
+        write_caffemodel(&caffemodel, &p.net, latest.state.counting())?;
         // With a centre, no worker's histories belong to the weights that count.
         let mut beside = ".caffemodel";
         if !p.settings.is_elastic() {
@@ -562,8 +531,9 @@ fn conclude(
         100.0 * data_share
     );
     if first.iterations < p.settings.solver.max_iter {
-        let how = snapshot.map_or(String::new(), |latest| {
-            format!("; to go on, give the same command with --snapshot {}", latest.path.display())
+        let how = snapshot.map_or(String::new(), |latest| match p.automatic {
+            true => "; to go on, give the same command again".to_owned(),
+            false => format!("; to go on, give the same command with --snapshot {}", latest.path.display()),
         });
         let message =
             format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);

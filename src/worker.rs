@@ -1,5 +1,6 @@
 //! A worker: one replica in the sense of SGD and EASGD, with its devices, plans, data and place in the method.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use quadrille_core::device::{Packed, Region, Scalars};
@@ -9,6 +10,7 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
+use quadrille_io::weights::Tensors;
 
 use crate::debug;
 use crate::exchange::Exchange;
@@ -18,7 +20,7 @@ use crate::job::{Crews, PhaseJob, Rewriting, TestJob};
 use crate::pass::Pass;
 use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
-use crate::state::{Course, WorkerState};
+use crate::state::{Course, WorkerArrays, WorkerState};
 
 /// The plans of an iteration. Unless the update waits for something, it is part of the last mini-batch's.
 pub struct Plans {
@@ -198,9 +200,40 @@ impl Worker {
             shown: Vec::new(),
             notes,
         };
-        worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.weights)?;
-        worker.pass.write_all(Region::Packed(Packed::Histories), &parts.state.history)?;
+        worker.pass.write_all(Region::Packed(Packed::Weights), &parts.state.arrays.weights)?;
+        worker.pass.write_all(Region::Packed(Packed::Histories), &parts.state.arrays.history)?;
+        worker.put_kept(&parts.state.kept)?;
         Ok(worker)
+    }
+
+    /// The passes with what stands before the names of their states.
+    fn passes(&self) -> impl Iterator<Item = (String, &Pass)> {
+        let tests = self.testers.iter().enumerate();
+        let tests = tests.map(|(index, tester)| (format!("test{index}/"), &tester.pass));
+        std::iter::once(("train/".to_owned(), &self.pass)).chain(tests)
+    }
+
+    /// The states that layers keep from step to step.
+    fn kept(&self) -> Result<Tensors, Failure> {
+        let mut kept = Tensors::new();
+        for (prefix, pass) in self.passes() {
+            kept.extend(pass.kept()?.into_iter().map(|(name, state)| (format!("{prefix}{name}"), state)));
+        }
+        Ok(kept)
+    }
+
+    /// Gives layers the states that they kept, where a snapshot has them: other tests than before begin anew.
+    fn put_kept(&self, kept: &Tensors) -> Result<(), Failure> {
+        for (prefix, pass) in self.passes() {
+            let own = kept.iter().filter_map(|(name, state)| Some((name.strip_prefix(&prefix)?, state)));
+            let own: Tensors = own.map(|(name, state)| (name.to_owned(), state.clone())).collect();
+            if !own.is_empty() && !pass.put_kept(&own)? {
+                let message =
+                    "the states that layers keep are of another cut into quadrants or size of mini-batch";
+                return Err(Failure::new(Code::Data, format!("this snapshot does not fit: {message}")));
+            }
+        }
+        Ok(())
     }
 
     /// Finds the gradients of an iteration: those of each of its mini-batches, added up, and what other workers have to say.
@@ -276,10 +309,10 @@ impl Worker {
         let len = self.pass.nets[0].params.len();
         let histories = self.histories * len;
         let course = self.course.clone();
-        let mut state = WorkerState { weights: vec![0.0; len], history: vec![0.0; histories], course };
-        self.pass.read(Region::Packed(Packed::Weights), &mut state.weights)?;
-        self.pass.read(Region::Packed(Packed::Histories), &mut state.history)?;
-        Ok(state)
+        let mut arrays = WorkerArrays { weights: vec![0.0; len], history: vec![0.0; histories] };
+        self.pass.read(Region::Packed(Packed::Weights), &mut arrays.weights)?;
+        self.pass.read(Region::Packed(Packed::Histories), &mut arrays.history)?;
+        Ok(WorkerState { arrays: Arc::new(arrays), kept: self.kept()?, course })
     }
 
     /// The weights that count, on every worker; every worker calls this.

@@ -15,6 +15,7 @@ mod eltwise;
 mod euclidean_loss;
 mod filler;
 mod flatten;
+mod hdf5_data;
 mod hinge_loss;
 mod infogain_loss;
 mod inner_product;
@@ -48,6 +49,7 @@ mod filter;
 mod im2col;
 mod parameter;
 mod pyramid;
+mod questions;
 mod recurrent;
 mod reshape;
 mod silence;
@@ -66,6 +68,7 @@ pub use eltwise::{Eltwise, EltwiseOperation};
 pub use euclidean_loss::EuclideanLoss;
 pub use filler::{Filler, VarianceNorm};
 pub use flatten::Flatten;
+pub use hdf5_data::Hdf5Data;
 pub use hinge_loss::{HingeLoss, HingeNorm};
 pub use infogain_loss::InfogainLoss;
 pub use inner_product::InnerProduct;
@@ -106,7 +109,7 @@ pub use windows::Windows;
 
 use std::ops::RangeInclusive;
 
-use crate::net::{ParamRule, Phase};
+use crate::net::Phase;
 use crate::shape::Shape;
 use crate::site::Fault;
 
@@ -182,6 +185,8 @@ pub enum Layer {
     Data(Data),
     /// Arrays that the program fills.
     Input(Input),
+    /// Samples in arrays of files.
+    Hdf5Data(Hdf5Data),
     /// Convolution.
     Convolution(Convolution),
     /// Maximum or average over windows.
@@ -273,12 +278,13 @@ pub enum Layer {
 }
 
 /// The names of the types in network files, as Caffe writes them.
-pub const TYPE_NAMES: [&str; 57] = [
+pub const TYPE_NAMES: [&str; 58] = [
     "Data",
     "ImageData",
     "MemoryData",
     "WindowData",
     "Input",
+    "HDF5Data",
     "Convolution",
     "Pooling",
     "InnerProduct",
@@ -338,6 +344,7 @@ impl Layer {
         match self {
             Self::Data(l) => l,
             Self::Input(l) => l,
+            Self::Hdf5Data(l) => l,
             Self::Convolution(l) => l,
             Self::Pooling(l) => l,
             Self::InnerProduct(l) => l,
@@ -390,6 +397,7 @@ impl Layer {
         match self {
             Self::Data(data) => data.kind.type_name(),
             Self::Input(_) => "Input",
+            Self::Hdf5Data(_) => "HDF5Data",
             Self::Convolution(_) => "Convolution",
             Self::Pooling(_) => "Pooling",
             Self::InnerProduct(_) => "InnerProduct",
@@ -544,57 +552,5 @@ impl Layer {
             Self::PyramidLevel(l) => Self::Pooling(l.pooling(&bottoms[0])?),
             other => other.clone(),
         })
-    }
-
-    /// Whether the layer's state `index` is kept from one step to the next.
-    pub fn keeps_state(&self, index: usize) -> bool {
-        matches!(self, Self::Recurrent(l) if !l.expose_hidden && index != Recurrent::GATES)
-    }
-
-    /// How the solver changes the layer's parameter `index`.
-    pub fn param_rule(&self, index: usize) -> ParamRule {
-        match self {
-            Self::BatchNorm(l) => ParamRule::RunningSum { fraction: l.moving_average_fraction },
-            Self::Normalize(l) if index < Normalize::FACTORS => {
-                ParamRule::RunningSum { fraction: l.norm.moving_average_fraction }
-            }
-            _ => ParamRule::Gradient,
-        }
-    }
-
-    /// The field that makes images depend on each other, if one does: such a layer cannot be cut by images.
-    /// BatchNorm can: each part of a mini-batch is normalised by its own statistics.
-    pub fn mixes_images(&self, bottoms: &[Shape]) -> Option<&'static str> {
-        let (axis, field) = match self {
-            Self::Softmax(l) => (l.axis, "softmax_param.axis"),
-            Self::SoftmaxWithLoss(l) => (l.axis, "softmax_param.axis"),
-            Self::Accuracy(l) => (l.axis, "accuracy_param.axis"),
-            Self::InnerProduct(l) => (l.axis, "inner_product_param.axis"),
-            Self::Scale(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "scale_param.axis"),
-            Self::Concat(l) => (l.axis, "concat_param.axis"),
-            Self::Slice(l) => (l.axis, "slice_param.axis"),
-            Self::Flatten(l) => (l.axis, "flatten_param.axis"),
-            Self::Bias(l) if l.bottoms == 1 && l.num_axes != 0 => (l.axis, "bias_param.axis"),
-            Self::Reduction(l) => (l.axis, "reduction_param.axis"),
-            Self::InfogainLoss(l) => (l.axis, "infogain_loss_param.axis"),
-            Self::ConvolutionNd(l) => (l.axis, "convolution_param.axis"),
-            Self::Im2col(l) => (l.axis, "convolution_param.axis"),
-            Self::Crop(l) => (l.axis, "crop_param.axis"),
-            Self::Tile(l) => (l.axis, "tile_param.axis"),
-            Self::ArgMax(l) => (l.axis?, "argmax_param.axis"),
-            Self::Reshape(l) => {
-                let top = l.infer(bottoms).ok()?.tops.swap_remove(0);
-                return (top.images() != bottoms[0].images()).then_some("reshape_param.shape");
-            }
-            Self::BatchReindex(_) | Self::Filter(_) | Self::Recurrent(_) => return Some("bottom"),
-            Self::DummyData(_) => return Some("dummy_data_param.shape"),
-            _ => return None,
-        };
-        (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)
-    }
-
-    /// Whether the layer's tops come from outside the net.
-    pub fn is_source(&self) -> bool {
-        matches!(self, Self::Data(_) | Self::Input(_))
     }
 }

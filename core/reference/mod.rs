@@ -124,7 +124,7 @@ pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
         // A net has pooling in its place.
         Layer::PyramidLevel(_) => {}
         // Their tops come from outside.
-        Layer::Data(_) | Layer::Input(_) => {}
+        Layer::Data(_) | Layer::Input(_) | Layer::Hdf5Data(_) => {}
     }
 }
 

@@ -235,7 +235,7 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
         Layer::HingeLoss(_) | Layer::MultinomialLogisticLoss(_) => LABEL_LOSS,
         Layer::InfogainLoss(_) => INFOGAIN_LOSS,
         Layer::LossTerm(_) => LOSS_TERM,
-        Layer::Data(_) | Layer::Input(_) => SOURCE,
+        Layer::Data(_) | Layer::Input(_) | Layer::Hdf5Data(_) => SOURCE,
         Layer::Seed(_) => SEED,
         Layer::ConvolutionNd(_) => CONVOLUTION_ND,
         Layer::Im2col(_) => IM2COL,

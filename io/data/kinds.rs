@@ -18,6 +18,7 @@ use super::lmdb::{Lmdb, lmdb_file};
 use super::records::Records;
 use super::search::SearchPath;
 use super::source::DataSource;
+use super::stage::{Staging, stage};
 use super::tar::TarImages;
 use super::windows::WindowFile;
 use crate::error::IoError;
@@ -34,6 +35,8 @@ pub struct Opening<'a> {
     pub search: &'a SearchPath,
     /// What happens with bad records.
     pub tolerance: Tolerance,
+    /// Where the data set is copied before it is read.
+    pub staging: Option<Staging<'a>>,
 }
 
 /// Finds and opens the data set of a data layer, whatever its kind.
@@ -48,7 +51,11 @@ pub fn open(data: &Data, phase: Phase, opening: Opening<'_>) -> Result<DataSourc
             "give them with --data FILE.npz (arrays data and label), or make them up with --dummy-data",
         ));
     }
-    let place = find(&data.source, opening.data, opening.search)?;
+    let mut place = find(&data.source, opening.data, opening.search)?;
+    if let Some(staging) = opening.staging {
+        place.paths = place.parts(phase)?;
+        place.paths = stage(&place.paths, staging)?;
+    }
     let mean = data.transform.mean_file.as_deref().map(|file| opening.search.find_mean(file)).transpose()?;
     if let (DataKind::Windows(rules), [path]) = (&data.kind, place.paths.as_slice()) {
         let file = WindowFile::open(path, rules, &name_of(path))?;
@@ -94,6 +101,29 @@ struct Place {
     /// One path, or those of all shards.
     paths: Vec<PathBuf>,
     coarse: bool,
+}
+
+impl Place {
+    /// What a copy for `phase` needs: a folder's part for it, if it has parts.
+    fn parts(&self, phase: Phase) -> Result<Vec<PathBuf>, IoError> {
+        let part = |path: &PathBuf| {
+            if !path.is_dir() {
+                return match stands_alone(path) {
+                    true => Ok(path.clone()),
+                    false => Err(IoError::data(
+                        path,
+                        "names files that lie elsewhere, so it cannot be copied by itself",
+                    )
+                    .hint("make tar files of it: quadrille convert data LIST DIR --shards N")),
+                };
+            }
+            let all = names(path, |_| true)?;
+            let part = part_of(all.iter().filter_map(|path| path.file_name()?.to_str()), phase);
+            let part = part.map_err(|message| IoError::data(path, message))?;
+            Ok(part.map_or_else(|| path.clone(), |part| path.join(part)))
+        };
+        self.paths.iter().map(part).collect()
+    }
 }
 
 fn find(source: &str, data: Option<&Path>, search: &SearchPath) -> Result<Place, IoError> {
@@ -158,7 +188,8 @@ fn open_at(place: &Place, list: Option<&ImageList>, phase: Phase) -> Result<Arc<
     }
 }
 
-fn name_of(path: &Path) -> String {
+/// The last part of a path.
+pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
@@ -241,7 +272,7 @@ fn open_file(
         return Ok(Arc::new(TarImages::open(&[path.to_owned()], phase, &name)?));
     }
     if ends(&[".h5", ".hdf5"]) {
-        return Err(IoError::data(path, "is HDF5, which cannot be read yet"));
+        return Err(IoError::data(path, "is HDF5, which only layers of type HDF5Data read"));
     }
     if ends(&[".npz"]) {
         return Ok(Arc::new(ArraySamples::open(path, &name)?));
@@ -256,6 +287,14 @@ fn open_file(
         return Ok(Arc::new(read_cifar(&[path.to_owned()], labels, &name)?));
     }
     Ok(Arc::new(ImageFiles::in_list(path, list, &name)?))
+}
+
+/// Whether all of a data set is in a file.
+fn stands_alone(path: &Path) -> bool {
+    let name = name_of(path).to_ascii_lowercase();
+    [".tar", ".npz", ".bin"].iter().any(|ending| name.ends_with(ending))
+        || lmdb_file(path).is_some()
+        || is_tar(path)
 }
 
 /// Whether a file has the mark of a tar file.

@@ -33,6 +33,14 @@ pub trait Records: Debug + Send + Sync {
     fn path(&self, _: usize) -> Option<&str> {
         None
     }
+    /// How many files the records are spread over so that each can be read without the others; 1 if they are not.
+    fn shards(&self) -> usize {
+        1
+    }
+    /// The number of the file that a record lies in.
+    fn shard(&self, _: usize) -> usize {
+        0
+    }
     /// What a record is called in messages.
     fn record_name(&self, index: usize) -> String;
     /// Reads a record; `scratch` is memory that it may lie in.

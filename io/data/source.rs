@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use quadrille_core::layer::{Colour, Data, Transform, WindowRules};
 use quadrille_core::shape::MAX_ELEMENTS;
+use sha2::{Digest, Sha256};
 
 use super::bad::{BadRecords, Tolerance};
 use super::decode::decode;
@@ -14,6 +15,7 @@ use super::transform::{Image, Mean, Part, Pixels, convert, extents};
 use super::warp::Warp;
 use super::windows::WindowFile;
 use crate::error::IoError;
+use crate::hash::short_hex;
 
 /// What the labels of a data set are for: a loss over so many classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +54,11 @@ pub struct DataSource {
     labels: Vec<LabelRule>,
     bad: Arc<BadRecords>,
     windows: Option<WindowSource>,
+    hash: String,
+    /// Whether each worker is to read a part of its own.
+    by_rank: bool,
+    /// The records of such a part, in the order of the data set.
+    part: Option<Arc<Vec<u32>>>,
 }
 
 /// Windows of images in place of whole ones.
@@ -132,6 +139,9 @@ impl DataSource {
             labels: Vec::new(),
             bad: Arc::new(BadRecords::new(tolerance)),
             windows: None,
+            hash: records.hash().to_owned(),
+            by_rank: false,
+            part: None,
             records,
         }
     }
@@ -155,7 +165,49 @@ impl DataSource {
 
     /// Number of records.
     pub fn len(&self) -> usize {
-        self.records.len()
+        self.part.as_ref().map_or(self.records.len(), |part| part.len())
+    }
+
+    /// The number of a record among those of the whole data set.
+    fn number(&self, index: usize) -> usize {
+        self.part.as_ref().map_or(index, |part| part[index] as usize)
+    }
+
+    /// The same data set, of which each worker is to read a part of its own ([`Self::part`]). It has another hash, since a
+    /// run on it sees other samples.
+    pub fn by_rank(self) -> Self {
+        let hash = short_hex(&Sha256::digest(format!("{} by rank", self.hash)));
+        Self { by_rank: true, hash, ..self }
+    }
+
+    /// Whether each worker is to read a part of its own.
+    pub fn is_by_rank(&self) -> bool {
+        self.by_rank
+    }
+
+    /// What worker `rank` of `workers` reads, in the order of the data set. Of several tar files those whose number among
+    /// their sorted names is `rank`, `rank + workers` and so on; of anything else the records of such numbers.
+    ///
+    /// # Errors
+    /// Why there is no such part, for whoever asked for it.
+    pub fn part(&self, rank: usize, workers: usize) -> Result<Self, String> {
+        let (name, shards, len) = (self.name(), self.records.shards(), self.records.len());
+        if self.windows.is_some() {
+            return Err(format!(
+                "windows are drawn from all images of {name}, so workers cannot have parts of it"
+            ));
+        }
+        let (all, what) = if shards > 1 { (shards, "tar files") } else { (len, "records") };
+        if all < workers {
+            return Err(format!("{workers} workers cannot share the {all} {what} of {name}"));
+        }
+        let mine =
+            |index: &usize| (if shards > 1 { self.records.shard(*index) } else { *index }) % workers == rank;
+        let part: Vec<u32> = (0..len).filter(mine).map(|index| index as u32).collect();
+        if part.is_empty() {
+            return Err(format!("the tar files of worker {rank} of {workers} in {name} hold no images"));
+        }
+        Ok(Self { part: Some(Arc::new(part)), ..self.clone() })
     }
 
     /// Whether there are none; never so for a data set that was opened.
@@ -163,9 +215,9 @@ impl DataSource {
         self.records.is_empty()
     }
 
-    /// Identifies the content ([`Records::hash`]).
+    /// Identifies the content ([`Records::hash`]), and whether each worker reads a part of it.
     pub fn hash(&self) -> &str {
-        self.records.hash()
+        &self.hash
     }
 
     /// Channels, height and width of a sample before it is transformed.
@@ -213,7 +265,7 @@ impl DataSource {
         used: impl FnOnce(Image<'_>, i32) -> Result<T, String>,
     ) -> Result<T, String> {
         let Scratch { stored, pixels, resized } = scratch;
-        let record = self.records.read(index, stored)?;
+        let record = self.records.read(self.number(index), stored)?;
         let image = match record.content {
             Content::Bytes { shape, values } => Image { shape, pixels: Pixels::Planes(values) },
             Content::Floats { shape, values } => Image { shape, pixels: Pixels::Floats(values) },
@@ -319,7 +371,7 @@ impl DataSource {
             let index = (index + step) % len;
             match used(index) {
                 Ok(value) => return Ok(value),
-                Err(message) => self.bad.note(&*self.records, index, message)?,
+                Err(message) => self.bad.note(&*self.records, self.number(index), message)?,
             }
         }
         Err(IoError::data(Path::new(self.name()), "has no record that can be used"))

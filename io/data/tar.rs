@@ -211,6 +211,14 @@ impl Records for TarImages {
         Some(&self.members[index].path)
     }
 
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn shard(&self, index: usize) -> usize {
+        self.members[index].place.shard as usize
+    }
+
     fn record_name(&self, index: usize) -> String {
         let Member { path, place, .. } = &self.members[index];
         format!("image {path:?} in {}", self.shards[place.shard as usize].0)

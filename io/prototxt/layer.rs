@@ -22,7 +22,7 @@ use crate::schema::{
 };
 
 /// Every layer type of BVLC Caffe that is not in [`TYPE_NAMES`].
-const CAFFE_TYPES: [&str; 4] = ["HDF5Data", "HDF5Output", "LSTMUnit", "Python"];
+const CAFFE_TYPES: [&str; 3] = ["HDF5Output", "LSTMUnit", "Python"];
 
 /// The layers that a message is: one, but for those that are made of others.
 pub(super) fn convert(message: &DynamicMessage, site: Site) -> Result<Vec<LayerSpec>, SpecError> {
@@ -121,6 +121,7 @@ fn rule(rule: &NetStateRule) -> StateRule {
 fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) -> Result<Layer, Fault> {
     let (own, layer): (&[&str], _) = match parameter.r#type() {
         "Data" => (&["data_param", "transform_param"], sources::data(parameter)),
+        "HDF5Data" => (&["hdf5_data_param"], sources::hdf5_data(parameter)),
         "ImageData" => (&["image_data_param", "transform_param"], sources::image_data(parameter)),
         "MemoryData" => (&["memory_data_param", "transform_param"], sources::memory_data(parameter)),
         "WindowData" => (&["window_data_param", "transform_param"], sources::window_data(parameter)),

@@ -104,9 +104,15 @@ fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<Str
         ("engine", solver.engine.is_some()),
         ("layer_wise_reduce", solver.layer_wise_reduce.is_some()),
         ("test_interval (there is no test_iter)", solver.test_iter.is_empty() && solver.test_interval() > 0),
-        ("snapshot_prefix (the run folder is used)", solver.snapshot_prefix.is_some()),
-        ("snapshot_format (snapshots are safetensors)", solver.snapshot_format.is_some()),
-        ("snapshot_diff", solver.snapshot_diff()),
+        (
+            "snapshot_prefix (snapshots go into the run folder, which --run names)",
+            solver.snapshot_prefix.is_some(),
+        ),
+        (
+            "snapshot_format (snapshots are safetensors, with a binary .caffemodel at the end)",
+            solver.snapshot_format.is_some(),
+        ),
+        ("snapshot_diff (gradients are not stored)", solver.snapshot_diff()),
         (
             "warmup_start_lr (there is no warmup_iter)",
             solver.warmup_start_lr.is_some() && solver.warmup_iter() == 0,

@@ -1,13 +1,13 @@
 //! The layers that read data sets, with what they do to samples.
 
-use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Layer, Transform, WindowRules};
+use quadrille_core::layer::{Colour, Data, DataKind, Hdf5Data, ImageList, Layer, Transform, WindowRules};
 use quadrille_core::site::Fault;
 
 use super::fields::finite;
 use super::tokens::shortened;
 use crate::schema::{
-    DataParameter, ImageDataParameter, LayerParameter, MemoryDataParameter, TransformationParameter,
-    WindowDataParameter,
+    DataParameter, Hdf5DataParameter, ImageDataParameter, LayerParameter, MemoryDataParameter,
+    TransformationParameter, WindowDataParameter,
 };
 
 pub(super) fn data(parameter: &LayerParameter) -> Result<Layer, Fault> {
@@ -190,6 +190,22 @@ fn windows(param: &WindowDataParameter, crop: usize) -> Result<WindowRules, Faul
         pad,
         square,
     })
+}
+
+pub(super) fn hdf5_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
+    let message = "hdf5_data_param";
+    let Some(Hdf5DataParameter { source, batch_size, shuffle }) = &parameter.hdf5_data_param else {
+        return Err(Fault::new(message, "missing")
+            .hint("write hdf5_data_param { source: \"files.txt\" batch_size: 64 }, for example"));
+    };
+    let hint = "name the list of files, one a line: source: \"files.txt\", for example";
+    Ok(Layer::Hdf5Data(Hdf5Data {
+        source: required(source.as_ref(), message, hint)?,
+        batch: batch(*batch_size, message)?,
+        shuffle: shuffle == &Some(true),
+        tops: parameter.top.len(),
+        samples: Vec::new(),
+    }))
 }
 
 fn required(source: Option<&String>, message: &str, hint: &str) -> Result<String, Fault> {

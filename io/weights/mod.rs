@@ -1,8 +1,9 @@
-//! Weights in the files that frameworks exchange: `.caffemodel`, `.safetensors` and `.npz`.
+//! Weights in the files that frameworks exchange: `.caffemodel` and `.h5` of Caffe, `.safetensors` and `.npz`.
 //!
 //! The last two hold arrays by name, `LAYER/INDEX`; index 0 is the weight and 1 the bias, as in Caffe.
 
 mod place;
+mod sealed;
 #[cfg(test)]
 mod tests;
 
@@ -17,28 +18,24 @@ use safetensors::{Dtype, SafeTensors};
 use crate::caffemodel::{LayerWeights, NetWeights};
 use crate::error::IoError;
 use crate::npz::{self, Array, Values};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{MANIFEST, Snapshot, WEIGHTS};
 use crate::whole;
 
+pub use crate::tensors::{Tensor, Tensors};
 pub use place::{Placed, place};
+use sealed::Sealed;
 
 /// What a `.safetensors` of weights says that it holds, to be told from a whole run.
 const CONTENT: (&str, &str) = ("content", "weights");
-/// Where a snapshot of a run keeps the weights that count.
-const IN_SNAPSHOT: &str = "weights/";
-
-/// Extents and values.
-pub type Tensor = (Vec<usize>, Vec<f32>);
-
-/// Arrays by `LAYER/INDEX`.
-pub type Tensors = BTreeMap<String, Tensor>;
+/// Where early versions of this program kept the weights that count in the one file of a run.
+const IN_RUN: &str = "weights/";
 
 /// The weights of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Weights {
     /// Layer by layer, each with all that it has: a `.caffemodel`.
     Layers(NetWeights),
-    /// Array by array.
+    /// Array by array, by `LAYER/INDEX`.
     Tensors(Tensors),
 }
 
@@ -56,24 +53,22 @@ impl Format {
             Some("caffemodel") => Ok(Self::Caffemodel),
             Some("safetensors") => Ok(Self::Safetensors),
             Some("npz") => Ok(Self::Npz),
-            Some("h5" | "hdf5") => Err(IoError::data(
-                path,
-                "is HDF5, and this program is built without HDF5",
-            )
-            .hint(
-                "write snapshot_format: BINARYPROTO in Caffe's solver, or save the arrays as .npz with h5py",
-            )),
+            // Its layers, too, are those of Caffe.
+            Some("h5" | "hdf5") => Ok(Self::Caffemodel),
             _ => Err(IoError::data(path, "the ending of its name says nothing about weights")
-                .hint("expected .caffemodel, .safetensors or .npz")),
+                .hint("expected .caffemodel, .h5, .safetensors or .npz")),
         }
     }
 }
 
-/// Reads weights, also those in a snapshot of ours, by the ending of the file's name.
+/// Reads weights, by the ending of the file's name; of a folder that is a snapshot of a run those that count.
 ///
 /// # Errors
 /// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] if it is damaged or of no known format.
 pub fn read(path: &Path) -> Result<Weights, IoError> {
+    if path.is_dir() {
+        return read_folder(path);
+    }
     match Format::of(path)? {
         Format::Caffemodel => Ok(Weights::Layers(NetWeights::read(path)?)),
         Format::Safetensors => Ok(Weights::Tensors(read_safetensors(path)?)),
@@ -91,12 +86,23 @@ pub fn read(path: &Path) -> Result<Weights, IoError> {
     }
 }
 
+/// The weights that count in a snapshot of a run.
+fn read_folder(path: &Path) -> Result<Weights, IoError> {
+    if !path.join(MANIFEST).exists() {
+        let message = format!("is a folder and no snapshot of a run: it has no {MANIFEST}");
+        return Err(IoError::data(path, message)
+            .hint("give a file of weights, or a folder such as runs/lenet-1/snapshots/iteration_1000"));
+    }
+    let (_, tensors) = Snapshot::read_file(path, WEIGHTS)?;
+    Ok(Weights::Tensors(tensors))
+}
+
 fn narrow(values: &[f64]) -> Vec<f32> {
     values.iter().map(|value| *value as f32).collect()
 }
 
 fn read_safetensors(path: &Path) -> Result<Tensors, IoError> {
-    let bytes = whole::read(path, "weights or a snapshot (.safetensors)")?;
+    let bytes = whole::read(path, "weights (.safetensors)")?;
     let damaged =
         |message: String| IoError::data(path, message).hint("is the file whole, and a .safetensors?");
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| damaged(error.to_string()))?;
@@ -105,7 +111,7 @@ fn read_safetensors(path: &Path) -> Result<Tensors, IoError> {
     };
     if header.metadata().as_ref().is_some_and(ours) {
         drop(bytes);
-        return Ok(of_snapshot(Snapshot::read(path)?));
+        return Ok(of_sealed(Sealed::read(path)?));
     }
     decode_safetensors(&bytes).map_err(damaged)
 }
@@ -140,13 +146,13 @@ fn widened(bytes: [u8; 2]) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
 }
 
-/// The weights that count in a run's snapshot, or all of a file that holds nothing else.
-fn of_snapshot(snapshot: Snapshot) -> Tensors {
-    if snapshot.meta.get(CONTENT.0).is_some_and(|content| content == CONTENT.1) {
-        return snapshot.tensors;
+/// All of a file that holds nothing else, or the weights that count in one that holds a run.
+fn of_sealed(sealed: Sealed) -> Tensors {
+    if sealed.meta.get(CONTENT.0).is_some_and(|content| content == CONTENT.1) {
+        return sealed.tensors;
     }
-    let tensors = snapshot.tensors.into_iter();
-    tensors.filter_map(|(name, tensor)| Some((name.strip_prefix(IN_SNAPSHOT)?.to_owned(), tensor))).collect()
+    let tensors = sealed.tensors.into_iter();
+    tensors.filter_map(|(name, tensor)| Some((name.strip_prefix(IN_RUN)?.to_owned(), tensor))).collect()
 }
 
 /// How much was converted.
@@ -197,7 +203,7 @@ pub fn convert(from: &Path, to: &Path) -> Result<Converted, IoError> {
         npz::write_npz(to, &arrays.collect())?;
     } else {
         let meta = [(CONTENT.0.to_owned(), CONTENT.1.to_owned())].into();
-        Snapshot { meta, tensors }.write(to)?;
+        Sealed { meta, tensors }.write(to)?;
     }
     Ok(converted)
 }

@@ -96,6 +96,10 @@ fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
     let batch = args.batch.or(compared);
     let (flag, made_up) = (if args.real_data { "--real-data" } else { "--data" }, &args.made_up);
     if !args.real_data && args.data.data.is_none() {
+        if args.data.stage_to.is_some() {
+            let message = "--stage-to: data that is made up is not copied; add --data PATH or --real-data";
+            return Err(Failure::new(Code::Usage, message));
+        }
         let (spec, batch) = with_batch(with_samples(spec, &file, made_up.shape)?, batch)?;
         return Ok(Timed { spec, batch, data: None });
     }
@@ -133,6 +137,10 @@ fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize
             Layer::Data(data) => {
                 data.batch = batch.unwrap_or(data.batch);
                 found = found.or(Some(data.batch));
+            }
+            Layer::Hdf5Data(hdf5) => {
+                hdf5.batch = batch.unwrap_or(hdf5.batch);
+                found = found.or(Some(hdf5.batch));
             }
             Layer::Input(input) => {
                 for shape in input.shapes.iter_mut().filter(|s| !s.is_empty()) {

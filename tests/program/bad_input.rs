@@ -481,69 +481,6 @@ fn a_run_that_was_refused_does_not_stand_in_its_own_way() {
     stage.train("out", "--max-iter 1");
 }
 
-/// A stage with a run of two iterations, and the name of its snapshot.
-fn with_snapshot() -> (Stage, &'static str) {
-    let stage = Stage::new();
-    stage.train("first", "--max-iter 2");
-    let snapshot = "first/snapshots/iteration_2.safetensors";
-    assert!(stage.path(snapshot).is_file());
-    (stage, snapshot)
-}
-
-#[test]
-fn snapshots_that_are_damaged_or_do_not_fit() {
-    let (stage, snapshot) = with_snapshot();
-    let refused = |arguments: String, says: &[&str]| {
-        let outcome = stage.run(&arguments);
-        assert_eq!(outcome.code, Some(65), "{arguments}: {outcome:?}");
-        assert!(outcome.stderr.starts_with("quadrille: "), "{outcome:?}");
-        for part in says {
-            assert!(outcome.stderr.contains(part), "no {part:?} in {outcome:?}");
-        }
-        assert!(!outcome.stderr.contains("panicked"), "{outcome:?}");
-    };
-    refused(
-        format!("{TRAIN} --workers 2 --snapshot {snapshot}"),
-        &[snapshot, "1 workers, not 2", "--workers 1"],
-    );
-
-    let good = fs::read(stage.path(snapshot)).expect("the stage's files");
-    for at in [0, 9, good.len() / 2, good.len() - 1] {
-        let mut bad = good.clone();
-        bad[at] ^= 4;
-        stage.write("bad.safetensors", &bad);
-        refused(format!("{TRAIN} --snapshot bad.safetensors"), &["bad.safetensors: "]);
-        refused("test --model net.prototxt --weights bad.safetensors".into(), &["bad.safetensors: "]);
-    }
-    for (name, bytes) in [("cut.safetensors", &good[..good.len() - 5]), ("empty.safetensors", &[])] {
-        stage.write(name, bytes);
-        refused(format!("{TRAIN} --snapshot {name}"), &[name]);
-    }
-    let model = fs::read(stage.path("first/snapshots/iteration_2.caffemodel")).expect("the stage's files");
-    for (name, bytes) in [("cut.caffemodel", &model[..model.len() / 2]), ("text.caffemodel", b"layer { }")] {
-        stage.write(name, bytes);
-        refused(format!("test --model net.prototxt --weights {name}"), &[name]);
-    }
-
-    let whole = format!("{TRAIN} --snapshot {snapshot}");
-    refused(format!("{whole} --seed 8"), &[snapshot, "its seed is 7, that of this run is 8"]);
-    refused(format!("{whole} --batch 10"), &[snapshot, "its batch is 20, that of this run is 10"]);
-    write_idx(&stage.path("others/shapes"), "train", TRAIN_IMAGES + 1, CLASSES);
-    refused(format!("{whole} --data others --test-interval 0"), &[snapshot, "its data is "]);
-    stage.train("pair", "--max-iter 2 --workers 2");
-    let pair = "pair/snapshots/iteration_2.safetensors";
-    refused(
-        format!("{TRAIN} --workers 2 --method sync-sgd --snapshot {pair}"),
-        &[pair, "its method is sync-easgd3, that of this run is sync-sgd"],
-    );
-    assert!(!stage.path("out").exists(), "a refused run left a folder");
-
-    stage.edit("net.prototxt", "num_output: 6", "num_output: 7");
-    refused(format!("{TRAIN} --snapshot {snapshot}"), &[snapshot, "weights/conv/0", "shape"]);
-    stage.edit("net.prototxt", "name: \"ip\"", "name: \"fc\"");
-    refused(format!("{TRAIN} --snapshot {snapshot}"), &[snapshot]);
-}
-
 #[test]
 fn values_that_are_not_finite() {
     for workers in ["", "--workers 2", "--workers 2 --method sync-sgd", "--quadrants 2"] {
@@ -558,7 +495,7 @@ fn values_that_are_not_finite() {
         };
         let outcome = stage.run(&format!("{TRAIN} {workers}"));
         assert_eq!(faults(&case, &stage, &outcome), [""; 0]);
-        assert!(!stage.path("out/snapshots/iteration_20.safetensors").exists());
+        assert!(!stage.path("out/snapshots/iteration_20").exists());
     }
 }
 

@@ -225,6 +225,12 @@ impl Running {
     }
 }
 
+/// A number that whoever starts a campaign can set, or else `usual`.
+pub fn from_environment(name: &str, usual: u64) -> u64 {
+    std::env::var(name)
+        .map_or(usual, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}: no number")))
+}
+
 /// The hash of the weights that a run ended with.
 pub fn hash_of(summary: &Value) -> String {
     let hash = summary["weights_hash"].as_str().expect("the summary has a hash").to_owned();

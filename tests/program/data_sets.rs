@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use quadrille_io::npz::{Archive, Array, Values, write_npz};
+
 use crate::common::{SIDE, Stage, hash_of};
 
 /// Images of two classes, dark and bright, of three channels.
@@ -137,4 +139,91 @@ fn flags_of_convert_that_contradict_each_other_are_refused() {
     let outcome = stage.run("convert data shapes x.bin");
     assert_eq!(outcome.code, Some(65));
     assert!(outcome.stderr.contains("CIFAR wants 3 x 32 x 32"), "{}", outcome.stderr);
+}
+
+#[test]
+fn workers_read_parts_of_their_own_and_copies_change_nothing() {
+    let stage = stage();
+    stage.succeed("convert data images/train shards --shards 4 --shuffle");
+    let trained = |run: &str, flags: &str| {
+        let flags = format!("--data shards/shards-*.tar --test-interval 0 --max-iter 6 --workers 2 {flags}");
+        hash_of(&stage.train(run, &flags))
+    };
+    let all = trained("a", "");
+    let rank = trained("b", "--data-shards rank");
+    assert_ne!(all, rank);
+    assert_eq!(trained("c", "--data-shards rank --stage-to node"), rank);
+    assert_eq!(trained("d", "--stage-to node"), all);
+    let copies = || fs::read_dir(stage.path("node")).expect("a folder").count();
+    assert_eq!(copies(), 2, "one copy and its lock");
+    // A run on parts goes on from a snapshot to the same bits.
+    stage.edit("solver.prototxt", "display: 10", "display: 10\nsnapshot: 3");
+    let flags = "--data shards/shards-*.tar --test-interval 0 --workers 2 --data-shards rank";
+    assert_eq!(hash_of(&stage.train("e", &format!("{flags} --max-iter 6"))), rank);
+    let first = stage.path("e/snapshots");
+    let snapshot = fs::read_dir(first).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let snapshot = snapshot.filter(|path| path.display().to_string().ends_with("iteration_3.safetensors"));
+    let snapshot = snapshot.map(|path| path.display().to_string()).next().expect("a snapshot");
+    let goes_on = |run: &str, flags: &str| {
+        stage.run(&format!(
+            "train --solver solver.prototxt --run {run} {flags} --max-iter 6 --snapshot {snapshot}"
+        ))
+    };
+    let outcome = goes_on("f", flags);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(hash_of(&stage.summary("f")), rank);
+    let outcome = goes_on("g", "--data shards/shards-*.tar --test-interval 0 --workers 2");
+    assert_eq!(outcome.code, Some(65), "{}", outcome.stderr);
+    for (flags, part) in [
+        (
+            "--data-shards rank --workers 5 --data shards/shards-*.tar",
+            "5 workers cannot share the 4 tar files",
+        ),
+        ("--data-shards some", "rank"),
+        ("--dummy-data --stage-to node", "--stage-to"),
+    ] {
+        let outcome = stage.run(&format!("train --solver solver.prototxt --run x --threads 1 {flags}"));
+        assert_eq!(outcome.code, Some(2), "{flags}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(part), "{flags}: {}", outcome.stderr);
+    }
+    assert_eq!(stage.run("time --model net.prototxt --stage-to node").code, Some(2));
+    let outcome = stage.succeed("test --model net.prototxt --weights e/snapshots/iteration_6.caffemodel --data images --stage-to node");
+    assert!(outcome.stderr.contains("copied and checked"), "{}", outcome.stderr);
+    assert_eq!(copies(), 4);
+    let outcome = stage.run("train --solver solver.prototxt --run y --data shards --stage-to net.prototxt");
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_layer_of_type_memory_data_is_given_arrays() {
+    let stage = Stage::new();
+    for _ in 0..2 {
+        stage.edit("net.prototxt", "type: \"Data\"", "type: \"MemoryData\"");
+        stage.edit(
+            "net.prototxt",
+            "data_param { source: \"shapes\" batch_size",
+            "memory_data_param { channels: 1 height: 12 width: 12 batch_size",
+        );
+    }
+    stage.succeed("check net.prototxt");
+    stage.succeed("train --solver solver.prototxt --run a --dummy-data --max-iter 2");
+    let outcome = stage.run("train --solver solver.prototxt --run b");
+    assert_eq!(outcome.code, Some(66));
+    assert!(outcome.stderr.contains("--data FILE.npz"), "{}", outcome.stderr);
+    // Any data set will do; here that of the other tests, which has its parts for both phases.
+    let from_files = stage.train("c", "--data shapes");
+    let arrays = |count: usize, side: usize| {
+        let data = Array { shape: vec![count, side, side], values: Values::U8(vec![9; count * side * side]) };
+        let label = Array { shape: vec![count], values: Values::I32(vec![3; count]) };
+        Archive::from([("data".to_owned(), data), ("label".to_owned(), label)])
+    };
+    write_npz(&stage.path("set.npz"), &arrays(70, 12)).expect("a new file");
+    let summary = stage.train("d", "--data set.npz");
+    assert_eq!(summary["accuracy"], 1.0, "{summary}");
+    assert_ne!(hash_of(&summary), hash_of(&from_files));
+    write_npz(&stage.path("small.npz"), &arrays(70, 11)).expect("a new file");
+    let outcome = stage.run("train --solver solver.prototxt --run e --data small.npz");
+    assert_eq!(outcome.code, Some(64));
+    let part = "the layer says 1 x 12 x 12 (channels x height x width), but the samples that it is given are 1 x 11 x 11";
+    assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
 }

@@ -29,8 +29,8 @@ fn interrupt(stage: &Stage, way: &str, signal: &str) -> Outcome {
 /// The iterations of a run's last snapshot.
 fn stopped_after(stage: &Stage) -> u64 {
     let done = stage.summary("stopped")["iterations"].as_u64().expect("a number of iterations");
-    let snapshot = stage.path(&format!("stopped/snapshots/iteration_{done}.safetensors"));
-    assert!(snapshot.is_file(), "no {}", snapshot.display());
+    let snapshot = stage.path(&format!("stopped/snapshots/iteration_{done}"));
+    assert!(snapshot.is_dir(), "no {}", snapshot.display());
     done
 }
 
@@ -44,7 +44,7 @@ fn stops_and_goes_on(way: &str, signal: &str) {
     let Outcome { code, stdout, stderr } = interrupt(&stage, way, signal);
     assert_eq!(code, Some(75), "{way} {signal}: {stdout}\n{stderr}");
     let done = stopped_after(&stage);
-    let snapshot = format!("stopped/snapshots/iteration_{done}.safetensors");
+    let snapshot = format!("stopped/snapshots/iteration_{done}");
     let said = format!(
         "stopped after iteration {done} of 2000000000; to go on, give the same command with --snapshot "
     );

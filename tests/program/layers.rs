@@ -60,7 +60,7 @@ fn a_resumed_run_drops_what_an_undisturbed_one_drops() {
         let stage = stage();
         let whole = hash_of(&stage.train("whole", way));
         stage.train("half", &format!("{way} --max-iter 10"));
-        let rest = stage.train("rest", &format!("{way} --snapshot half/snapshots/iteration_10.safetensors"));
+        let rest = stage.train("rest", &format!("{way} --snapshot half/snapshots/iteration_10"));
         assert_eq!(hash_of(&rest), whole, "{way}");
     }
 }

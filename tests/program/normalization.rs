@@ -49,7 +49,7 @@ fn a_snapshot_goes_on_as_if_there_had_been_no_stop() {
     for (index, way) in WAYS.iter().enumerate() {
         let whole = hash_of(&stage.train(&format!("whole{index}"), way));
         stage.train(&format!("half{index}"), &format!("{way} --max-iter 10"));
-        let snapshot = format!("--snapshot half{index}/snapshots/iteration_10.safetensors");
+        let snapshot = format!("--snapshot half{index}/snapshots/iteration_10");
         let rest = stage.train(&format!("rest{index}"), &format!("{way} {snapshot}"));
         assert_eq!(hash_of(&rest), whole, "{way}");
     }
@@ -69,8 +69,8 @@ fn layers_are_fused_unless_that_is_not_wished() {
     assert!(!apart.contains("fused ") && apart.contains("scale1=channels"), "{apart}");
     assert_ne!(hash_of(&stage.summary("fused")), hash_of(&stage.summary("apart")), "is anything fused?");
     // Each goes on from the other.
-    train("fused-again", "--max-iter 20 --snapshot apart/snapshots/iteration_10.safetensors");
-    train("apart-again", "--max-iter 20 --no-fusion --snapshot fused/snapshots/iteration_10.safetensors");
+    train("fused-again", "--max-iter 20 --snapshot apart/snapshots/iteration_10");
+    train("apart-again", "--max-iter 20 --no-fusion --snapshot fused/snapshots/iteration_10");
     // Names and types of Caffe's file are those of the layers apart.
     for run in ["fused", "apart"] {
         let bytes =

@@ -61,7 +61,7 @@ fn every_solver_goes_on_as_if_there_had_been_no_stop() {
             let whole = hash_of(&stage.train("whole", way));
             let half = hash_of(&stage.train("half", &format!("{way} --max-iter 9")));
             assert_ne!(whole, half, "{name} {way}");
-            let snapshot = "--snapshot half/snapshots/iteration_9.safetensors";
+            let snapshot = "--snapshot half/snapshots/iteration_9";
             let rest = stage.train("rest", &format!("{way} {snapshot}"));
             assert_eq!(hash_of(&rest), whole, "{name} {way}");
             let rate = |run: &str| -> Vec<Value> {
@@ -105,8 +105,7 @@ fn a_solverstate_goes_on_with_the_same_bits() {
         .run("train --solver solver.prototxt --run no --snapshot adam/snapshots/iteration_2.solverstate");
     assert_eq!(refused.code, Some(65), "{refused:?}");
     assert!(refused.stderr.contains("it has 8 histories; SGD keeps 1 of each of 4"), "{}", refused.stderr);
-    let refused = stage
-        .run("train --solver solver.prototxt --run no --snapshot adam/snapshots/iteration_2.safetensors");
+    let refused = stage.run("train --solver solver.prototxt --run no --snapshot adam/snapshots/iteration_2");
     assert_eq!(refused.code, Some(65), "{refused:?}");
     assert!(
         refused.stderr.contains("its solver type is Adam, that of this run is SGD"),

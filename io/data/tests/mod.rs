@@ -18,6 +18,7 @@ use crate::error::IoError;
 mod images;
 mod lmdb;
 mod sources;
+mod stage;
 mod store;
 mod windows;
 
@@ -32,7 +33,7 @@ fn bundled() -> SearchPath {
 /// The IDX files that a source leads to.
 fn open(source: &str, data: Option<&Path>, phase: Phase, search: &SearchPath) -> Result<Dataset, IoError> {
     // As a data layer opens it, for what is refused.
-    super::open(&layer(source), phase, Opening { data, search, tolerance: Tolerance::Fail })?;
+    super::open(&layer(source), phase, Opening { data, search, tolerance: Tolerance::Fail, staging: None })?;
     idx::read_idx(&search.find(source, data)?, phase)
 }
 

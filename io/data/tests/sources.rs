@@ -213,7 +213,7 @@ fn a_list_is_read_in_its_order() {
     let options = ImageList { root_folder: "images/".into(), resize: Some([1, 2]), colour: Colour::Colour };
     let data = Data { kind: DataKind::List(options), ..layer(list.to_str().unwrap()) };
     let search = SearchPath::default();
-    let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail };
+    let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None };
     let set = Arc::new(open(&data, Phase::Train, opening).unwrap());
     assert_eq!((set.len(), set.sample()), (2, [3, 1, 2]));
     let batch = Prefetcher::start(set, Order::Sequential, 2, 0, 1).unwrap().next_batch().unwrap();

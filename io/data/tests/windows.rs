@@ -33,7 +33,11 @@ fn opened(path: &Path, rules: &WindowRules, transform: Transform) -> Result<Data
     let kind = DataKind::Windows(rules.clone());
     let data = Data { kind, transform, ..layer(path.to_str().unwrap()) };
     let search = SearchPath::default();
-    open(&data, Phase::Train, Opening { data: None, search: &search, tolerance: Tolerance::Fail })
+    open(
+        &data,
+        Phase::Train,
+        Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None },
+    )
 }
 
 /// Two images; three windows of objects, two of the background, one that is neither.
@@ -131,7 +135,7 @@ fn files_of_windows_that_are_wrong_are_refused_with_their_line() {
         ("1 0.9", "0 0.9", "line 5: class 0 of an object"),
         ("4 4 7 7", "4 4 3 7", "line 6: corners 4 4 3 7"),
         ("4 4 7 7", "4 4 7 x", "line 6: \"x\"; expected a corner of a window"),
-        ("5 1.0 1 5 4 8", "5 1.0 1", "line 15: the file ends where a corner of a window should follow"),
+        ("5 1.0 1 5 4 8", "5 1.0 1", "line 16: the file ends where a corner of a window should follow"),
         ("0 0.29", "0 0.3", "expected 0"),
     ] {
         assert!(FILE.contains(from));
@@ -214,7 +218,7 @@ fn a_layer_without_a_source_is_given_its_samples() {
     let kind = DataKind::Memory([1, 2, 3]);
     let data = Data { source: String::new(), kind, ..layer("") };
     let search = SearchPath::default();
-    let opening = |data| Opening { data, search: &search, tolerance: Tolerance::Fail };
+    let opening = |data| Opening { data, search: &search, tolerance: Tolerance::Fail, staging: None };
     let error = open(&data, Phase::Train, opening(None)).unwrap_err();
     assert_eq!(error.exit_code(), 66);
     assert!(error.to_string().contains("--data FILE.npz"), "{error}");

@@ -1,4 +1,5 @@
-//! Our own snapshot: one safetensors file that holds all of a run's state and is verified to the last bit.
+//! A `.safetensors` that carries its own checksum: what `convert weights` writes, and what early versions of this program
+//! stored a run in.
 //!
 //! The header's metadata holds a SHA-256 over the whole file, with the digits of the checksum itself read as zeros.
 
@@ -6,39 +7,34 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use safetensors::{Dtype, SafeTensors};
-use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::error::IoError;
+use crate::tensors::{self, Tensors};
 use crate::{hash, whole};
 
-const WHAT: &str = "a snapshot";
 const CHECKSUM: &str = "quadrille.sha256";
 const FORMAT: &str = "quadrille.format";
 const VERSION: &str = "1";
 const NO_CHECKSUM: [u8; 64] = [b'0'; 64];
-/// Header lengths are rounded up to this, so that the tensors are aligned in the file.
-const ALIGNMENT: usize = 64;
 
-/// A run's state: text by name (iteration, seed, hash of the net, configuration) and arrays by name, each with its
-/// extents and as many values as they say.
+/// Text and arrays by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Snapshot {
+pub(super) struct Sealed {
     /// Text by name. Names that begin with `quadrille.` are the format's own.
-    pub meta: BTreeMap<String, String>,
+    pub(super) meta: BTreeMap<String, String>,
     /// Extents and values by name.
-    pub tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    pub(super) tensors: Tensors,
 }
 
-impl Snapshot {
-    /// Writes the snapshot, whole or not at all. The same snapshot gives the same bytes.
+impl Sealed {
+    /// Writes the file, whole or not at all. The same content gives the same bytes.
     ///
     /// # Errors
     /// [`IoError::CannotCreate`] or [`IoError::WriteFailed`]; [`IoError::Data`] if a tensor does not have as many
     /// values as its extents say or a name is reserved.
-    pub fn write(&self, path: &Path) -> Result<(), IoError> {
-        let mut header = self.header(path)?;
+    pub(super) fn write(&self, path: &Path) -> Result<(), IoError> {
+        let mut header = self.header().map_err(|message| IoError::data(path, message))?;
         let mut hasher = Sha256::new();
         hasher.update(&header);
         for (_, values) in self.tensors.values() {
@@ -47,75 +43,46 @@ impl Snapshot {
         if let Some(at) = checksum_position(&header) {
             header[at..at + 64].copy_from_slice(hash::hex(&hasher.finalize()).as_bytes());
         }
-        whole::write(path, WHAT, |file| {
+        whole::write(path, "weights", |file| {
             file.write_all(&header)?;
-            for (_, values) in self.tensors.values() {
-                for value in values {
-                    file.write_all(&value.to_le_bytes())?;
-                }
-            }
-            Ok(())
+            let mut bytes = Vec::new();
+            self.tensors
+                .values()
+                .try_for_each(|(_, values)| tensors::put(values, &mut bytes, |piece| file.write_all(piece)))
         })
     }
 
     /// Length and header of the file, the checksum being zeros.
-    fn header(&self, path: &Path) -> Result<Vec<u8>, IoError> {
-        let reserved = self.meta.keys().find(|name| name.starts_with("quadrille."));
-        if let Some(name) = reserved.or_else(|| self.tensors.keys().find(|name| *name == "__metadata__")) {
-            return Err(IoError::data(path, format!("the name {name:?} is reserved by the format")));
+    fn header(&self) -> Result<Vec<u8>, String> {
+        if let Some(name) = self.meta.keys().find(|name| name.starts_with("quadrille.")) {
+            return Err(format!("the name {name:?} is reserved by the format"));
         }
         let mut meta: BTreeMap<&str, &str> =
             self.meta.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         let zeros = String::from_utf8_lossy(&NO_CHECKSUM);
         meta.extend([(FORMAT, VERSION), (CHECKSUM, &*zeros)]);
-        let mut entries: BTreeMap<&str, Value> = BTreeMap::from([("__metadata__", json!(meta))]);
-        let mut end = 0;
-        for (name, (shape, values)) in &self.tensors {
-            if shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(values.len()) {
-                let count = values.len();
-                return Err(IoError::data(
-                    path,
-                    format!("tensor {name:?}: {count} values for extents {shape:?}"),
-                ));
-            }
-            let start = end;
-            end += 4 * values.len();
-            entries.insert(name, json!({"dtype": "F32", "shape": shape, "data_offsets": [start, end]}));
-        }
-        let mut text =
-            serde_json::to_vec(&entries).map_err(|error| IoError::data(path, error.to_string()))?;
-        text.resize((8 + text.len()).next_multiple_of(ALIGNMENT) - 8, b' ');
-        let mut header = (text.len() as u64).to_le_bytes().to_vec();
-        header.extend(text);
-        Ok(header)
+        let arrays = self.tensors.iter();
+        tensors::header(
+            &meta,
+            arrays.map(|(name, (shape, values))| (name.as_str(), shape.as_slice(), values.len())),
+        )
     }
 
-    /// Reads a snapshot and verifies all of it.
+    /// Reads a file and verifies all of it.
     ///
     /// # Errors
-    /// [`IoError::Missing`] if it cannot be read, [`IoError::Data`] if it is damaged or no snapshot of ours.
-    pub fn read(path: &Path) -> Result<Self, IoError> {
-        let mut bytes = whole::read(path, "a snapshot (.safetensors)")?;
-        let hint = "use an older snapshot; this one was damaged after it was written, or is not one of ours";
+    /// [`IoError::Missing`] if it cannot be read, [`IoError::Data`] if it is damaged or not of this kind.
+    pub(super) fn read(path: &Path) -> Result<Self, IoError> {
+        let mut bytes = whole::read(path, "weights (.safetensors)")?;
+        let hint = "use another file; this one was damaged after it was written, or is not one of ours";
         let damaged = |message: String| IoError::data(path, message).hint(hint);
         verify(&mut bytes).map_err(&damaged)?;
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let mut meta: BTreeMap<String, String> =
-            header.metadata().clone().unwrap_or_default().into_iter().collect();
+        let (mut meta, tensors) = tensors::parse(&bytes).map_err(&damaged)?;
         if meta.remove(FORMAT).as_deref() != Some(VERSION) {
-            return Err(IoError::data(path, format!("is not of version {VERSION} of the snapshot format"))
+            return Err(IoError::data(path, format!("is not of version {VERSION} of the format"))
                 .hint("it was written by another version of this program"));
         }
         meta.remove(CHECKSUM);
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let mut tensors = BTreeMap::new();
-        for (name, view) in file.iter() {
-            if view.dtype() != Dtype::F32 {
-                return Err(damaged(format!("tensor {name:?} has type {:?}; expected F32", view.dtype())));
-            }
-            let values = view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-            tensors.insert(name.to_owned(), (view.shape().to_vec(), values));
-        }
         Ok(Self { meta, tensors })
     }
 }
@@ -147,9 +114,9 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn small() -> Snapshot {
+    fn small() -> Sealed {
         let meta = [("iteration", "500"), ("config", "net: \"a\"\nquote \"quadrille.sha256\":\"0\"")];
-        Snapshot {
+        Sealed {
             meta: meta.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
             tensors: [
                 ("ip/0".to_owned(), (vec![2, 2], vec![1.5, -0.0, f32::MIN_POSITIVE / 2.0, f32::INFINITY])),
@@ -160,29 +127,29 @@ mod tests {
         }
     }
 
-    fn bits(snapshot: &Snapshot) -> Vec<u32> {
-        snapshot.tensors.values().flat_map(|(_, v)| v.iter().map(|x| x.to_bits())).collect()
+    fn bits(sealed: &Sealed) -> Vec<u32> {
+        sealed.tensors.values().flat_map(|(_, v)| v.iter().map(|x| x.to_bits())).collect()
     }
 
     #[test]
     fn what_was_written_is_read_bit_by_bit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.safetensors");
-        let mut snapshot = small();
-        snapshot.tensors.insert("nan".into(), (vec![1], vec![f32::from_bits(0x7fc1_2345)]));
-        snapshot.write(&path).unwrap();
-        let read = Snapshot::read(&path).unwrap();
-        assert_eq!((&read.meta, bits(&read)), (&snapshot.meta, bits(&snapshot)));
+        let mut sealed = small();
+        sealed.tensors.insert("nan".into(), (vec![1], vec![f32::from_bits(0x7fc1_2345)]));
+        sealed.write(&path).unwrap();
+        let read = Sealed::read(&path).unwrap();
+        assert_eq!((&read.meta, bits(&read)), (&sealed.meta, bits(&sealed)));
         assert_eq!(read.tensors["empty"].0, [0, 7]);
         let first = fs::read(&path).unwrap();
-        snapshot.write(&path).unwrap();
+        sealed.write(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), first);
     }
 
     /// Whether `bytes` are refused as bad data.
     fn refused(path: &Path, bytes: &[u8]) -> bool {
         fs::write(path, bytes).unwrap();
-        Snapshot::read(path).is_err_and(|error| error.exit_code() == 65)
+        Sealed::read(path).is_err_and(|error| error.exit_code() == 65)
     }
 
     #[test]
@@ -218,7 +185,7 @@ mod tests {
         let path = folder.path().join("s.safetensors");
         let foreign = b"\x02\0\0\0\0\0\0\0{}";
         assert!(refused(&path, foreign));
-        let error = Snapshot::read(&folder.path().join("none")).unwrap_err();
+        let error = Sealed::read(&folder.path().join("none")).unwrap_err();
         assert_eq!(error.exit_code(), 66);
     }
 
@@ -228,10 +195,10 @@ mod tests {
         let path = folder.path().join("s.safetensors");
         for (name, shape) in [("a", vec![3]), ("a", vec![usize::MAX, 2]), ("__metadata__", vec![1])] {
             let tensors = [(name.to_owned(), (shape, vec![1.0]))].into();
-            assert!(Snapshot { tensors, ..Snapshot::default() }.write(&path).is_err());
+            assert!(Sealed { tensors, ..Sealed::default() }.write(&path).is_err());
         }
         let meta = [(CHECKSUM.to_owned(), "1".to_owned())].into();
-        assert!(Snapshot { meta, ..Snapshot::default() }.write(&path).is_err());
+        assert!(Sealed { meta, ..Sealed::default() }.write(&path).is_err());
         assert!(!path.exists());
     }
 }

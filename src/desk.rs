@@ -1,0 +1,140 @@
+//! Where workers leave their state, and the thread that writes it down while they go on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use quadrille_core::net::ParamLayout;
+use quadrille_io::{RunFolder, snapshot};
+
+use crate::failure::{Code, Failure};
+use crate::state::{About, RunState, WorkerState};
+
+/// What every snapshot of a run has in common.
+#[derive(Debug)]
+pub struct Binder {
+    /// The folder of the run.
+    pub folder: RunFolder,
+    /// Where parameters lie in packed arrays.
+    pub layout: ParamLayout,
+    /// What is said of the run.
+    pub about: About,
+    /// How many snapshots are kept; `None` for all.
+    pub keep: Option<usize>,
+    /// The iteration of a snapshot that is there already, since the run goes on from it.
+    pub present: Option<u64>,
+}
+
+/// Where workers leave their state; what the last one completes is written by a thread of its own.
+#[derive(Debug)]
+pub struct SnapshotDesk {
+    binder: Arc<Binder>,
+    workers: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    centre: Option<Vec<f32>>,
+    states: BTreeMap<usize, WorkerState>,
+    writing: Option<JoinHandle<Result<Latest, Failure>>>,
+    latest: Option<Latest>,
+}
+
+/// The snapshot that was written last.
+#[derive(Debug)]
+pub struct Latest {
+    /// Its folder.
+    pub path: PathBuf,
+    /// What is in it; of the workers the first.
+    pub state: RunState,
+}
+
+impl SnapshotDesk {
+    /// A desk for so many workers.
+    pub fn new(binder: Binder, workers: usize) -> Self {
+        Self { binder: Arc::new(binder), workers, table: Mutex::default() }
+    }
+
+    /// Worker `rank` leaves its state after `iteration` iterations, and the centre, which is the same from all. Waits only
+    /// if the snapshot before is still being written, since no more than one is kept in memory.
+    pub fn leave(
+        &self,
+        rank: usize,
+        iteration: u64,
+        mut state: WorkerState,
+        centre: Option<Vec<f32>>,
+    ) -> Result<(), Failure> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = table.states.values().next() {
+            state.share(other);
+        }
+        table.states.insert(rank, state);
+        table.centre = centre;
+        if table.states.len() < self.workers {
+            return Ok(());
+        }
+        table.finish()?;
+        // It has served its purpose, and takes as much memory as the next.
+        table.latest = None;
+        let workers = std::mem::take(&mut table.states).into_values().collect();
+        let state = RunState { iteration, centre: table.centre.take(), workers };
+        let binder = self.binder.clone();
+        let write = move || binder.file(state);
+        let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
+        let failed =
+            |error| Failure::new(Code::Environment, format!("no thread to write snapshots: {error}"));
+        table.writing = Some(thread.map_err(failed)?);
+        Ok(())
+    }
+
+    /// Fails if the snapshot that was being written could not be, so that a run need not train on for nothing.
+    pub fn look(&self) -> Result<(), Failure> {
+        // Whoever holds the table looks by himself.
+        let Ok(mut table) = self.table.try_lock() else { return Ok(()) };
+        if table.writing.as_ref().is_some_and(JoinHandle::is_finished) { table.finish() } else { Ok(()) }
+    }
+
+    /// Waits until everything is on the disk. Returns the snapshot that was written last, if there is one.
+    pub fn finish(&self) -> Result<Option<Latest>, Failure> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.finish()?;
+        Ok(table.latest.take())
+    }
+}
+
+impl Drop for SnapshotDesk {
+    /// A run that fails still finishes the snapshot that it has begun.
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+impl Table {
+    fn finish(&mut self) -> Result<(), Failure> {
+        if let Some(thread) = self.writing.take() {
+            let lost =
+                || Failure::new(Code::Bug, "the thread that writes snapshots panicked: please report this");
+            self.latest = Some(thread.join().map_err(|_| lost())??);
+        }
+        Ok(())
+    }
+}
+
+impl Binder {
+    /// Writes a snapshot, then removes those that are too many.
+    fn file(&self, mut state: RunState) -> Result<Latest, Failure> {
+        let path = self.folder.snapshot_path(state.iteration);
+        // Whoever goes on from the end has nothing to add to it.
+        if self.present != Some(state.iteration) {
+            snapshot::write(&path, state.manifest(&self.about), &state.files(&self.layout))?;
+        }
+        // An old snapshot that does not go is no reason to lose a training.
+        if let Some(error) = self.keep.and_then(|keep| self.folder.keep_newest(keep).err()) {
+            say!("note        old snapshots could not be removed: {error}");
+        }
+        state.workers.truncate(1);
+        Ok(Latest { path, state })
+    }
+}
