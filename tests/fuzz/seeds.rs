@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use quadrille_io::data::{Content, LmdbWriter, Record, TarWriter, encode_datum, write_mean};
 use quadrille_io::npz::{Array, Values, write_npy, write_npz};
-use quadrille_io::{LayerWeights, NetWeights, Snapshot, SolverState, weights};
+use quadrille_io::snapshot::{FileEntry, Manifest, WorkerEntry};
+use quadrille_io::{LayerWeights, NetWeights, SolverState, weights};
 use tempfile::TempDir;
 
 /// Larger files of the repository are no good to start from.
@@ -206,9 +207,24 @@ fn safetensors() -> Vec<Vec<u8>> {
 }
 
 fn snapshot() -> Vec<u8> {
-    let snapshot = Snapshot {
-        meta: [("iteration".to_owned(), "500".to_owned())].into(),
-        tensors: [("weights/ip/0".to_owned(), (vec![2, 2], vec![1.5; 4]))].into(),
+    let file = |name: &str| FileEntry { name: name.into(), bytes: 96, blake3: "0".repeat(64) };
+    let worker = WorkerEntry {
+        iteration: 500,
+        next_sample: 32_000,
+        epoch: 3,
+        next_step: 500,
+        course: "0 00000000".into(),
+        file: "worker0.safetensors".into(),
+        own_weights: true,
+        kept: Some("kept0.safetensors".into()),
     };
-    written("safetensors", |path| snapshot.write(path).expect("a snapshot"))
+    let manifest = Manifest {
+        iteration: 500,
+        network: "small".into(),
+        identity: [("seed".to_owned(), "7".to_owned())].into(),
+        workers: vec![worker],
+        files: ["weights.safetensors", "worker0.safetensors", "kept0.safetensors"].map(file).into(),
+        ..Manifest::default()
+    };
+    manifest.to_bytes().expect("a manifest")
 }
