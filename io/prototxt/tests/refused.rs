@@ -135,12 +135,7 @@ fn unknown_names() {
                 "type",
                 &["did you mean \"Convolution\"?"],
             ),
-            case(
-                "layer { name: \"c\" type: \"HDF5Dta\" }",
-                1,
-                "type",
-                &["\"HDF5Data\"? It is not supported yet"],
-            ),
+            case("layer { name: \"c\" type: \"HDF5Dta\" }", 1, "type", &["did you mean \"HDF5Data\"?"]),
             case("layer { name: \"c\" type: \"WindowDta\" }", 1, "type", &["did you mean \"WindowData\"?"]),
             case(
                 "layer { name: \"c\" type: \"Python\" }",
