@@ -244,8 +244,8 @@ impl Builder {
         }
         match known.as_slice() {
             [] => "no layer above makes any; a network begins with its data or Input".to_owned(),
-            [all @ ..] if all.len() <= MOST_NAMES => format!("there are {}", all.join(", ")),
-            [some @ ..] => {
+            all if all.len() <= MOST_NAMES => format!("there are {}", all.join(", ")),
+            some => {
                 format!("there are {} and {} more", some[..MOST_NAMES].join(", "), some.len() - MOST_NAMES)
             }
         }

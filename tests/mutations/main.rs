@@ -112,7 +112,9 @@ targets!(prototxt caffemodel solverstate idx cifar datum lmdb tar npz safetensor
 fn seeds_are_good_files() {
     use quadrille_io::data::{decode_datum, decode_image, decode_mean};
     use quadrille_io::prototxt::{parse_net, parse_solver};
+    use quadrille_io::snapshot::Manifest;
     use quadrille_io::{NetWeights, SolverState, npz, weights};
+    use std::path::Path;
 
     let good = |target: &str, read: &dyn Fn(&[u8]) -> bool| {
         let all = seeds::made(target);
@@ -124,5 +126,6 @@ fn seeds_are_good_files() {
     good("datum", &|bytes| decode_datum(bytes).is_ok());
     good("npz", &|bytes| npz::decode_npy(bytes).is_ok() || npz::decode_npz(bytes).is_ok());
     good("safetensors", &|bytes| weights::decode_safetensors(bytes).is_ok());
+    good("snapshot", &|bytes| Manifest::of_bytes(Path::new("manifest.json"), bytes).is_ok());
     good("image", &|bytes| decode_image(bytes, None, &mut Vec::new()).is_ok());
 }
