@@ -201,9 +201,9 @@ mod tests {
     fn files(folder: &Path, lines: &str) -> Result<Arc<RowFiles>, IoError> {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("hdf5/fixtures/rows.h5");
         for name in ["a.h5", "b.h5"] {
-            fs::copy(&fixture, folder.join(name)).unwrap();
+            fs::copy(&fixture, folder.join(name)).expect("a copy");
         }
-        fs::write(folder.join("list.txt"), lines).unwrap();
+        fs::write(folder.join("list.txt"), lines).expect("a list");
         let search = SearchPath { folders: vec![folder.to_owned()] };
         let names = ["data".to_owned(), "label".to_owned()];
         RowFiles::open("list.txt", None, &search, &names).map(Arc::new)
@@ -211,7 +211,7 @@ mod tests {
 
     fn labels(reader: &mut RowReader, first: u64, count: usize) -> Vec<f32> {
         let mut out = vec![Vec::new(); 2];
-        reader.fill(first, count, &mut out).unwrap();
+        reader.fill(first, count, &mut out).expect("samples");
         let images: Vec<f32> = out[1].iter().map(|label| label / 10.0 * 6.0).collect();
         assert_eq!(out[0].iter().copied().step_by(6).collect::<Vec<_>>(), images, "sample and label");
         out.swap_remove(1)
