@@ -23,7 +23,7 @@ mod whole;
 pub use caffemodel::{LayerWeights, NetWeights};
 pub use error::IoError;
 pub use hash::weights_hash;
-pub use hdf5::is_hdf5;
+pub use hdf5::{HAS_HDF5, is_hdf5};
 pub use metrics::{MetricsWriter, TakenBack};
 pub use run_folder::{Generation, RunFolder, RunLock};
 pub use solverstate::SolverState;

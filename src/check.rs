@@ -97,6 +97,9 @@ fn show_solver(path: &Path, solver: &SolverSpec) {
     for test in &solver.test_nets {
         say!("            tested on {} mini-batches of {:?}", test.batches, test.source.name());
     }
+    if let Some(field) = &solver.undone {
+        say!("note        {field}: no training does this yet, so train refuses it");
+    }
     if !solver.ignored.is_empty() {
         say!("ignored     solver fields without effect here: {}", solver.ignored.join(", "));
     }

@@ -30,7 +30,7 @@ Start here:
   quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
   quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
-  quadrille convert weights A B     weights to and from .caffemodel, .safetensors and .npz
+  quadrille convert weights A B     weights to and from .caffemodel, .h5, .safetensors, .npz
   quadrille convert data SRC DST    an LMDB, tar files or CIFAR file of any data set
   quadrille convert mean SRC DST    the mean of a data set, for mean_file
   quadrille topo                    how the program sees this machine
@@ -136,7 +136,7 @@ pub struct TrainArgs {
     /// Network file or name of a bundled network, instead of the one that the solver names
     #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Start from these weights, by the names of layers: .caffemodel, .safetensors, .npz or the folder of a snapshot;
+    /// Start from these weights, by the names of layers: .caffemodel, .h5, .safetensors, .npz or the folder of a snapshot;
     /// several with commas between them
     #[arg(long, value_name = "FILES", value_delimiter = ',', conflicts_with = "snapshot")]
     pub weights: Vec<PathBuf>,
@@ -205,7 +205,7 @@ pub struct TestArgs {
     /// Network file or name of a bundled network [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Trained weights: .caffemodel, .safetensors, .npz or the folder of a snapshot; several with commas between them
+    /// Trained weights: .caffemodel, .h5, .safetensors, .npz or the folder of a snapshot; several with commas between them
     #[arg(long, value_name = "FILES", value_delimiter = ',', required = true)]
     pub weights: Vec<PathBuf>,
     /// Mini-batches to test [default: the whole test set; the last one is filled up from its start]
@@ -308,7 +308,7 @@ pub struct ExtractArgs {
     /// Where the arrays go that come out (.npz)
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Start from these weights: .caffemodel, .safetensors, .npz or the folder of a snapshot; several with commas between
+    /// Start from these weights: .caffemodel, .h5, .safetensors, .npz or the folder of a snapshot; several with commas between
     /// them
     /// [default: the network's fillers]
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
@@ -366,7 +366,7 @@ pub enum ConvertCommand {
     Data(ConvertDataArgs),
     /// Find the mean of a data set, as mean_file wants it
     Mean(ConvertMeanArgs),
-    /// Weights: .caffemodel, .safetensors and .npz, from any into any
+    /// Weights: .caffemodel, .h5, .safetensors and .npz, from any into any
     Weights(ConvertWeightsArgs),
 }
 

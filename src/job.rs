@@ -231,6 +231,9 @@ impl PhaseJob {
                 let fault = Fault::new(&field, "missing; expected at least 1 image in a mini-batch");
                 return Err(fault.at(&layer.site, &subject).into());
             }
+            if !samples.made_up {
+                source.transform.check().map_err(|fault| fault.at(&layer.site, &subject))?;
+            }
             if samples.made_up {
                 let shape = made_up::sample_shape(source, phase, file, samples.shape);
                 source.sample = Some(shape.map_err(|fault| fault.at(&layer.site, &subject))?);
@@ -252,7 +255,7 @@ impl PhaseJob {
             (Some(dataset), _) => dataset,
             (None, shape) => {
                 let noise = made_up::dataset(&spec, phase, shape.unwrap_or_default(), source.batch)?;
-                let whole = Data { transform: source.transform.without_means(), ..source.clone() };
+                let whole = Data { transform: source.transform.of_made_up(), ..source.clone() };
                 DataSource::new(Arc::new(noise), &whole, None, samples.tolerance)?
             }
         };

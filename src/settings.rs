@@ -35,6 +35,10 @@ impl Settings {
             let fault = Fault::new("max_iter", "missing; expected at least 1").hint(hint);
             return Err(fault.at(&solver.site, "solver").into());
         }
+        if let Some(field) = &solver.undone {
+            let fault = Fault::new(field, "no training does this yet").hint("leave it out");
+            return Err(fault.at(&solver.site, "solver").into());
+        }
         if let Policy::Poly { max, .. } = &mut solver.policy {
             // The policy's end is the run's end, wherever that was said.
             *max = solver.max_iter;
@@ -43,6 +47,11 @@ impl Settings {
         if solver.test_interval > 0 && solver.test_nets.is_empty() {
             let message =
                 "--test-interval: the solver has no test_iter, so the mini-batches of a test are not known";
+            return Err(Failure::new(Code::Usage, message));
+        }
+        if solver.snapshot_hdf5 && !quadrille_io::HAS_HDF5 {
+            let message = "snapshot_format: HDF5: this program is built without HDF5; leave the field out, or build with \
+                           --features hdf5";
             return Err(Failure::new(Code::Usage, message));
         }
         let workers = args.workers.unwrap_or_else(|| default_workers(args));

@@ -507,14 +507,15 @@ fn conclude(
     progress.finish(&summary)?;
     if let Some(latest) = &snapshot {
         let path = &latest.path;
-        let caffemodel = path.with_extension("caffemodel");
+        let format = if p.settings.solver.snapshot_hdf5 { ".h5" } else { "" };
+        let caffemodel = path.with_extension(format!("caffemodel{format}"));
         write_caffemodel(&caffemodel, &p.net, latest.state.counting())?;
         // With a centre, no worker's histories belong to the weights that count.
-        let mut beside = ".caffemodel";
+        let mut beside = format!(".caffemodel{format}");
         if !p.settings.is_elastic() {
-            let state = path.with_extension("solverstate");
+            let state = path.with_extension(format!("solverstate{format}"));
             solver_state::write(&state, &caffemodel, &p.net, &p.settings, latest)?;
-            beside = ".caffemodel, .solverstate";
+            beside.push_str(&format!(", .solverstate{format}"));
         }
         say!("snapshot    {} (and {beside})", path.display());
     }

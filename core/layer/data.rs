@@ -19,6 +19,8 @@ pub struct Transform {
     pub mirror: bool,
     /// What images that are stored encoded become; `None` for the channels that they have.
     pub colour: Option<Colour>,
+    /// A field that asks for a change of samples that nobody makes yet: the shapes are right, but no sample can be read so.
+    pub undone: Option<String>,
 }
 
 /// The channels that an encoded image is given.
@@ -32,14 +34,32 @@ pub enum Colour {
 
 impl Default for Transform {
     fn default() -> Self {
-        Self { scale: 1.0, mean_values: Vec::new(), mean_file: None, crop: 0, mirror: false, colour: None }
+        Self {
+            scale: 1.0,
+            mean_values: Vec::new(),
+            mean_file: None,
+            crop: 0,
+            mirror: false,
+            colour: None,
+            undone: None,
+        }
     }
 }
 
 impl Transform {
-    /// The same for samples that are made up: no file of means belongs to them.
-    pub fn without_means(&self) -> Self {
-        Self { mean_file: None, ..self.clone() }
+    /// The same for samples that are made up: no file of means belongs to them, and they have the size that is needed.
+    pub fn of_made_up(&self) -> Self {
+        Self { mean_file: None, undone: None, ..self.clone() }
+    }
+
+    /// # Errors
+    /// A [`Fault`] if samples cannot be changed as the layer asks.
+    pub fn check(&self) -> Result<(), Fault> {
+        let refuse = |field: &String| {
+            Err(Fault::new(field, "samples cannot be changed so yet")
+                .hint("make the data set with samples of the size that is needed: convert data --resize H,W"))
+        };
+        self.undone.as_ref().map_or(Ok(()), refuse)
     }
 
     /// The shape of what becomes of a sample (channels, height, width).

@@ -54,6 +54,10 @@ pub struct SolverSpec {
     pub snapshot: u64,
     /// Whether to write a snapshot at the end.
     pub snapshot_after_train: bool,
+    /// A field that asks for what no training does yet.
+    pub undone: Option<String>,
+    /// Whether what is written for Caffe at the end, weights and state, is HDF5.
+    pub snapshot_hdf5: bool,
     /// Seed of all random numbers; `None` if the file leaves it open.
     pub seed: Option<u64>,
     /// Whether mean magnitudes of all values and gradients are shown whenever the loss is.

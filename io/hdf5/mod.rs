@@ -27,6 +27,9 @@ pub(crate) use state::{read_state, write_state};
 #[cfg(feature = "hdf5")]
 pub(crate) use weights::{read_weights, write_weights};
 
+/// Whether this program was built with HDF5.
+pub const HAS_HDF5: bool = cfg!(feature = "hdf5");
+
 /// Whether a file is one of HDF5, by the ending of its name.
 pub fn is_hdf5(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "h5" || ending == "hdf5")

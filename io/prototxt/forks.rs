@@ -39,9 +39,6 @@ const FIELDS: [(&str, &[&str]); 14] = [
             "flow",
             "noise_param",
             "pad",
-            "random_aspect_ratio_param",
-            "random_resize_param",
-            "resize_param",
         ],
     ),
     (

@@ -5,7 +5,7 @@
 use prost_reflect::DynamicMessage;
 use quadrille_core::layer::{
     BatchNorm, BatchReindex, Cell, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Filler, Filter,
-    InnerProduct, Input, Layer, MultinomialLogisticLoss, Relu, Scale, Silence, Softmax, TYPE_NAMES,
+    InnerProduct, Input, Layer, MultinomialLogisticLoss, Relu, Scale, Silence, Softmax, Split, TYPE_NAMES,
 };
 use quadrille_core::net::{LayerSpec, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
@@ -126,6 +126,8 @@ fn read_layer(message: &DynamicMessage, parameter: &LayerParameter, file: &str) 
         "MemoryData" => (&["memory_data_param", "transform_param"], sources::memory_data(parameter)),
         "WindowData" => (&["window_data_param", "transform_param"], sources::window_data(parameter)),
         "Input" => (&["input_param"], input(parameter)),
+        // Nobody needs to write one, but Caffe prints networks with those that it inserted.
+        "Split" => (&[], Ok(Layer::Split(Split { tops: parameter.top.len() }))),
         "Convolution" => (&["convolution_param"], convolved::convolution(parameter, false)),
         "Deconvolution" => (&["convolution_param"], convolved::convolution(parameter, true)),
         "Im2col" => (&["convolution_param"], convolved::im2col(parameter)),
@@ -189,23 +191,22 @@ fn unknown_type(name: &str) -> Fault {
     if name.is_empty() {
         return fault("missing".to_owned()).hint("write type: \"Convolution\", for example");
     }
-    if name == "Split" {
-        return fault("a layer of type \"Split\" cannot be written".to_owned())
-            .hint("remove it; a blob may simply be read by several layers");
-    }
     if name == "Python" {
         return fault("layers of type \"Python\" are not supported; their code is the user's own".to_owned())
             .hint("write it with other layers, or give what it makes as an Input");
     }
+    if name == "HDF5Output" {
+        return fault(
+            "layers of type \"HDF5Output\" are not supported: a network here writes no files".to_owned(),
+        )
+        .hint("remove the layer; the command extract writes the values of all blobs");
+    }
     if CAFFE_TYPES.contains(&name) {
-        let known = TYPE_NAMES.iter().filter(|t| **t != "Split").copied().collect::<Vec<_>>();
-        return fault(format!(
-            "layers of type {name:?} are not supported yet; supported are {}",
-            known.join(", ")
-        ));
+        let known = TYPE_NAMES.join(", ");
+        return fault(format!("layers of type {name:?} are not supported yet; supported are {known}"));
     }
     let fault = fault(format!("unknown layer type {word:?}"));
-    if let Some(close) = did_you_mean(&word, TYPE_NAMES.into_iter().filter(|t| *t != "Split")) {
+    if let Some(close) = did_you_mean(&word, TYPE_NAMES) {
         return fault.hint(format!("did you mean {close:?}?"));
     }
     match did_you_mean(&word, CAFFE_TYPES) {

@@ -21,13 +21,14 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
     let fault_at = |fault: Fault| fault.at(&site, "network");
     let net: NetParameter = typed(&message).map_err(fault_at)?;
     check(&net, new.len() + old.len()).map_err(fault_at)?;
-    let Upgraded { layers, notes } = upgrade(new, old, &net, &site)?;
+    let Upgraded { layers, mut notes } = upgrade(new, old, &net, &site)?;
     let mut specs = Vec::with_capacity(layers.len() + 1);
     specs.extend(legacy_input(&net, &site).map_err(fault_at)?);
     check_statistics(&net, &layers, &site)?;
     for Entry { message, site } in layers {
         specs.extend(layer::convert(&message, site)?);
     }
+    notes.extend(specs.iter().filter_map(undone));
     Ok(NetSpec {
         name: net.name.clone().unwrap_or_default(),
         file: site.file.clone(),
@@ -36,6 +37,13 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
         layers: specs,
         notes,
     })
+}
+
+/// What is said of a layer whose samples cannot be changed as it asks: everything but reading data goes on without.
+fn undone(spec: &LayerSpec) -> Option<String> {
+    let Layer::Data(data) = &spec.layer else { return None };
+    let (field, line, name) = (data.transform.undone.as_ref()?, spec.site.line, &spec.name);
+    Some(format!("line {line}: layer {name:?}: {field} is not done yet, so the layer reads no data set"))
 }
 
 /// A number of images over which statistics are taken changes what a BatchNorm computes, and nothing without one.

@@ -10,6 +10,7 @@ use quadrille_core::solver::{Policy, RuleKind, SolverSpec};
 use super::fields::{finite, typed};
 use super::inline::Inline;
 use super::message::Parsed;
+use crate::schema::solver_parameter::SnapshotFormat;
 use crate::schema::{Phase, SolverParameter};
 use nets::Networks;
 
@@ -44,7 +45,9 @@ pub(super) fn convert(parsed: &Parsed, inline: Vec<Inline>) -> Result<SolverSpec
             test_initialization: solver.test_initialization(),
             debug_info: solver.debug_info(),
             snapshot: count(solver.snapshot(), "snapshot")?,
+            undone: undone(&solver),
             snapshot_after_train: solver.snapshot_after_train(),
+            snapshot_hdf5: solver.snapshot_format() == SnapshotFormat::Hdf5,
             seed: u64::try_from(solver.random_seed()).ok(),
         })
     };
@@ -55,6 +58,12 @@ pub(super) fn convert(parsed: &Parsed, inline: Vec<Inline>) -> Result<SolverSpec
 fn weights(solver: &SolverParameter) -> Vec<String> {
     let files = solver.weights.iter().flat_map(|files| files.split(','));
     files.map(|file| file.trim().to_owned()).filter(|file| !file.is_empty()).collect()
+}
+
+/// The first field that asks for what no training does yet.
+fn undone(solver: &SolverParameter) -> Option<String> {
+    let fields = [("disabled_update", solver.disabled_update()), ("local_lr_auto", solver.local_lr_auto())];
+    fields.iter().find(|(_, given)| *given).map(|(field, _)| (*field).to_owned())
 }
 
 fn average_loss(solver: &SolverParameter) -> Result<u64, Fault> {
@@ -107,10 +116,6 @@ fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<Str
         (
             "snapshot_prefix (snapshots go into the run folder, which --run names)",
             solver.snapshot_prefix.is_some(),
-        ),
-        (
-            "snapshot_format (snapshots are safetensors, with a binary .caffemodel at the end)",
-            solver.snapshot_format.is_some(),
         ),
         ("snapshot_diff (gradients are not stored)", solver.snapshot_diff()),
         (

@@ -239,8 +239,18 @@ impl OldTransform<'_> {
 
 fn transform(param: Option<&TransformationParameter>, old: OldTransform<'_>) -> Result<Transform, Fault> {
     let default = TransformationParameter::default();
-    let TransformationParameter { scale, mirror, crop_size, mean_file, mean_value, force_color, force_gray } =
-        param.unwrap_or(&default);
+    let TransformationParameter {
+        scale,
+        mirror,
+        crop_size,
+        mean_file,
+        mean_value,
+        force_color,
+        force_gray,
+        random_resize_param,
+        random_aspect_ratio_param,
+        resize_param,
+    } = param.unwrap_or(&default);
     let both = [
         ("scale", old.scale.is_some() && scale.is_some()),
         ("mean_file", old.mean_file.is_some() && mean_file.is_some()),
@@ -270,6 +280,12 @@ fn transform(param: Option<&TransformationParameter>, old: OldTransform<'_>) -> 
         (false, true) => Some(Colour::Grey),
         (false, false) => None,
     };
+    let undone = [
+        ("random_resize_param", random_resize_param.is_some()),
+        ("random_aspect_ratio_param", random_aspect_ratio_param.is_some()),
+        ("resize_param", resize_param.is_some()),
+    ];
+    let undone = undone.iter().find(|(_, given)| *given).map(|(field, _)| format!("transform_param.{field}"));
     let (place, factor) = match old.scale {
         Some(scale) => (old.message, scale),
         None => ("transform_param", scale.unwrap_or(1.0)),
@@ -281,5 +297,6 @@ fn transform(param: Option<&TransformationParameter>, old: OldTransform<'_>) -> 
         crop: crop_size.or(old.crop_size).unwrap_or(0) as usize,
         mirror: mirror.or(old.mirror) == Some(true),
         colour,
+        undone,
     })
 }

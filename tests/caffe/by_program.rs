@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use quadrille_io::NetWeights;
 use quadrille_io::npz::{Archive, read_npz};
 use quadrille_io::prototxt::read_solver;
+use quadrille_io::{NetWeights, SolverState};
 use serde_json::Value;
 
 use crate::bounds::{Bound, LAYER, NET};
@@ -64,7 +64,9 @@ fn networks_through_the_program() {
 /// Runs a solver on its trace, from the start or from `state`, and returns what the metrics say of each iteration, and the
 /// folder of the run.
 fn train(case: &Case, state: Option<PathBuf>, folder: &Path) -> (Vec<Value>, PathBuf) {
-    let run = folder.join(format!("{} {}", case.name, if state.is_some() { "resumed" } else { "whole" }));
+    let kind =
+        state.as_ref().and_then(|state| state.extension()).map_or("whole".into(), |e| e.to_string_lossy());
+    let run = folder.join(format!("{} {kind}", case.name));
     let mut command = Command::new(env!("CARGO_BIN_EXE_quadrille"));
     command.arg("train").arg("--solver").arg(case.path(".prototxt"));
     command.arg("--inputs").arg(case.path(".npz")).arg("--run").arg(&run);
@@ -122,6 +124,18 @@ fn compare_run(
     }
 }
 
+/// Caffe's snapshot in the other format that Caffe has.
+fn in_hdf5(case: &Case, state: &Path, folder: &Path) -> PathBuf {
+    let mut read = SolverState::read(state).expect("a state");
+    let weights = NetWeights::read(&case.beside(&read.learned_net)).expect("weights");
+    let [to, learned_net] =
+        ["solverstate", "caffemodel"].map(|kind| folder.join(format!("{}.{kind}.h5", case.name)));
+    weights.write(&learned_net).expect("a file");
+    read.learned_net = learned_net.display().to_string();
+    read.write(&to).expect("a file");
+    to
+}
+
 #[test]
 fn solvers_through_the_program() {
     const SNAPSHOT: usize = 4;
@@ -131,8 +145,10 @@ fn solvers_through_the_program() {
         compare_run(&mut report, &case, 0, train(&case, None, folder.path()), "the program");
         let state = case.path(&format!("_iter_{SNAPSHOT}.solverstate"));
         if state.is_file() {
-            let resumed = train(&case, Some(state), folder.path());
+            let resumed = train(&case, Some(state.clone()), folder.path());
             compare_run(&mut report, &case, SNAPSHOT, resumed, "the program, from Caffe's snapshot");
+            let resumed = train(&case, Some(in_hdf5(&case, &state, folder.path())), folder.path());
+            compare_run(&mut report, &case, SNAPSHOT, resumed, "the program, from a snapshot in HDF5");
         }
     }
     report.finish("solvers by the program", 4);

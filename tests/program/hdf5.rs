@@ -67,6 +67,19 @@ fn weights_go_to_hdf5_and_back() {
 }
 
 #[test]
+fn a_run_leaves_hdf5_for_caffe_if_so_asked() {
+    let stage = stage();
+    stage.write("solver.prototxt", format!("{SOLVER} snapshot_format: HDF5"));
+    let told = stage.succeed("train --solver solver.prototxt --max-iter 6 --run run").stdout;
+    assert!(told.contains("(and .caffemodel.h5, .solverstate.h5)"), "{told}");
+    stage.succeed("train --solver solver.prototxt --run whole");
+    stage.succeed(
+        "train --solver solver.prototxt --snapshot run/snapshots/iteration_6.solverstate.h5 --run rest",
+    );
+    assert_eq!(hash_of(&stage.summary("rest")), hash_of(&stage.summary("whole")));
+}
+
+#[test]
 fn without_the_files_the_layer_is_named() {
     let stage = stage();
     stage.write("files.txt", "none.h5\n");

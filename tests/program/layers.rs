@@ -96,3 +96,24 @@ fn weights_for_caffe_repeat_what_is_shared() {
     assert!(upper == lower && upper[0].1.iter().any(|w| *w != 0.0));
     stage.succeed("test -model net.prototxt -weights out/snapshots/iteration_3.caffemodel");
 }
+
+/// Caffe prints networks with the Split layers that it inserts; such a file is the same network.
+#[test]
+fn a_split_that_is_written_is_the_one_that_would_be_inserted() {
+    let stage = Stage::new();
+    let reader = "layer { name: \"half\" type: \"Power\" bottom: \"BLOB\" top: \"half\" power_param { scale: 0.5 } }\n\
+                  layer { name: \"sum\" type: \"Eltwise\" bottom: \"OTHER\" bottom: \"half\" top: \"sum\" }\n";
+    let split = "layer { name: \"pool_split\" type: \"Split\" bottom: \"pool\" top: \"one\" top: \"two\" }\n";
+    let head = NET.find("layer {\n  name: \"ip\"").expect("a head");
+    let net = |readers: &str| {
+        let below = NET[..head].to_owned();
+        below + readers + &NET[head..].replacen("bottom: \"pool\"", "bottom: \"sum\"", 1)
+    };
+    let trained = |run: &str, readers: &str| {
+        stage.write("net.prototxt", net(readers));
+        hash_of(&stage.train(run, ""))
+    };
+    let inserted = trained("a", &reader.replace("BLOB", "pool").replace("OTHER", "pool"));
+    let written = trained("b", &(split.to_owned() + &reader.replace("BLOB", "two").replace("OTHER", "one")));
+    assert_eq!(inserted, written);
+}

@@ -4,7 +4,7 @@ use quadrille_core::site::Fault;
 use quadrille_core::solver::{Decay, Rule, RuleKind};
 
 use super::{not_among, not_negative};
-use crate::prototxt::fields::{finite, unsupported};
+use crate::prototxt::fields::finite;
 use crate::schema::SolverParameter;
 use crate::schema::solver_parameter::SolverType;
 
@@ -17,13 +17,6 @@ pub(super) fn rule(solver: &SolverParameter) -> Result<Rule, Fault> {
         other => return Err(not_among("regularization_type", "penalty", other, &["L2", "L1"])),
     };
     let clip = solver.clip_gradients.map(|norm| finite(norm, "clip_gradients")).transpose()?;
-    let refused = [
-        ("disabled_update", "training without updates is", solver.disabled_update()),
-        ("local_lr_auto", "a learning rate for each layer is", solver.local_lr_auto()),
-    ];
-    if let Some((field, what, _)) = refused.iter().find(|(_, _, given)| *given) {
-        return Err(unsupported(field, what));
-    }
     Ok(Rule {
         kind: kind(solver)?,
         weight_decay: not_negative(solver.weight_decay(), "weight_decay")?,

@@ -338,9 +338,10 @@ fn policies_rules_and_what_is_ignored() {
         (all.seed, all.snapshot, all.snapshot_after_train, all.test_initialization),
         (Some(7), 5, false, false)
     );
+    assert!(all.snapshot_hdf5 && !solver("lr_policy: \"fixed\"").snapshot_hdf5);
     assert_eq!((all.test_interval, all.test_nets.len()), (0, 0));
     let ignored: Vec<&str> = all.ignored.iter().map(|i| i.split(' ').next().unwrap()).collect();
-    let expected = ["solver_mode", "device_id", "test_interval", "snapshot_prefix", "snapshot_format"];
+    let expected = ["solver_mode", "device_id", "test_interval", "snapshot_prefix"];
     assert_eq!(ignored, expected);
     assert_eq!(solver("lr_policy: \"fixed\" random_seed: -1").seed, None);
     assert_eq!(

@@ -143,7 +143,12 @@ fn unknown_names() {
                 "type",
                 &["\"Python\" are not supported; their code is the user's own", "Input"],
             ),
-            case("layer { name: \"c\" type: \"Split\" }", 1, "type", &["cannot be written", "remove it"]),
+            case(
+                "layer { name: \"c\" type: \"HDF5Output\" }",
+                1,
+                "type",
+                &["writes no files", "the command extract"],
+            ),
             case("layer { name: \"c\" type: \"Transformer\" }", 1, "type", &["unknown layer type"]),
             case("layer { name: \"c\" }", 1, "type", &["missing"]),
             case("layer {\n type: \"ReLU\" }", 1, "name", &["missing; every layer needs a name"]),

@@ -43,7 +43,6 @@ const REFUSED: &[(&str, &str, &str, &str)] = &[
     ("", "average_loss: 2000000000", "average_loss", "expected at most 1048576"),
     ("", "warmup_iter: -2", "warmup_iter", "-2; expected at least 0"),
     ("", "warmup_iter: 2 warmup_start_lr: -1", "warmup_start_lr", "-1; expected at least 0"),
-    ("", "disabled_update: true", "disabled_update", "not supported yet"),
     ("", "test_iter: 5", "test_interval", "test_iter asks for tests"),
     ("", "test_iter: 0 test_interval: 5", "test_iter", "0; expected at least 1"),
     ("", "test_interval: -5", "test_interval", "-5; expected at least 0"),
