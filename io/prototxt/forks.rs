@@ -26,7 +26,7 @@ const FIELDS: [(&str, &[&str]); 14] = [
             "video_data_param",
         ],
     ),
-    ("SolverParameter", &["ap_version", "eval_type", "show_per_class_result", "stageiter", "stagelr"]),
+    ("SolverParameter", &["stageiter", "stagelr"]),
     (
         "TransformationParameter",
         &[

@@ -62,7 +62,11 @@ fn weights(solver: &SolverParameter) -> Vec<String> {
 
 /// The first field that asks for what no training does yet.
 fn undone(solver: &SolverParameter) -> Option<String> {
-    let fields = [("disabled_update", solver.disabled_update()), ("local_lr_auto", solver.local_lr_auto())];
+    let fields = [
+        ("disabled_update", solver.disabled_update()),
+        ("local_lr_auto", solver.local_lr_auto()),
+        ("eval_type", solver.eval_type() != "classification"),
+    ];
     fields.iter().find(|(_, given)| *given).map(|(field, _)| (*field).to_owned())
 }
 
@@ -122,6 +126,8 @@ fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<Str
             "warmup_start_lr (there is no warmup_iter)",
             solver.warmup_start_lr.is_some() && solver.warmup_iter() == 0,
         ),
+        ("ap_version (precision of detection is not measured)", solver.ap_version.is_some()),
+        ("show_per_class_result (outputs of tests are all shown)", solver.show_per_class_result.is_some()),
         ("test_offset (tests begin with the first iterations)", solver.test_offset() != 0),
         ("local_gw_ratio (local_lr_auto is off)", solver.local_gw_ratio.is_some()),
         (

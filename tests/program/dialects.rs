@@ -228,8 +228,10 @@ fn what_is_not_done_yet_is_checked_and_not_trained() {
         assert!(shown.contains("note        "), "{shown}");
         stage.edit(file, to, from);
     };
-    for field in ["local_lr_auto", "disabled_update"] {
-        let (from, to) = ("display: 10", format!("display: 10 {field}: true"));
+    for (field, value) in
+        [("local_lr_auto", "true"), ("disabled_update", "true"), ("eval_type", "\"detection\"")]
+    {
+        let (from, to) = ("display: 10", format!("display: 10 {field}: {value}"));
         asks("solver.prototxt", from, &to, &format!("{field}: no training does this yet"));
     }
     for field in [
