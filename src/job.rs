@@ -75,8 +75,7 @@ fn file_like(places: &[PathBuf]) -> Option<String> {
 }
 
 /// A file, or a snapshot, that a solver names: from the current folder, as in Caffe; from the solver's folder; or from a
-/// folder above it,
-/// since Caffe's own solvers are written for the root of Caffe's sources.
+/// folder above it, since Caffe's own solvers are written for the root of Caffe's sources.
 pub fn find_named(path: &Path, site: &Site, field: &str, name: &str) -> Result<PathBuf, Failure> {
     let folders = path.parent().map(Path::ancestors).into_iter().flatten();
     let places: Vec<PathBuf> =
@@ -122,6 +121,15 @@ impl<'a> Samples<'a> {
     pub fn of(args: &'a DataArgs) -> Self {
         let (folder, stage_to) = (args.data.as_deref(), args.stage_to.as_deref());
         Self { folder, tolerance: args.bad_record, stage_to, ..Self::default() }
+    }
+
+    /// Complains about flags that only data sets of single records have, where `source` is none.
+    fn refuse_flags_of_records(&self, source: &str) -> Result<(), Failure> {
+        let flags = [("--stage-to", self.stage_to.is_some()), ("--data-shards rank", self.by_rank)];
+        match flags.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(Failure::new(Code::Usage, format!("{flag} does not work with {source}"))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -205,6 +213,7 @@ impl PhaseJob {
         let phase = state.phase;
         let mut spec = spec.clone();
         if let Some(given) = samples.given {
+            samples.refuse_flags_of_records("--inputs: all workers read the one file")?;
             let opened = GivenBatches::open(given, &mut spec, state)?;
             return Ok(opened.map(|(arrays, batch)| Self {
                 feed: Feed::Arrays(Arc::new(arrays)),
@@ -286,6 +295,9 @@ impl PhaseJob {
             let fault = Fault::new("type", "the arrays of HDF5Data stand in files and cannot be made up");
             return Err(fault.hint("leave --dummy-data out").at(&layer.site, &subject).into());
         }
+        samples.refuse_flags_of_records(&format!(
+            "{subject} of type HDF5Data: workers take turns in its files"
+        ))?;
         let search = SearchPath::usual(file, bundled::repository().as_deref());
         let files = RowFiles::open(&hdf5.source, samples.folder, &search, &layer.tops)?;
         hdf5.batch = batch.unwrap_or(hdf5.batch);

@@ -41,6 +41,11 @@ fn a_network_learns_from_arrays_in_files() {
     assert!(losses[8..].iter().sum::<f64>() < losses[..4].iter().sum::<f64>(), "{losses:?}");
     // Workers take turns, and quadrants share.
     stage.succeed("train --solver solver.prototxt --run more --workers 2 --method sync-sgd --quadrants 2");
+    for flags in ["--stage-to node", "--data-shards rank --workers 2"] {
+        let outcome = stage.run(&format!("train --solver solver.prototxt --run refused {flags}"));
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("does not work with layer \"rows\""), "{}", outcome.stderr);
+    }
     let shapes = stage.succeed("check net.prototxt").stdout;
     assert!(shapes.contains("5x2x3") || shapes.contains("5 2 3"), "{shapes}");
 }

@@ -129,6 +129,8 @@ fn arrays_that_do_not_fit_are_refused() {
         &|arrays| drop(arrays.insert("in/data".to_owned(), array(&[0, BATCH, 1, SIDE, SIDE], |_| 0.0))),
         &["no values"],
     );
-    let outcome = stage(&mini_batches(1)).run(&format!("{TRAIN} run --batch 3"));
-    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    for flags in ["--batch 3", "--stage-to node", "--data-shards rank"] {
+        let outcome = stage(&mini_batches(1)).run(&format!("{TRAIN} run {flags}"));
+        assert_eq!(outcome.code, Some(2), "{flags}: {}", outcome.stderr);
+    }
 }
