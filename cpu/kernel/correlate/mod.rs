@@ -107,6 +107,10 @@ pub(crate) struct WeightTile<'a> {
     pub dw_source: usize,
     /// Whether the sums are added to what is there.
     pub add: bool,
+    /// What is to be in a cache when the tile is done: a cache line for each pixel of a row, one after the other.
+    pub ahead: *const f32,
+    /// Distance of rows of it.
+    pub ahead_row: usize,
 }
 
 /// Distance of neighbouring pixels in the input.

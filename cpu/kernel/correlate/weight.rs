@@ -43,6 +43,7 @@ pub(super) unsafe fn tile<
         };
         let [x_step, dy_step] = if PIXEL == 1 { [columns[1], columns[2]] } else { [PIXEL, S::LANES] };
         for row in 0..rows[0] {
+            let mut ahead = t.ahead.wrapping_add(row * t.ahead_row);
             let mut place = row * rows[1];
             let mut dy = t.dy.add(row * rows[2]);
             for _ in 0..columns[0] {
@@ -52,6 +53,8 @@ pub(super) unsafe fn tile<
                 }
                 if PIXEL > 1 {
                     S::prefetch(sources[0].wrapping_add(place + AHEAD * PIXEL));
+                    S::prefetch(ahead);
+                    ahead = ahead.wrapping_add(S::LANES);
                 }
                 for (source, x) in sums.iter_mut().zip(sources) {
                     let value = S::splat(*x.add(place));

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use quadrille_core::layer::Convolution;
 
+use super::ahead::Rows;
 use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::passes::Passes;
 use super::weights::{Packing, Words};
@@ -172,17 +173,23 @@ impl WeightGradient {
         let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
         let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
         let (strips, words) = grain.scratch.split_at_mut(self.strips_len());
+        let all = share(self.source.images, image_part, self.image_parts);
         let mut add = false;
-        for (image, images) in
-            even_parts(&share(self.source.images, image_part, self.image_parts), self.together)
-        {
-            for band in &self.bands {
+        for (image, images) in even_parts(&all, self.together) {
+            for (number, band) in self.bands.iter().enumerate() {
                 let each = self.strip.as_ref().map_or(0, Strip::len);
                 for i in (1..images).rev() {
                     let planes = self.source_image(source, image + i, group);
                     self.band(grain.memory, &mut strips[i * each..], planes, band);
                 }
                 let x = self.band(grain.memory, strips, self.source_image(source, image, group), band);
+                let next = match self.bands.get(number + 1) {
+                    Some(band) => Some((image, band)),
+                    None => Some((image + images, &self.bands[0])).filter(|(image, _)| *image < all.end),
+                };
+                let mut source_ahead = next.map_or(Rows::none(), |(image, band)| {
+                    self.rows_of_band(grain.memory, self.source_image(source, image, group), band)
+                });
                 let last = if self.together > 1 { images } else { band.0 + band.1 };
                 for first in (band.0..last).step_by(self.block_rows) {
                     let rows = first..(first + self.block_rows).min(last);
@@ -191,13 +198,35 @@ impl WeightGradient {
                         let dy = |i| self.gradient(gradient, image + i, group, tile);
                         for (i, columns) in self.columns.iter().enumerate() {
                             let (add, rows) = (add || i > 0, rows.clone());
-                            let block = Block { x, band: band.0, dw, rows, columns, add };
-                            self.add_block(tile, &block, &self.gradients(grain.memory, dy, &block, words));
+                            let ahead = match self.columns.get(i + 1) {
+                                Some(columns) => (tile, rows.start, columns.0),
+                                None if tile + 1 < tiles.end => (tile + 1, rows.start, 0),
+                                None => (tiles.start, rows.end, 0),
+                            };
+                            let ahead = self.place(grain.memory, gradient, image, group, ahead);
+                            let block = Block { x, band: band.0, dw, rows, columns, add, ahead };
+                            let gradients = self.gradients(grain.memory, dy, &block, words);
+                            self.add_block(tile, &block, &gradients, &mut source_ahead);
                         }
                     }
                     add = true;
                 }
             }
+        }
+    }
+
+    /// The rows of the source that a band of rows is copied from.
+    fn rows_of_band(&self, memory: &Memory, image: Span, rows: &(usize, usize)) -> Rows {
+        let Some(Strip { content, planes, pixel, .. }) = self.strip else { return Rows::none() };
+        let first = (rows.0 * self.passes.source_step[0]) as isize + self.passes.reach(0)[0];
+        let tall = self.passes.strip(content, planes, pixel, rows.1).rows;
+        let row = self.passes.source[1] * self.source.layout.pixel();
+        Rows {
+            first: memory.pointer(image).wrapping_add(first.max(0).unsigned_abs() * row),
+            plane: self.source.plane_len(),
+            len: tall * row,
+            planes,
+            done: 0,
         }
     }
 
@@ -253,15 +282,44 @@ impl WeightGradient {
         Gradients { first: words.as_ptr(), row, vector: self.vector_len() }
     }
 
-    fn add_block(&self, tile: usize, block: &Block<'_>, gradients: &Gradients) {
+    /// Where the gradient of a tile's targets lies at a row and a column (of pixels, or of pairs) of a block that begins in
+    /// an image.
+    fn place(
+        &self,
+        memory: &Memory,
+        gradient: Span,
+        image: usize,
+        group: usize,
+        (tile, row, column): (usize, usize, usize),
+    ) -> *const f32 {
+        let pixels = if self.narrow { 2 * column } else { column };
+        let pixel = self.target.layout.pixel();
+        let first = memory.pointer(self.gradient(gradient, image, group, tile)).cast_const();
+        first.wrapping_add(row * self.gradient_row() + pixels * pixel)
+    }
+
+    /// Words between the rows of a block's gradients as they lie: those of an image, or the only ones of several images.
+    fn gradient_row(&self) -> usize {
+        let alone = self.together == 1;
+        if alone { self.passes.target[1] * self.target.layout.pixel() } else { self.target.image_stride() }
+    }
+
+    fn add_block(&self, tile: usize, block: &Block<'_>, gradients: &Gradients, source_ahead: &mut Rows) {
         let (vector, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
         let mut dw = block.dw;
-        for (offsets, visible) in self.offsets.chunks(weights.len()).zip(&self.visible) {
+        for (i, (offsets, visible)) in self.offsets.chunks(weights.len()).zip(&self.visible).enumerate() {
             // Of several images in one row all is visible.
             let visible = if self.together > 1 { &block.rows } else { visible };
             let first = visible.start.clamp(block.rows.start, block.rows.end);
             let rows = visible.end.clamp(first, block.rows.end) - first;
+            let pixels = [rows, block.columns.1];
+            // First the gradients, then the source.
+            let ahead = if i < vectors {
+                block.ahead.wrapping_add(i * self.target.plane_len())
+            } else {
+                source_ahead.take(rows * block.columns.1 * vector).unwrap_or(block.ahead)
+            };
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
             // source; the sums are the grain's own, a tile's width for each source.
             unsafe {
@@ -272,10 +330,12 @@ impl WeightGradient {
                     dy: gradients.first.add((first - block.rows.start) * gradients.row),
                     dy_row: gradients.row,
                     dy_vector: gradients.vector,
-                    pixels: [rows, block.columns.1],
+                    pixels,
                     dw,
                     dw_source: vectors * vector,
                     add: block.add,
+                    ahead,
+                    ahead_row: self.gradient_row(),
                 };
                 weights[offsets.len() - 1](&tile);
                 dw = dw.add(offsets.len() * vectors * vector);
@@ -348,6 +408,8 @@ struct Block<'a> {
     /// First column and columns: of pixels, or of pairs of them.
     columns: &'a (usize, usize),
     add: bool,
+    /// What comes next of the gradient.
+    ahead: *const f32,
 }
 
 /// The gradients of a block: those of its first pixel, and the distances of rows and of vectors.

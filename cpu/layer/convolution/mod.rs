@@ -1,5 +1,6 @@
 //! Convolution: on register tiles over blocked channels, or as a matrix product over unfolded windows.
 
+mod ahead;
 mod direction;
 mod gradient;
 mod im2col;

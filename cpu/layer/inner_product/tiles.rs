@@ -179,6 +179,8 @@ impl Tiles {
                     dw: c.add(first * s.c_source),
                     dw_source: s.c_source,
                     add: s.add,
+                    ahead: s.b.as_ptr(),
+                    ahead_row: 0,
                 };
                 tiles[count - 1](&tile);
             }

@@ -179,6 +179,13 @@ impl WinogradGradient {
             let dy = &dy[tile * TILE_VECTORS * self.tiling.row_len(self.block)..];
             for (i, offsets) in self.offsets.chunks(weights.len()).enumerate() {
                 let source = point * self.packing.sources + i * weights.len();
+                // The gradients of the next point, then the sums of the next sources.
+                let row = i * self.tiling.row_len(self.block);
+                let ahead = if i < vectors {
+                    dy.as_ptr().wrapping_add(gradient_len + row)
+                } else {
+                    dw.wrapping_add((source + weights.len()) * vectors * lanes).cast_const()
+                };
                 // SAFETY: the block holds `count` tiles of every source and target; the sums are the grain's own, a
                 // tile's width for each point and source.
                 unsafe {
@@ -193,6 +200,8 @@ impl WinogradGradient {
                         dw: dw.add(source * vectors * lanes),
                         dw_source: vectors * lanes,
                         add,
+                        ahead,
+                        ahead_row: 0,
                     };
                     weights[offsets.len() - 1](&tile);
                 }

@@ -55,6 +55,8 @@ fn check(kernel: impl Fn(&WeightTile<'_>, usize, bool, usize)) {
                     dw: dw.as_mut_ptr(),
                     dw_source,
                     add,
+                    ahead: dy.as_ptr(),
+                    ahead_row: 0,
                 };
                 kernel(&tile, sources, two, pixel);
                 let mut expected = before.clone();
