@@ -24,7 +24,7 @@ mod crew;
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 #[cfg(not(loom))]
-pub use layer::{Choice, implementations, stepping_layers, storage_needs};
+pub use layer::{Choice, adders, implementations, stepping_layers, storage_needs};
 #[cfg(not(loom))]
 pub use memory::{BlobBytes, NAN_HALVES};
 

@@ -9,7 +9,7 @@ use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{CrewSpec, EngineError, stepping_layers, storage_needs};
+use quadrille_cpu::{CrewSpec, EngineError, adders, stepping_layers, storage_needs};
 use quadrille_io::data::{
     BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Staging, Tolerance, open,
 };
@@ -182,6 +182,10 @@ impl<'a> Rewriting<'a> {
         }
         if !self.memory_sharing {
             return Ok(net);
+        }
+        if self.fusion {
+            let can = adders(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
+            net = net.adding(&can);
         }
         let needs = storage_needs(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
         Ok(net.sharing_memory(&needs))

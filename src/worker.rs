@@ -119,6 +119,10 @@ fn notes(engine: &CpuWorker, net: &Net, programs: usize) -> Vec<String> {
     if !stepping.is_empty() {
         notes.push(format!("one pass    grad-weight and update of {}", stepping.join(", ")));
     }
+    let adding: Vec<&str> = net.layers.iter().filter(|l| l.adds_gradient).map(|l| l.name.as_str()).collect();
+    if !adding.is_empty() {
+        notes.push(format!("added up    in its place, the gradient of the bottom of {}", adding.join(", ")));
+    }
     let bytes = (0..programs).map(|program| engine.blob_bytes(program));
     notes.push(format!("memory      {}", blob_memory(bytes)));
     notes

@@ -195,6 +195,7 @@ impl Builder {
             loss_weights,
             under_loss: false,
             steps_weight: false,
+            adds_gradient: false,
             absorbed: Vec::new(),
         });
         for (top, name) in spec.tops.iter().enumerate() {
@@ -409,6 +410,7 @@ impl Builder {
             loss_weights: weights.to_vec(),
             under_loss: false,
             steps_weight: false,
+            adds_gradient: false,
             absorbed: Vec::new(),
         });
         tops

@@ -1,5 +1,6 @@
 //! A network: layers wired by blobs, with every shape known and every parameter placed.
 
+mod adding;
 mod build;
 mod fuse;
 mod gather;
@@ -11,6 +12,7 @@ mod sharing;
 mod spec;
 mod step;
 
+pub use adding::Adders;
 pub use lifetime::{BlobMemory, SharedMemory, StorageNeeds};
 pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use parts::Part;
@@ -84,6 +86,8 @@ pub struct NetLayer {
     /// Whether its weight (parameter 0) is updated as the gradient is found, which is then never stored: see
     /// [`Net::stepping`].
     pub steps_weight: bool,
+    /// Whether it adds the gradient of its bottom to what is there: see [`Net::adding`].
+    pub adds_gradient: bool,
     /// The layers that are computed with it, in their order; its top is that of the last, and its parameters are
     /// followed by theirs.
     pub absorbed: Vec<AbsorbedLayer>,
@@ -245,8 +249,11 @@ impl Net {
     fn accesses_apart(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         let layer = self.layer(id);
         let mut accesses = layer.layer.accesses(sub)?;
-        if self.is_in_place(id, sub) {
+        if self.is_in_place(id, sub) || (sub == SubTask::GradActivation && self.is_added_up(id)) {
             return None;
+        }
+        if layer.adds_gradient && accesses.writes.contains(&Operand::BottomGrad(0)) {
+            accesses.reads.push(Operand::BottomGrad(0));
         }
         // What adds to running sums asks nothing of the loss.
         let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)

@@ -410,6 +410,8 @@ pub(crate) struct Outputs<'a> {
     pub bias: Option<&'a [f32]>,
     /// Whether a ReLU goes over the pixels.
     pub relu: bool,
+    /// Whether they are added to what the plane holds.
+    pub adds: bool,
     /// Where the plane begins: pixels of a block of channels, row by row.
     pub plane: *mut f32,
     /// Rows and columns of the plane.
@@ -419,7 +421,7 @@ pub(crate) struct Outputs<'a> {
 impl OnStored for Outputs<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd, E: Stored<S>>(self) {
-        let Self { products, point, tiles, bias, relu, plane, extents: [height, width] } = self;
+        let Self { products, point, tiles, bias, relu, adds, plane, extents: [height, width] } = self;
         assert!(products.len() >= (POINTS - 1) * point + tiles.len() * S::LANES, "too few products");
         assert!(bias.is_none_or(|b| b.len() >= S::LANES), "the bias is too short");
         for (t, [row, column]) in tiles.iter().copied().enumerate() {
@@ -439,9 +441,10 @@ impl OnStored for Outputs<'_> {
                     let pixels = output::<S>(products);
                     for (r, value) in pixels.into_iter().enumerate().take(height - row) {
                         let pixel = (row + r) * width + column + c;
-                        let value = S::add(value, bias);
+                        let place = plane.add(pixel * E::LEN);
+                        let value = S::add(value, if adds { E::load(place) } else { bias });
                         let value = if relu { S::rectified(value) } else { value };
-                        E::store(plane.add(pixel * E::LEN), value);
+                        E::store(place, value);
                     }
                 }
             }

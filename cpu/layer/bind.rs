@@ -1,8 +1,8 @@
 //! Binds the chosen implementation to every layer: from here on a kernel knows where its arrays lie.
 
 use quadrille_core::device::Packed;
-use quadrille_core::layer::{Operand, SubTask};
-use quadrille_core::net::{LayerId, Net, NetLayer, StorageId, StorageNeeds};
+use quadrille_core::layer::{Layer, Operand, SubTask};
+use quadrille_core::net::{Adders, LayerId, Net, NetLayer, StorageId, StorageNeeds};
 use quadrille_core::plan::LaneRole;
 
 use super::array::Array;
@@ -168,6 +168,30 @@ pub fn stepping_layers(
 ) -> Result<Vec<LayerId>, String> {
     let chosen = decide(net, numerics, forced)?.chosen;
     Ok((0..chosen.len()).filter(|index| chosen[*index].steps).map(LayerId).collect())
+}
+
+/// Where the implementations of `net` can add gradients up in place: what [`Net::adding`] is to be told.
+///
+/// # Errors
+/// As [`storage_needs`].
+pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Result<Adders, String> {
+    let decisions = decide(net, numerics, forced)?;
+    let mut found = Adders::default();
+    for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {
+        let id = LayerId(index);
+        let mut blobs = layer.bottoms.iter().chain(&layer.tops).map(|blob| decisions.layout(*blob));
+        let first = blobs.next();
+        let alike = blobs.all(|layout| Some(layout) == first);
+        match &layer.layer {
+            Layer::Split(_) if alike => found.splits.push(id),
+            Layer::Eltwise(_) if alike && candidate.form == Form::Any => found.sums.push(id),
+            _ if (candidate.adds)(net, id) && decisions.is_native(net, id, candidate) => {
+                found.layers.push(id)
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
 }
 
 /// Chooses and binds an implementation for every layer of `net`. `forced` holds (layer or type, implementation).

@@ -140,10 +140,21 @@ impl<'a, E: Element> Run<'a, E> {
     }
 
     fn grad_activation(&self, top_grad: Span, scratch: &mut [f32]) {
+        if self.kernel.bottom_grads.iter().all(|grad| *grad == Some(top_grad)) {
+            return self.pass_on(self.write(top_grad));
+        }
         for (b, grad) in self.kernel.bottom_grads.iter().enumerate() {
             if let Some(grad) = grad {
                 self.gradient(b, self.read(top_grad), self.write(*grad), scratch);
             }
+        }
+    }
+
+    /// The gradient of a sum's top becomes that of all its bottoms ([`Net::adding`]): only what the ReLU lets pass stays.
+    fn pass_on(&self, dy: &mut [E]) {
+        if let EltwiseOperation::Sum { relu: true, .. } = self.kernel.layer.operation {
+            let y = self.read(self.kernel.top);
+            E::on(self.kernel.isa, Fold { x: y, y: dy, f: |dy, y| dy * passes(y, 0.0) });
         }
     }
 

@@ -123,7 +123,7 @@ impl Decisions {
 
     /// Whether an implementation finds every bottom as it wants it, and writes its tops as they lie already
     /// if it works in place.
-    fn is_native(&self, net: &Net, id: LayerId, candidate: &Candidate) -> bool {
+    pub fn is_native(&self, net: &Net, id: LayerId, candidate: &Candidate) -> bool {
         let layer = net.layer(id);
         let (bottoms, tops) = self.wanted(net, layer, candidate);
         let like = |blob: BlobId, lies: Layout, wanted: Layout| {

@@ -49,6 +49,8 @@ pub(crate) struct Candidate {
     pub eager: bool,
     /// Whether it can update the weight as it finds the gradient ([`Net::stepping`]).
     pub steps: bool,
+    /// Whether it can add the gradient of its bottom to what is there ([`Net::adding`]).
+    pub adds: fn(&Net, LayerId) -> bool,
     /// Whether it finds the images of all its blobs apart, with other arrays between them.
     pub strides: bool,
     /// Whether it can do a layer on a tier in a precision.
@@ -63,8 +65,17 @@ const fn every(_: &Net, _: LayerId, _: Numerics) -> bool {
     true
 }
 
+const fn always(_: &Net, _: LayerId) -> bool {
+    true
+}
+
+const fn never(_: &Net, _: LayerId) -> bool {
+    false
+}
+
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
-    Candidate { name, form, kept: Kept::F32, eager: false, steps: false, strides: false, fits: every, build }
+    let (kept, adds) = (Kept::F32, never as fn(&Net, LayerId) -> bool);
+    Candidate { name, form, kept, eager: false, steps: false, adds, strides: false, fits: every, build }
 }
 
 /// One that reads and writes blocks of either precision.
@@ -94,6 +105,7 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_winograd_bf16,
+        adds: always,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -101,6 +113,7 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_bf16,
+        adds: convolution::is_pointwise,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -108,12 +121,14 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_winograd,
+        adds: always,
         eager: true,
         strides: true,
         ..candidate("winograd", Form::Blocked, convolution::winograd)
     },
     Candidate {
         fits: convolution::fits_blocked,
+        adds: convolution::is_pointwise,
         eager: true,
         strides: true,
         ..candidate("tiles", Form::Blocked, convolution::tiles)

@@ -1,5 +1,6 @@
 //! Plans: the validator accepts every one that the planner makes and rejects each that was broken on purpose.
 
+mod adding;
 mod common;
 mod fusion;
 mod gathering;

@@ -43,6 +43,19 @@ pub(crate) enum Start {
     Bias(*const f32),
     /// What is there.
     There,
+    /// What an array of numbers that are kept as those that were multiplied holds.
+    Kept(Kept),
+}
+
+/// Places in an array of numbers that are kept as those that were multiplied, such as a blob in bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Output of pixel 0, first vector.
+    pub y: *mut f32,
+    /// Words between pixels.
+    pub pixel: usize,
+    /// Words between vectors.
+    pub vector: usize,
 }
 
 /// Where the sums go.
@@ -50,15 +63,8 @@ pub(crate) enum Start {
 pub(crate) enum End {
     /// Where they may have started from.
     There,
-    /// To an array of numbers that are kept as those that were multiplied, such as a blob in bf16.
-    Kept {
-        /// Output of pixel 0, first vector.
-        y: *mut f32,
-        /// Words between pixels.
-        pixel: usize,
-        /// Words between vectors.
-        vector: usize,
-    },
+    /// To an array of numbers that are kept as those that were multiplied.
+    Kept(Kept),
 }
 
 /// One register tile of outputs.

@@ -1,6 +1,6 @@
 //! The tile of outputs, for every instruction set.
 
-use super::{End, Start, Tile};
+use super::{End, Kept, Start, Tile};
 use crate::kernel::simd::{Product, Simd};
 use crate::kernel::stored::Stored;
 
@@ -22,20 +22,22 @@ pub(super) unsafe fn tile<
     unsafe {
         let at = |r: usize, v: usize| t.y.wrapping_add(r * t.y_pixel + v * t.y_vector);
         let mut sums = [[S::zero(); VECTORS]; ROWS];
-        match t.start {
-            Start::Zero => {}
-            Start::Bias(bias) => {
-                for row in &mut sums {
-                    for (v, sum) in row.iter_mut().enumerate() {
-                        *sum = S::load(bias.add(v * S::LANES));
-                    }
+        // All pixels have the same bias.
+        let numbers = match t.start {
+            Start::Bias(bias) => Some((bias, [0, S::LANES])),
+            Start::There => Some((t.y.cast_const(), [t.y_pixel, t.y_vector])),
+            Start::Zero | Start::Kept(_) => None,
+        };
+        if let Some((first, [pixel, vector])) = numbers {
+            for (r, row) in sums.iter_mut().enumerate() {
+                for (v, sum) in row.iter_mut().enumerate() {
+                    *sum = S::load(first.wrapping_add(r * pixel + v * vector));
                 }
             }
-            Start::There => {
-                for (r, row) in sums.iter_mut().enumerate() {
-                    for (v, sum) in row.iter_mut().enumerate() {
-                        *sum = S::load(at(r, v));
-                    }
+        } else if let Start::Kept(Kept { y, pixel, vector }) = t.start {
+            for (r, row) in sums.iter_mut().enumerate() {
+                for (v, sum) in row.iter_mut().enumerate() {
+                    *sum = P::Kept::load(y.wrapping_add(r * pixel + v * vector));
                 }
             }
         }
@@ -76,7 +78,7 @@ pub(super) unsafe fn tile<
                     }
                 }
             }
-            End::Kept { y, pixel, vector } => {
+            End::Kept(Kept { y, pixel, vector }) => {
                 for (r, row) in sums.iter().enumerate() {
                     for (v, sum) in row.iter().enumerate() {
                         P::Kept::store(y.add(r * pixel + v * vector), *sum);

@@ -11,7 +11,7 @@ use quadrille_core::layer::{Convolution, SubTask};
 use super::passes::{Pass, Passes};
 use super::weights::{Packing, Words};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::correlate::{End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
 use crate::kernel::words::{Neighbours, with_words};
 use crate::layer::{Grain, share};
@@ -136,6 +136,11 @@ impl Direction {
         })
     }
 
+    /// Whether it can add to what the target holds: each of its pixels is summed up at once.
+    pub fn can_add(&self) -> bool {
+        !self.passes.overlap && self.passes.passes.len() == 1
+    }
+
     /// Grains of the computation.
     pub fn grains(&self) -> usize {
         self.cut.images * self.cut.rows * self.cut.tiles * self.cut.groups
@@ -257,9 +262,10 @@ impl Direction {
         for (index, sources) in self.sources.iter().enumerate() {
             for chunk in 0..sources.chunks {
                 let start = match (chunk, bias) {
-                    (0, Some(bias)) => Start::Bias(bias),
-                    (0, None) if !self.passes.overlap => Start::Zero,
-                    _ => Start::There,
+                    (0, _) if part.arrays.adds => None,
+                    (0, Some(bias)) => Some(Start::Bias(bias)),
+                    (0, None) if !self.passes.overlap => Some(Start::Zero),
+                    _ => Some(Start::There),
                 };
                 for i in 0..work.images.len() {
                     let step = Step { index, chunk, start, image: i, packed, vectors };
@@ -309,11 +315,12 @@ impl Direction {
             for (column, count) in &self.columns[step.index] {
                 let target_column = ((column * pass.step[1]) as isize + pass.first[1]) as usize;
                 let at = |row: usize| row * self.passes.target[1] + target_column;
-                let end = kept.map_or(End::There, |y| End::Kept {
+                let place = |y: *mut f32| Kept {
                     y: y.wrapping_add(at(target_row) * pixel),
                     pixel: pass.step[1] * pixel,
                     vector: self.target.plane_len(),
-                });
+                };
+                let held = || outputs.kept.map_or(Start::There, |y| Start::Kept(place(y)));
                 let tile = Tile {
                     runs,
                     x: x.wrapping_add(column * self.pixel),
@@ -321,8 +328,8 @@ impl Direction {
                     y: outputs.sums.wrapping_add(at(target_row - outputs.first_row) * vector),
                     y_pixel: pass.step[1] * vector,
                     y_vector: outputs.vector,
-                    start: step.start,
-                    end,
+                    start: step.start.unwrap_or_else(held),
+                    end: kept.map_or(End::There, |y| End::Kept(place(y))),
                     relu,
                 };
                 // SAFETY: places have target pixels inside the image, taps see the strip or, pointwise, the source; the
@@ -349,7 +356,8 @@ struct Step<'a> {
     /// The pass and the chunk.
     index: usize,
     chunk: usize,
-    start: Start,
+    /// What the sums start from, if not from what the target holds.
+    start: Option<Start>,
     /// Which image of the grain.
     image: usize,
     /// The weights of the pass.
@@ -429,6 +437,8 @@ pub(super) struct Arrays {
     pub packed: Span,
     /// A full tile for each tile, padding included.
     pub bias: Option<Span>,
+    /// Whether the target is added to: of directions that say so ([`Direction::can_add`], [`super::Winograd`]).
+    pub adds: bool,
 }
 
 /// A grain's part.

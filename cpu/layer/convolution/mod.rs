@@ -57,6 +57,11 @@ fn fits(net: &Net, id: LayerId, numerics: Numerics, blocked: bool) -> bool {
         && net.bottom_shapes(id)[0].per_image() < (1 << 28)
 }
 
+/// Whether a layer has 1×1 taps and no padding, so that each pixel of ∇A is summed up at once.
+pub(super) fn is_pointwise(net: &Net, id: LayerId) -> bool {
+    matches!(&net.layer(id).layer, Layer::Convolution(layer) if layer.kernel == [1; 2] && layer.pad == [0; 2])
+}
+
 struct Tiles {
     isa: Isa,
     forward: Way,
@@ -70,6 +75,8 @@ struct Tiles {
     top_grad: Option<Array>,
     weight_grad: Option<Span>,
     bias_grad: Option<Span>,
+    /// Whether ∇A is added to what is there.
+    adds: bool,
     outputs: Arrangement,
     /// For a layer that does not see every pixel of its bottom.
     seen: Option<Seen>,
@@ -188,6 +195,10 @@ fn build(
         true => Some(way(&setup(SubTask::GradActivation, output_grad, source_grad))?),
         false => None,
     };
+    let adds = binder.layer().adds_gradient;
+    if adds && !activation.as_ref().is_some_and(Way::can_add) {
+        return None;
+    }
     let weight = match has(SubTask::GradWeight) {
         true => Some(weight_way(&setup(SubTask::Forward, source, output_grad))?),
         false => None,
@@ -214,6 +225,7 @@ fn build(
         top_grad: binder.array(Operand::TopGrad(0)),
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
+        adds,
         outputs: output,
         seen: subsample.map(|subsample| Seen::new(binder, subsample)),
     }))
@@ -269,7 +281,8 @@ impl LayerKernel for Tiles {
             }
             return self.forward.pack(grain, self.weights, self.packed);
         }
-        let arrays = Arrays { source, target: self.top.span, packed: self.packed, bias: self.packed_bias };
+        let (target, packed, bias) = (self.top.span, self.packed, self.packed_bias);
+        let arrays = Arrays { source, target, packed, bias, adds: false };
         self.forward.run(grain, &arrays);
     }
 
@@ -284,10 +297,14 @@ impl LayerKernel for Tiles {
         }
         let seen = self.seen.as_ref();
         match seen.filter(|_| grain.stage == activation.stages().len()) {
+            Some(seen) if self.adds => {
+                seen.subsample.add(grain, self.isa, seen.bottom_grad, target);
+            }
             Some(seen) => seen.subsample.scatter(grain, seen.bottom_grad, target),
             None => {
-                let (source, target) = (source.span, seen.map_or(target.span, |seen| seen.bottom_grad));
-                activation.run(grain, &Arrays { source, target, packed: self.packed_back, bias: None });
+                let (source, packed) = (source.span, self.packed_back);
+                let (target, adds) = seen.map_or((target.span, self.adds), |seen| (seen.bottom_grad, false));
+                activation.run(grain, &Arrays { source, target, packed, bias: None, adds });
             }
         }
     }

@@ -3,6 +3,9 @@
 
 use quadrille_core::layer::Convolution;
 
+use crate::isa::Isa;
+use crate::kernel::simd::Simd;
+use crate::kernel::stored::{OnStored, Stored, with_stored};
 use crate::layer::{Array, Grain};
 use crate::layout::Arrangement;
 use crate::memory::Span;
@@ -80,6 +83,42 @@ impl Subsample {
                 let pixels = to.chunks_exact_mut(block).step_by(self.stride[1]);
                 pixels.zip(from.chunks_exact(block)).for_each(|(to, from)| to.copy_from_slice(from));
             }
+        }
+    }
+    /// Adds gradients to the pixels that are seen: the grain's planes.
+    pub fn add(&self, grain: &Grain<'_>, isa: Isa, from: Span, to: Array) {
+        let block = self.whole.layout.pixel();
+        let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
+        for plane in grain.share(self.planes()) {
+            // SAFETY: grains have planes of their own; the gradients were computed in the stage before.
+            let (from, to) = unsafe {
+                (
+                    grain.memory.read(from.part(plane * seen..(plane + 1) * seen)),
+                    grain.memory.write(to.part(plane * whole..(plane + 1) * whole)),
+                )
+            };
+            let rows = to.chunks_mut(self.widths[0] * block).step_by(self.stride[0]);
+            for (to, from) in rows.zip(from.chunks_exact(self.widths[1] * block)) {
+                with_stored(isa, self.whole.layout.precision, Added { from, to, apart: self.stride[1] });
+            }
+        }
+    }
+}
+
+/// Pixels of a row that are added to every so many of another.
+struct Added<'a> {
+    from: &'a [f32],
+    to: &'a mut [f32],
+    apart: usize,
+}
+
+impl OnStored for Added<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        let to = self.to.chunks_exact_mut(E::LEN).step_by(self.apart);
+        for (to, from) in to.zip(self.from.chunks_exact(E::LEN)) {
+            // SAFETY: the CPU has the instructions by contract; a pixel is a vector.
+            unsafe { E::store(to.as_mut_ptr(), S::add(E::load(to.as_ptr()), E::load(from.as_ptr()))) }
         }
     }
 }

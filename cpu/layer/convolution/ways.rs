@@ -20,6 +20,14 @@ impl Way {
         }
     }
 
+    /// Whether it can add to what the target holds.
+    pub fn can_add(&self) -> bool {
+        match self {
+            Self::Direct(d) => d.can_add(),
+            Self::Winograd(_) => true,
+        }
+    }
+
     /// Packing of the weights, then the computation.
     pub fn stages(&self) -> Stages {
         match self {

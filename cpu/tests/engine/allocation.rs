@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::adding::{adding, residual};
 use crate::common::{nets, numerics, options, plan, small_lenet, small_residual, worker};
 use crate::functions::functions;
 use crate::joined::inception;
@@ -71,7 +72,8 @@ fn allocations(
 ) -> usize {
     let options = options(numerics);
     let nets = nets(make, 60, quadrants).into_iter();
-    let nets: Vec<Net> = nets.map(|net| sharing(stepping(net.fused(), &options), &options)).collect();
+    let nets: Vec<Net> =
+        nets.map(|net| sharing(adding(stepping(net.fused(), &options), &options), &options)).collect();
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, &options).expect("a worker");
     let devices = worker.devices(0);
@@ -89,9 +91,10 @@ fn allocations(
 }
 
 /// Between them, every layer but those that only the oracle's loops compute.
-const NETS: [(&str, Make); 7] = [
+const NETS: [(&str, Make); 8] = [
     ("LeNet", small_lenet),
     ("a residual net", small_residual),
+    ("shortcuts that are added to", residual),
     ("branches", whole_blocks),
     ("branches in their joint", inception),
     ("a flattened blob", flattened),

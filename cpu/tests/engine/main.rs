@@ -1,5 +1,6 @@
 //! The quadrant engine from outside: exact arithmetic, the same bits, refusals, and no allocation after a step.
 
+mod adding;
 mod allocation;
 mod bits;
 mod common;

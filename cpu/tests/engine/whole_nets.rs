@@ -11,6 +11,7 @@ use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::EngineOptions;
 
+use crate::adding::{adding, shortcuts};
 use crate::common::{
     convolution, fractions, inner_product, input, labels, loss, nets, network, options, plan, tiers, worker,
 };
@@ -106,6 +107,16 @@ fn branching(batch: usize, widths: [usize; 3]) -> NetSpec {
     network(layers, false)
 }
 
+/// Residual blocks without normalisation.
+fn residual(batch: usize) -> NetSpec {
+    let stem = LayerSpec::new("stem", Layer::Convolution(convolution(32, [3, 3])), &["data"], &["stem"]);
+    let mut layers = images(batch);
+    layers.extend([stem, relu("stem")]);
+    layers.extend(shortcuts("stem", 32));
+    head(&mut layers, "sum_c");
+    network(layers, false)
+}
+
 /// Branches of whole blocks on every tier.
 pub fn whole_blocks(batch: usize) -> NetSpec {
     branching(batch, [32, 48, 16])
@@ -125,7 +136,8 @@ fn weights(net: &Net) -> Vec<f32> {
 /// The packed gradients of a mini-batch over `quadrants`, of the net as it is or with layers fused and in shared memory.
 fn found(make: fn(usize) -> NetSpec, quadrants: usize, shares: bool, options: &EngineOptions) -> Vec<f32> {
     let nets = nets(make, BATCH, quadrants).into_iter();
-    let nets: Vec<Net> = nets.map(|net| if shares { sharing(net.fused(), options) } else { net }).collect();
+    let nets: Vec<Net> =
+        nets.map(|net| if shares { sharing(adding(net.fused(), options), options) } else { net }).collect();
     let plan = plan(&nets, Stage::Gradients);
     let worker = worker(&nets, &plan, 2, options).expect("a worker");
     let devices = worker.devices(0);
@@ -214,4 +226,11 @@ fn branches_in_their_joint() {
     for make in [inception, nested, read_twice] {
         agree(make, 27 + 64 + 9 * 64 + 132 + 9 + 180 * 36 + CLASSES + BATCH * 144);
     }
+}
+
+#[test]
+fn shortcuts_around_convolutions() {
+    // On the longest way of a gradient: taps and channels of the convolutions, sums of two, inputs of the scores, classes, and
+    // places of a tap in the mini-batch.
+    agree(residual, 27 + 32 + 9 * 16 + 32 + 9 * 16 + 2 * 9 * 32 + 3 * 2 + 32 * 25 + CLASSES + BATCH * 100);
 }

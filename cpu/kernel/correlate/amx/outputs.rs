@@ -7,9 +7,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::super::{End, Start, Tile};
+use super::super::{End, Kept, Start, Tile};
 use super::{Amx, Needs, ROWS, Tiles, WORDS};
 use crate::kernel::elements::rectified;
+use crate::kernel::words::{halves_of, widened};
 
 /// Most pixels of a tile.
 pub(in super::super) const MOST_PIXELS: usize = 2 * ROWS;
@@ -38,21 +39,42 @@ const fn bytes(elements: usize) -> usize {
     elements * size_of::<f32>()
 }
 
-/// Sets the sums to `start`, of which those that are there lie at `place`.
+/// Numbers that are kept in bf16, as sums at `to`.
+///
+/// # Safety
+/// Both lead to vectors of all pixels.
+unsafe fn widen(from: Kept, to: Place, count: usize, two: bool) {
+    for (v, p) in (0..if two { 2 } else { 1 }).flat_map(|v| (0..count).map(move |p| (v, p))) {
+        // SAFETY: by contract; a vector of numbers is half as many words.
+        let (words, numbers) = unsafe {
+            (
+                std::slice::from_raw_parts(from.y.add(v * from.vector + p * from.pixel), WORDS / 2),
+                std::slice::from_raw_parts_mut(to.y.add(v * to.vector + p * to.pixel), WORDS),
+            )
+        };
+        for (word, pair) in words.iter().zip(numbers.chunks_exact_mut(2)) {
+            pair.copy_from_slice(&halves_of(*word).map(widened));
+        }
+    }
+}
+
+/// What the sums are set to, where not to 0: the first row, and the distances of parts, vectors and rows.
+type Origin = Option<(*const f32, [usize; 3])>;
+
+/// Where sums that are there begin.
+fn there(place: Place, pixels: [usize; 2]) -> Origin {
+    Some((place.y.cast_const(), [pixels[0] * place.pixel, place.vector, place.pixel]))
+}
+
+/// Sets the sums to what lies at `origin`, or to 0.
 ///
 /// # Safety
 /// As for [`outputs`], whose shapes are set.
 #[inline(always)]
-unsafe fn begin<T: Tiles>(tiles: &mut T, start: Start, place: Place, Extents { pixels, two }: Extents) {
-    // Zeros need no address; all rows of a bias come from the same place.
-    let (from, [half, vector, distance]) = match start {
-        Start::Zero => (None, [0; 3]),
-        Start::Bias(bias) => (Some(bias), [0, WORDS, 0]),
-        Start::There => (Some(place.y.cast_const()), [pixels[0] * place.pixel, place.vector, place.pixel]),
-    };
+unsafe fn begin<T: Tiles>(tiles: &mut T, origin: Origin, Extents { pixels, two }: Extents) {
     // SAFETY: by contract.
     unsafe {
-        let Some(from) = from else {
+        let Some((from, [half, vector, distance])) = origin else {
             tiles.zero::<0>();
             if two {
                 tiles.zero::<1>();
@@ -147,17 +169,28 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
     let mut sums = Sums(MaybeUninit::uninit());
     let place = match t.end {
         End::There => Place { y: t.y, pixel: t.y_pixel, vector: t.y_vector },
-        End::Kept { .. } => Place { y: sums.0.as_mut_ptr().cast(), pixel: WORDS, vector: count * WORDS },
+        End::Kept(_) => Place { y: sums.0.as_mut_ptr().cast(), pixel: WORDS, vector: count * WORDS },
     };
-    let mut from = (t.start, Place { y: t.y, pixel: t.y_pixel, vector: t.y_vector });
+    let mut widened = Sums(MaybeUninit::uninit());
     // SAFETY: by contract; shapes are those of the runs.
     unsafe {
+        let mut origin = match t.start {
+            Start::Zero => None,
+            // All rows of a bias come from the same place.
+            Start::Bias(bias) => Some((bias, [0, WORDS, 0])),
+            Start::There => there(Place { y: t.y, pixel: t.y_pixel, vector: t.y_vector }, pixels),
+            Start::Kept(kept) => {
+                let to = Place { y: widened.0.as_mut_ptr().cast(), pixel: WORDS, vector: count * WORDS };
+                widen(kept, to, count, two);
+                there(to, pixels)
+            }
+        };
         for words in [if full { WORDS } else { 0 }, short].into_iter().filter(|words| *words > 0) {
             tiles.configure(Needs::Outputs { pixels: pixels.map(|p| p as u8), words: words as u8 });
-            begin(tiles, from.0, from.1, extents);
+            begin(tiles, origin, extents);
             multiply(tiles, t, words, extents, pixel);
             finish(tiles, place, extents);
-            from = (Start::There, place);
+            origin = there(place, pixels);
         }
         let Place { y, pixel, vector } = place;
         let each = || (0..if two { 2 } else { 1 }).flat_map(|v| (0..count).map(move |p| (v, p)));
@@ -166,7 +199,7 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
                 rectify(y.add(v * vector + p * pixel));
             }
         }
-        if let End::Kept { y: to, pixel: to_pixel, vector: to_vector } = t.end {
+        if let End::Kept(Kept { y: to, pixel: to_pixel, vector: to_vector }) = t.end {
             for (v, p) in each() {
                 tiles.round(y.add(v * vector + p * pixel), to.add(v * to_vector + p * to_pixel));
             }

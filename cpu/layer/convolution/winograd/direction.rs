@@ -264,6 +264,7 @@ impl Winograd {
                     point,
                     tiles,
                     relu: self.relu,
+                    adds: arrays.adds,
                     // SAFETY: copied in the stage before, with a full tile for each tile.
                     bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),

@@ -6,7 +6,6 @@ mod arrange;
 mod bench;
 mod case;
 mod convolved;
-mod joined;
 mod layers;
 mod losses;
 mod lrn;
@@ -18,5 +17,6 @@ mod rules;
 mod structure;
 mod transformed;
 mod update;
+mod wired;
 
 pub use update::kinds;

@@ -29,8 +29,10 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
         let (w, w_values) = integers(depth * width, 2);
         // Pixels lie further apart than in the source, vectors after all pixels; nothing between may change.
         let (y_pixel, y_vector) = (WORDS + 3, MOST_PIXELS * (WORDS + 3));
-        let starts = [Start::Zero, Start::Bias(bias.as_ptr()), Start::There];
         let [pixel, vector] = [WORDS / 2 + 1, MOST_PIXELS * (WORDS / 2 + 1)];
+        let (mut others, other_values) = integers(2 * vector, 6);
+        let others = Kept { y: others.as_mut_ptr(), pixel, vector };
+        let starts = [Start::Zero, Start::Bias(bias.as_ptr()), Start::There, Start::Kept(others)];
         for (start, relu, kept) in starts
             .into_iter()
             .flat_map(|s| [false, true].into_iter().flat_map(move |r| [(s, r, false), (s, r, true)]))
@@ -40,7 +42,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
             let (kept_before, _) = integers(2 * vector, 5);
             let mut words = kept_before.clone();
             let end = match kept {
-                true => End::Kept { y: words.as_mut_ptr(), pixel, vector },
+                true => End::Kept(Kept { y: words.as_mut_ptr(), pixel, vector }),
                 false => End::There,
             };
             let tile = Tile {
@@ -62,6 +64,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                     Start::Zero => 0.0,
                     Start::Bias(_) => bias[o],
                     Start::There => before[place],
+                    Start::Kept(_) => other_values[2 * (o / WORDS * vector + p * pixel) + o % WORDS],
                 };
                 for (run, k) in runs.iter().flat_map(|run| (0..run.len as usize).map(move |k| (run, k))) {
                     for half in 0..2 {
@@ -124,11 +127,16 @@ fn tiles_of_avx512bf16() {
             // SAFETY: as above, for the pixels from `first` on.
             unsafe {
                 let (x, y) = (tile.x.add(first * WORDS), tile.y.add(first * tile.y_pixel));
+                let behind = |kept: Kept| Kept { y: kept.y.add(first * kept.pixel), ..kept };
+                let start = match tile.start {
+                    Start::Kept(kept) => Start::Kept(behind(kept)),
+                    other => other,
+                };
                 let end = match tile.end {
                     End::There => End::There,
-                    End::Kept { y, pixel, vector } => End::Kept { y: y.add(first * pixel), pixel, vector },
+                    End::Kept(kept) => End::Kept(behind(kept)),
                 };
-                tiles[(pixels - first).min(tiles.len()) - 1](&Tile { x, y, end, ..*tile });
+                tiles[(pixels - first).min(tiles.len()) - 1](&Tile { x, y, start, end, ..*tile });
             }
         }
     });

@@ -1,4 +1,5 @@
-//! Concats without copies on small integers: every gradient is the oracle's, in f32 and in bf16.
+//! Concats without copies and gradients that are added up where they lie, on small integers: every gradient is the
+//! oracle's, in f32 and in bf16.
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{Concat, ContrastiveLoss, Convolution, Layer, PoolMethod, Pooling};
@@ -8,6 +9,7 @@ use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::isa::{Isa, Numerics};
 
+use crate::adding::{adding, count, shortcuts};
 use crate::common::{
     convolution, inner_product, input, integers, nets, network, numerics, options, plan, worker,
 };
@@ -20,7 +22,7 @@ const FEATURES: usize = 2;
 
 /// 1×1 and 3×3 convolutions and a pooling, joined, and joined again with a convolution that reads one of them. The loss is
 /// the distance to wanted features; its gradient is as small as that.
-fn spec(batch: usize) -> NetSpec {
+fn branches(batch: usize) -> NetSpec {
     let conv = |name: &str, outputs: usize, kernel: usize, bottom: &str| {
         let layer = Convolution { pad: [kernel / 2; 2], ..convolution(outputs, [kernel; 2]) };
         LayerSpec::new(name, Layer::Convolution(layer), &[bottom], &[name])
@@ -33,12 +35,9 @@ fn spec(batch: usize) -> NetSpec {
             Pooling { method: PoolMethod::Max, kernel: Some([3; 2]), pad: [pad; 2], stride: [stride; 2] };
         LayerSpec::new(name, Layer::Pooling(layer), &[bottom], &[name])
     };
-    let loss = Layer::ContrastiveLoss(ContrastiveLoss { margin: 1.0, legacy_version: false });
-    network(
+    between(
+        batch,
         vec![
-            input("data", &[batch, 3, 9, 9]),
-            input("wanted", &[batch, FEATURES]),
-            input("similar", &[batch]),
             conv("stem", 64, 3, "data"),
             relu("stem"),
             conv("one", 32, 1, "stem"),
@@ -51,12 +50,36 @@ fn spec(batch: usize) -> NetSpec {
             conv("again", 16, 3, "three"),
             relu("again"),
             concat("outer", &["again", "around", "inner"]),
-            pool("pool", 0, 2, "outer"),
-            LayerSpec::new("ip", Layer::InnerProduct(inner_product(FEATURES)), &["pool"], &["ip"]),
-            LayerSpec::new("loss", loss, &["ip", "wanted", "similar"], &["loss"]),
+            pool("last", 0, 2, "outer"),
         ],
-        false,
     )
+}
+
+/// Residual blocks: the shortcut's gradient is added to by 1×1 convolutions with and without a stride, and by Winograd's.
+fn residual(batch: usize) -> NetSpec {
+    let stem = Convolution { pad: [1; 2], ..convolution(32, [3; 2]) };
+    let pool = Pooling { method: PoolMethod::Max, kernel: Some([3; 2]), pad: [0; 2], stride: [2; 2] };
+    let mut layers =
+        vec![LayerSpec::new("stem", Layer::Convolution(stem), &["data"], &["stem"]), relu("stem")];
+    layers.extend(shortcuts("stem", 32));
+    layers.push(LayerSpec::new("last", Layer::Pooling(pool), &["sum_c"], &["last"]));
+    between(batch, layers)
+}
+
+/// Layers between images and a loss: from the blob "data" to the blob "last".
+fn between(batch: usize, layers: Vec<LayerSpec>) -> NetSpec {
+    let loss = Layer::ContrastiveLoss(ContrastiveLoss { margin: 1.0, legacy_version: false });
+    let mut all = vec![
+        input("data", &[batch, 3, 9, 9]),
+        input("wanted", &[batch, FEATURES]),
+        input("similar", &[batch]),
+    ];
+    all.extend(layers);
+    all.extend([
+        LayerSpec::new("ip", Layer::InnerProduct(inner_product(FEATURES)), &["last"], &["ip"]),
+        LayerSpec::new("loss", loss, &["ip", "wanted", "similar"], &["loss"]),
+    ]);
+    network(all, false)
 }
 
 /// Each output sums a few inputs, some of them negative, so that 8 bits hold what every layer puts out.
@@ -90,7 +113,7 @@ fn oracle(net: &Net, images: &[f32]) -> (Vec<f32>, Vec<f32>) {
     run.set_input("wanted", &double(&wanted));
     run.forward();
     run.backward();
-    let largest = run.blob("outer").expect("a blob").iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+    let largest = run.blob("last").expect("a blob").iter().fold(0.0, |m: f64, v| m.max(v.abs()));
     assert!(largest <= 256.0, "mistrusted: bf16 does not hold {largest}");
     let mut gradients = vec![0.0; net.params.len()];
     for view in net.params.views() {
@@ -101,10 +124,10 @@ fn oracle(net: &Net, images: &[f32]) -> (Vec<f32>, Vec<f32>) {
     (gradients, wanted)
 }
 
-/// The packed gradients by the engine, and how many Concats copy nothing.
-fn found(net: Net, numerics: Numerics, images: &[f32], wanted: &[f32]) -> (Vec<f32>, usize) {
+/// The packed gradients by the engine, how many Concats copy nothing, and how many layers add to what is there.
+fn found(net: Net, numerics: Numerics, images: &[f32], wanted: &[f32]) -> (Vec<f32>, [usize; 2]) {
     let options = options(numerics);
-    let nets = [sharing(net, &options)];
+    let nets = [sharing(adding(net, &options), &options)];
     let plan = plan(&nets, Stage::Gradients);
     let worker = worker(&nets, &plan, 2, &options).expect("a worker");
     let devices = worker.devices(0);
@@ -117,22 +140,32 @@ fn found(net: Net, numerics: Numerics, images: &[f32], wanted: &[f32]) -> (Vec<f
     let mut gradients = vec![0.0; nets[0].params.len()];
     devices[0].read(Region::Packed(Packed::Gradients), &mut gradients).expect("gradients");
     let joined = (0..nets[0].layers.len()).filter(|id| nets[0].is_joined(LayerId(*id))).count();
-    (gradients, joined)
+    (gradients, [joined, count(&nets[0])])
 }
 
-#[test]
-fn concats_without_copies() {
+/// Every gradient of a net is the oracle's; `wired` is what [`found`] is to say on tiers with vectors.
+fn agree(spec: fn(usize) -> NetSpec, wired: [usize; 2]) {
     let net = nets(spec, BATCH, 1).remove(0);
     let images = integers(3, BATCH * 3 * 9 * 9, 2);
     let (expected, wanted) = oracle(&net, &images);
-    for numerics in numerics("exact concats without copies") {
+    for numerics in numerics("exact gradients where they lie") {
         for net in [net.clone(), net.clone().fused()] {
-            let (gradients, joined) = found(net.clone(), numerics, &images, &wanted);
-            assert_eq!(joined, if numerics.isa == Isa::Portable { 0 } else { 2 }, "{numerics}");
+            let (gradients, ways) = found(net.clone(), numerics, &images, &wanted);
+            assert_eq!(ways, if numerics.isa == Isa::Portable { [0; 2] } else { wired }, "{numerics}");
             for view in net.params.views() {
                 let range = view.range();
                 assert_eq!(gradients[range.clone()], expected[range], "{} on {numerics}", view.name);
             }
         }
     }
+}
+
+#[test]
+fn concats_without_copies() {
+    agree(branches, [2, 3]);
+}
+
+#[test]
+fn shortcuts_that_are_added_to() {
+    agree(residual, [0, 3]);
 }
