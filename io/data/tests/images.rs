@@ -127,6 +127,13 @@ fn every_interpolation_is_opencvs_to_the_last_bit() {
         assert_eq!(out, vec![9; size[0] * size[1]], "{by:?} {size:?}");
         interpolate(by, pixels, 3, ([27, 33], [27, 33]), &mut out);
         assert_eq!(out, pixels, "{by:?}");
+        // Each of any number of channels is what it would be alone.
+        let blue: Vec<u8> = pixels.iter().step_by(3).copied().collect();
+        let two: Vec<u8> = blue.iter().flat_map(|value| [*value, 255 - value]).collect();
+        for (channels, image) in [(1, &blue), (2, &two)] {
+            interpolate(by, image, channels, ([27, 33], size), &mut out);
+            assert!(out.iter().step_by(channels).eq(expected.iter().step_by(3)), "{by:?} {size:?}");
+        }
     }
 }
 
