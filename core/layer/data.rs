@@ -57,8 +57,7 @@ impl Default for Transform {
 }
 
 impl Transform {
-    /// The same for samples that are made up: no file of means belongs to them, and they are as good as any part of
-    /// anything.
+    /// The same for samples that are made up: no file of means belongs to them, and noise of a size by chance is noise.
     pub fn of_made_up(&self) -> Self {
         Self { mean_file: None, random: None, undone: None, ..self.clone() }
     }
