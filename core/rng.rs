@@ -13,6 +13,8 @@ pub enum Purpose {
     Sampling,
     /// Random changes to samples (mirror, crop).
     Transform,
+    /// Random sizes of samples: block `k` of each of these holds numbers of draw `k`. The number is below 2^28.
+    Resize(u32),
     /// Data made up for timing.
     Dummy,
     /// The seeds of a worker's steps.
@@ -28,6 +30,7 @@ impl Purpose {
             Self::Transform => 2,
             Self::Dummy => 3,
             Self::Step => 4,
+            Self::Resize(index) => 0x2000_0000 | index,
             Self::Layer(index) => 0x4000_0000 | index,
             Self::Filler(index) => 0x8000_0000 | index,
         }
@@ -46,6 +49,11 @@ impl Stream {
     /// The stream of `purpose` for `worker` under `seed`.
     pub fn new(seed: u64, purpose: Purpose, worker: u32) -> Self {
         Self { key: [seed as u32, (seed >> 32) as u32], purpose: purpose.word(), worker }
+    }
+
+    /// The stream of another purpose under the same seed, for the same worker.
+    pub fn for_purpose(&self, purpose: Purpose) -> Self {
+        Self { purpose: purpose.word(), ..*self }
     }
 
     /// Block `counter` of the stream: four independent 32-bit words.

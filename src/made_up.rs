@@ -21,7 +21,8 @@ const KNOWN: [(&str, [usize; 3]); 3] =
 const BATCHES: usize = 4;
 
 /// The shape of a source's samples: as `asked`, or else what the transform cuts out (of as many channels as it has
-/// means, or 3), or else that of the data set if it is there, or else that of a well-known one.
+/// means, or 3), or else that of the data set if it is there, or else that of a well-known one, or else that to which all
+/// samples are resized.
 ///
 /// # Errors
 /// A [`Fault`] of the source that names the flag.
@@ -31,17 +32,18 @@ pub fn sample_shape(
     file: &Path,
     asked: Option<[usize; 3]>,
 ) -> Result<[usize; 3], Fault> {
-    let crop = data.transform.crop;
     if let Some(shape) = asked {
         return Ok(shape);
     }
     if let DataKind::Memory(shape) = data.kind {
         return Ok(shape);
     }
-    if crop > 0 {
-        // A single mean serves any number of channels.
-        let means = data.transform.mean_values.len();
-        return Ok([if means > 1 { means } else { 3 }, crop, crop]);
+    // A single mean serves any number of channels.
+    let means = data.transform.mean_values.len();
+    let of = |[height, width]: [usize; 2]| [if means > 1 { means } else { 3 }, height, width];
+    let fixed = data.transform.fixed_size().map(of);
+    if let Some(shape) = fixed.filter(|_| data.transform.crop > 0) {
+        return Ok(shape);
     }
     let search = SearchPath::usual(file, bundled::repository().as_deref());
     if let Ok(shape) = quadrille_io::data::sample_shape(data, phase, &search) {
@@ -49,7 +51,7 @@ pub fn sample_shape(
     }
     let source = data.source.to_lowercase();
     let known = KNOWN.iter().find(|(name, _)| source.split(['/', '\\']).any(|part| part.starts_with(name)));
-    known.map(|(_, shape)| *shape).ok_or_else(|| {
+    known.map(|(_, shape)| *shape).or(fixed).ok_or_else(|| {
         let message = format!("the shape of the samples of {:?} is not known", data.source);
         Fault::new(&data.kind.field("source"), message)
             .hint("give it with --data-shape, such as --data-shape 3,32,32 (channels, height, width)")
@@ -97,7 +99,7 @@ pub fn dataset(spec: &NetSpec, phase: Phase, shape: [usize; 3], batch: usize) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quadrille_core::layer::Transform;
+    use quadrille_core::layer::{Resampling, Resize, Transform};
 
     fn source(name: &str, transform: Transform) -> Data {
         Data { source: name.to_owned(), batch: 1, transform, sample: None, kind: DataKind::Records }
@@ -115,6 +117,10 @@ mod tests {
         assert_eq!(shape(&source("x", crop(1)), None), Ok([3, 227, 227]));
         assert_eq!(shape(&source("x", crop(4)), None), Ok([4, 227, 227]));
         assert_eq!(shape(&source("x", crop(3)), Some([3, 256, 300])), Ok([3, 256, 300]));
+        // What is resized in any case may have any size.
+        let how = Resize { size: [30, 40], resampling: Resampling::default() };
+        let resized = Transform { resize: Some(Box::new(how)), ..Transform::default() };
+        assert_eq!(shape(&source("x", resized), None), Ok([3, 30, 40]));
         let plain = |name| shape(&source(name, Transform::default()), None);
         assert_eq!(plain("data/cifar10/train_lmdb"), Ok([3, 32, 32]));
         assert_eq!(plain("examples/siamese/mnist_siamese_train_leveldb"), Ok([2, 28, 28]));

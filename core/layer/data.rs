@@ -1,10 +1,11 @@
 //! Sources: `Data` reads a data set, `Input` is filled by the program.
 
-use super::{Accesses, Arity, Inferred, Meaning, Operand, SubTask};
+use super::{Accesses, Arity, Fit, Inferred, Meaning, Operand, RandomResize, Resampling, Resize, SubTask};
 use crate::shape::Shape;
 use crate::site::Fault;
 
-/// What is done to a sample on its way into the net: `(value − mean) · scale` of a part of it.
+/// What is done to a sample on its way into the net: `(value − mean) · scale` of a part of it, which may get another size
+/// before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
     /// Factor, after the mean was taken off.
@@ -19,6 +20,12 @@ pub struct Transform {
     pub mirror: bool,
     /// What images that are stored encoded become; `None` for the channels that they have.
     pub colour: Option<Colour>,
+    /// A change of the size by chance, to train and to test; first of all changes, and only beside a crop.
+    pub random: Option<Box<RandomResize>>,
+    /// A change to one size, before the part is cut out.
+    pub resize: Option<Box<Resize>>,
+    /// Fields that say how samples are changed and have no effect.
+    pub ignored: Vec<String>,
     /// A field that asks for a change of samples that nobody makes yet: the shapes are right, but no sample can be read so.
     pub undone: Option<String>,
 }
@@ -41,15 +48,50 @@ impl Default for Transform {
             crop: 0,
             mirror: false,
             colour: None,
+            random: None,
+            resize: None,
+            ignored: Vec::new(),
             undone: None,
         }
     }
 }
 
 impl Transform {
-    /// The same for samples that are made up: no file of means belongs to them, and they have the size that is needed.
+    /// The same for samples that are made up: no file of means belongs to them, and noise of a size by chance is noise.
     pub fn of_made_up(&self) -> Self {
-        Self { mean_file: None, undone: None, ..self.clone() }
+        Self { mean_file: None, random: None, undone: None, ..self.clone() }
+    }
+
+    /// Whether samples get another size before a part is cut out.
+    pub fn resizes(&self) -> bool {
+        self.random.is_some() || self.resize.is_some()
+    }
+
+    /// How images get other sizes, with the messages that say so.
+    pub fn resamplings(&self) -> impl Iterator<Item = (&'static str, &Resampling)> {
+        let random = self.random.as_deref().map(|random| match random {
+            RandomResize::ShorterSide { resampling, .. } => {
+                ("transform_param.random_resize_param.resize_param", resampling)
+            }
+            RandomResize::Part { resampling, .. } => {
+                ("transform_param.random_aspect_ratio_param.resize_param", resampling)
+            }
+        });
+        let fixed = self.resize.as_ref().map(|resize| ("transform_param.resize_param", &resize.resampling));
+        random.into_iter().chain(fixed)
+    }
+
+    /// The shape of a sample once it has the size of `resize`.
+    pub fn resized(&self, [c, h, w]: [usize; 3]) -> [usize; 3] {
+        let [h, w] =
+            self.resize.as_ref().map_or([h, w], |resize| resize.resampling.whole([h, w], resize.size));
+        [c, h, w]
+    }
+
+    /// Height and width in a mini-batch if they are the same for samples of any size.
+    pub fn fixed_size(&self) -> Option<[usize; 2]> {
+        let fixed = self.resize.as_ref().filter(|resize| resize.resampling.fit != Fit::Small);
+        if self.crop > 0 { Some([self.crop; 2]) } else { fixed.map(|resize| resize.size) }
     }
 
     /// # Errors
@@ -57,7 +99,7 @@ impl Transform {
     pub fn check(&self) -> Result<(), Fault> {
         let refuse = |field: &String| {
             Err(Fault::new(field, "samples cannot be changed so yet")
-                .hint("make the data set with samples of the size that is needed: convert data --resize H,W"))
+                .hint("leave it away: windows are brought to the size of crop_size"))
         };
         self.undone.as_ref().map_or(Ok(()), refuse)
     }
@@ -65,17 +107,26 @@ impl Transform {
     /// The shape of what becomes of a sample (channels, height, width).
     ///
     /// # Errors
-    /// A [`Fault`] if more is to be cut out than there is.
+    /// A [`Fault`] if more is to be cut out than there is, so far as that does not depend on chance.
     pub fn shape(&self, sample: [usize; 3]) -> Result<[usize; 3], Fault> {
-        let [c, h, w] = sample;
+        let [c, h, w] = self.resized(sample);
+        if h == 0 || w == 0 {
+            let text = format!("leaves nothing of samples of {} x {} (height x width)", sample[1], sample[2]);
+            return Err(
+                Fault::new("transform_param.resize_param", text).hint("resize_mode: WARP always fits")
+            );
+        }
         match self.crop {
-            0 => Ok(sample),
+            0 => Ok([c, h, w]),
+            crop if self.random.is_some() => Ok([c, crop, crop]),
             crop if crop <= h && crop <= w => Ok([c, crop, crop]),
             crop => Err(Fault::new(
                 "transform_param.crop_size",
                 format!("{crop}; the samples are only {h} x {w} (height x width)"),
             )
-            .hint("cut out less, or make the samples larger when the data set is made")),
+            .hint(
+                "cut out less, or make the samples larger: with resize_param, or when the data set is made",
+            )),
         }
     }
 }
@@ -203,6 +254,9 @@ impl Meaning for Data {
                 "transform_param.mean_value",
                 format!("{means} values for samples of {c} channels; expected 1 or {c}"),
             ));
+        }
+        for (field, resampling) in self.transform.resamplings() {
+            resampling.check(c).map_err(|text| Fault::new(&format!("{field}.pad_value"), text))?;
         }
         let data = Shape::checked(&[self.batch, c, h, w], &field("batch_size"))?;
         Ok(Inferred { tops: vec![data, Shape::new([self.batch])], ..Inferred::default() })

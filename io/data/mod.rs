@@ -5,6 +5,7 @@
 
 mod arrays;
 mod bad;
+mod chance;
 mod cifar;
 mod classes;
 mod dataset;
@@ -19,6 +20,7 @@ mod records;
 mod resize;
 mod rows;
 mod search;
+mod sizes;
 mod source;
 mod stage;
 mod store;

@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use rayon::prelude::*;
 
+use super::chance::Chance;
 use super::source::{DataSource, Scratch};
-use super::transform::Part;
 use crate::error::IoError;
 
 /// From this many values on, a mini-batch is converted by all threads of rayon; below, waking them costs more.
@@ -154,29 +154,17 @@ impl Maker {
         Ok(())
     }
 
-    /// Which part of draw `k` is taken of an image with so much room (rows, columns): anywhere to train, the middle to
-    /// test; mirrored by chance in both, as in Caffe.
-    fn part(&self, k: u64, room: [usize; 2]) -> Part {
-        let words = self.words(k);
-        let within = |word: u32, room: usize| ((u64::from(word) * (room as u64 + 1)) >> 32) as usize;
-        let [top, left] = match self.order {
-            Order::Shuffled(..) => [within(words[0], room[0]), within(words[1], room[1])],
-            Order::Sequential => room.map(|r| r / 2),
-        };
-        Part { top, left, mirrored: self.source.transform().mirror && words[2] & 1 == 1 }
-    }
-
-    /// The random numbers of draw `k`: where to cut out (two), whether to mirror, and which window.
-    fn words(&self, k: u64) -> [u32; 4] {
+    /// The random numbers of draw `k`.
+    fn chance(&self, k: u64) -> Chance {
         let stream = match self.order {
             Order::Shuffled(_, stream) => stream,
             Order::Sequential => Stream::new(1, Purpose::Transform, 0),
         };
-        stream.block(k)
+        Chance::new(stream, k, matches!(self.order, Order::Shuffled(..)))
     }
 
     fn index(&self, k: u64, position: u64) -> usize {
-        if let Some(index) = self.source.drawn(self.words(k)[3], position, self.batch) {
+        if let Some(index) = self.source.drawn(self.chance(k).window(), position, self.batch) {
             return index;
         }
         (match self.order {
@@ -193,7 +181,7 @@ impl Maker {
         let image = |(position, (out, label)): (usize, (&mut [f32], &mut f32))| {
             let k = first.wrapping_add(position as u64);
             let mut scratch = self.lock_scratch().pop().unwrap_or_default();
-            let put = |index| self.source.put(index, &mut scratch, |room| self.part(k, room), out);
+            let put = |index| self.source.put(index, &mut scratch, &self.chance(k), out);
             let outcome = self.source.good(self.index(k, position as u64), put);
             self.lock_scratch().push(scratch);
             *label = outcome? as f32;

@@ -8,10 +8,12 @@ use quadrille_core::shape::MAX_ELEMENTS;
 use sha2::{Digest, Sha256};
 
 use super::bad::{BadRecords, Tolerance};
+use super::chance::Chance;
 use super::decode::decode;
-use super::records::{Content, Records};
+use super::records::{Content, Records, values_of};
 use super::resize::resize;
-use super::transform::{Image, Mean, Part, Pixels, convert, extents};
+use super::sizes::Changed;
+use super::transform::{Image, Mean, Pixels, convert, extents};
 use super::warp::Warp;
 use super::windows::WindowFile;
 use crate::error::IoError;
@@ -75,6 +77,7 @@ pub(super) struct Scratch {
     stored: Vec<u8>,
     pixels: Vec<u8>,
     resized: Vec<u8>,
+    changed: Changed,
 }
 
 impl DataSource {
@@ -93,14 +96,21 @@ impl DataSource {
         source.sample = source.first_shape()?;
         let name = source.records.name();
         let mean = Mean::new(&source.transform, mean_file, source.sample, name)?;
-        mean.fits(source.sample).map_err(|message| {
-            IoError::data(mean_file.unwrap_or(Path::new(name)), format!("{message} of {name}"))
-        })?;
-        let shape = source.transform.shape(source.sample);
-        shape.map_err(|fault| {
+        // Of sizes by chance, each sample must fit on its own.
+        if source.transform.random.is_none() {
+            mean.fits(source.transform.resized(source.sample)).map_err(|message| {
+                IoError::data(mean_file.unwrap_or(Path::new(name)), format!("{message} of {name}"))
+            })?;
+        }
+        let shape = source.transform.shape(source.sample).map_err(|fault| {
             let message = format!("{}: {}", fault.field, fault.message);
             IoError::data(Path::new(name), message)
         })?;
+        if values_of(shape).is_none() {
+            let message =
+                format!("its samples are {} once they are resized, which is too large", extents(shape));
+            return Err(IoError::data(Path::new(name), message));
+        }
         source.mean = mean;
         Ok(source)
     }
@@ -150,7 +160,7 @@ impl DataSource {
     fn first_shape(&self) -> Result<[usize; 3], IoError> {
         let mut scratch = Scratch::default();
         for index in 0..self.records.len() {
-            match self.image(index, &mut scratch, |image, _| Ok(image.shape)) {
+            match self.image(index, &mut scratch, |image, _, _| Ok(image.shape)) {
                 Ok(shape) => return Ok(shape),
                 Err(message) => self.bad.note(&*self.records, index, message)?,
             }
@@ -235,9 +245,9 @@ impl DataSource {
         &self.bad
     }
 
-    /// Whether records must be decoded, which is worth several threads.
+    /// Whether records must be decoded or resized, which is worth several threads.
     pub(super) fn is_costly(&self) -> bool {
-        self.records.is_costly()
+        self.records.is_costly() || self.transform.resizes()
     }
 
     /// Every label must follow `rules` from now on: those that are known without reading are checked at once, the
@@ -257,14 +267,14 @@ impl DataSource {
         Ok(self)
     }
 
-    /// Reads and decodes a record, and hands it to `used`.
+    /// Reads and decodes a record, and hands it to `used` with memory for changes.
     fn image<T>(
         &self,
         index: usize,
         scratch: &mut Scratch,
-        used: impl FnOnce(Image<'_>, i32) -> Result<T, String>,
+        used: impl FnOnce(Image<'_>, i32, &mut Changed) -> Result<T, String>,
     ) -> Result<T, String> {
-        let Scratch { stored, pixels, resized } = scratch;
+        let Scratch { stored, pixels, resized, changed } = scratch;
         let record = self.records.read(self.number(index), stored)?;
         let image = match record.content {
             Content::Bytes { shape, values } => Image { shape, pixels: Pixels::Planes(values) },
@@ -281,46 +291,48 @@ impl DataSource {
                 }
             }
         };
-        used(image, record.label)
+        used(image, record.label, changed)
     }
 
-    /// Writes a record into `out`, transformed, and returns its label. `part` says which part of an image with so much
-    /// room (rows, columns) is taken.
+    /// Writes a record into `out`, transformed as `chance` wants it, and returns its label.
     pub(super) fn put(
         &self,
         index: usize,
         scratch: &mut Scratch,
-        part: impl FnOnce([usize; 2]) -> Part,
+        chance: &Chance,
         out: &mut [f32],
     ) -> Result<i32, String> {
-        self.image(index, scratch, |image, label| {
+        let (transform, mean) = (&self.transform, &self.mean);
+        self.image(index, scratch, |image, label, changed| {
             self.labels.iter().try_for_each(|rule| rule.check(label))?;
             if let (Some(windows), Pixels::Interleaved(pixels)) = (&self.windows, &image.pixels) {
-                let (window, mirrored) = (windows.file.corners(index), part([0, 0]).mirrored);
-                let numbers = (&self.mean, self.transform.scale);
-                windows.warp.put(window, (pixels, image.shape), mirrored, numbers, out)?;
+                let (window, mirrored) = (windows.file.corners(index), chance.mirrors(transform));
+                windows.warp.put(window, (pixels, image.shape), mirrored, (mean, transform.scale), out)?;
                 return Ok(label);
             }
+            let image = if transform.resizes() { changed.apply(transform, image, chance)? } else { image };
             let (size, room) = self.fit(image.shape)?;
-            convert(&image, part(room), &self.mean, self.transform.scale, size, out);
+            convert(&image, chance.part(transform, room), mean, transform.scale, size, out);
             Ok(label)
         })
     }
 
     /// Height and width of what is taken of an image, and how far it can be moved; or why the image does not fit.
     fn fit(&self, shape: [usize; 3]) -> Result<([usize; 2], [usize; 2]), String> {
-        let [_, height, width] = self.shape();
+        let expected = self.shape();
+        let [_, height, width] = expected;
         self.mean.fits(shape)?;
-        if self.transform.crop == 0 && shape != self.sample || shape[0] != self.sample[0] {
+        if self.transform.crop == 0 && shape != expected || shape[0] != expected[0] {
             let remedy = if shape[0] != self.sample[0] {
                 "force_color: true or force_gray: true in transform_param makes them equal"
             } else {
-                "crop_size in transform_param, or new_height and new_width of a layer ImageData, makes them equal"
+                "crop_size in transform_param, resize_param there, or new_height and new_width of a layer ImageData makes \
+                 them equal"
             };
             return Err(format!(
                 "is {} (channels x height x width), but the first record is {}; {remedy}",
                 extents(shape),
-                extents(self.sample)
+                extents(self.transform.resized(self.sample))
             ));
         }
         let room = [shape[1].checked_sub(height), shape[2].checked_sub(width)];

@@ -16,6 +16,7 @@ mod net;
 mod neuron;
 mod outline;
 mod sequences;
+mod sizes;
 mod solver;
 mod sources;
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub(super) fn convert(parsed: Parsed) -> Result<NetSpec, SpecError> {
         specs.extend(layer::convert(&message, site)?);
     }
     notes.extend(specs.iter().filter_map(undone));
+    notes.extend(specs.iter().flat_map(ignored));
     Ok(NetSpec {
         name: net.name.clone().unwrap_or_default(),
         file: site.file.clone(),
@@ -44,6 +45,14 @@ fn undone(spec: &LayerSpec) -> Option<String> {
     let Layer::Data(data) = &spec.layer else { return None };
     let (field, line, name) = (data.transform.undone.as_ref()?, spec.site.line, &spec.name);
     Some(format!("line {line}: layer {name:?}: {field} is not done yet, so the layer reads no data set"))
+}
+
+/// What is said of fields of a layer that say how its samples are changed, and have no effect.
+fn ignored(spec: &LayerSpec) -> Vec<String> {
+    let Layer::Data(data) = &spec.layer else { return Vec::new() };
+    let (line, name) = (spec.site.line, &spec.name);
+    let note = |field: &String| format!("line {line}: layer {name:?}: without effect: {field}");
+    data.transform.ignored.iter().map(note).collect()
 }
 
 /// A number of images over which statistics are taken changes what a BatchNorm computes, and nothing without one.

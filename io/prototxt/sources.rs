@@ -4,6 +4,7 @@ use quadrille_core::layer::{Colour, Data, DataKind, Hdf5Data, ImageList, Layer, 
 use quadrille_core::site::Fault;
 
 use super::fields::finite;
+use super::sizes::{self, Sizes};
 use super::tokens::shortened;
 use crate::schema::{
     DataParameter, Hdf5DataParameter, ImageDataParameter, LayerParameter, MemoryDataParameter,
@@ -106,13 +107,17 @@ pub(super) fn memory_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     };
     let shape = [extent(channels, "channels")?, extent(height, "height")?, extent(width, "width")?];
     let transform = transform(parameter.transform_param.as_ref(), OldTransform::none(message))?;
-    if transform.crop > 0 && [transform.crop; 2] != shape[1..] {
+    if let Some([rows, columns]) = transform.fixed_size().filter(|size| *size != shape[1..]) {
         let [_, height, width] = shape;
+        let (field, what) = match transform.crop {
+            0 => ("resize_param", "resized"),
+            _ => ("crop_size", "cut"),
+        };
         let text = format!(
-            "{}; memory_data_param says what samples are once they are cut, {height} x {width} (height x width)",
-            transform.crop
+            "{rows} x {columns}; memory_data_param says what samples are once they are {what}, {height} x {width} (height x \
+             width)"
         );
-        return Err(Fault::new("transform_param.crop_size", text));
+        return Err(Fault::new(&format!("transform_param.{field}"), text));
     }
     let (batch, kind) = (batch(*batch_size, message)?, DataKind::Memory(shape));
     Ok(Layer::Data(Data { source: String::new(), batch, transform, sample: Some(shape), kind }))
@@ -144,7 +149,12 @@ pub(super) fn window_data(parameter: &LayerParameter) -> Result<Layer, Fault> {
     } = param;
     let (scale, crop_size, mirror) = (*scale, *crop_size, *mirror);
     let old = OldTransform { message, scale, mean_file: mean_file.as_ref(), crop_size, mirror };
-    let transform = transform(parameter.transform_param.as_ref(), old)?;
+    let mut transform = transform(parameter.transform_param.as_ref(), old)?;
+    if transform.resizes() {
+        // Intel Caffe passes over them without a word, so nobody knows what was meant.
+        transform.undone = parameter.transform_param.as_ref().and_then(sizes::given);
+        (transform.random, transform.resize) = (None, None);
+    }
     if transform.crop == 0 {
         let hint = "windows are brought to this many rows and columns";
         return Err(Fault::new("transform_param.crop_size", "missing; expected at least 1").hint(hint));
@@ -280,23 +290,23 @@ fn transform(param: Option<&TransformationParameter>, old: OldTransform<'_>) -> 
         (false, true) => Some(Colour::Grey),
         (false, false) => None,
     };
-    let undone = [
-        ("random_resize_param", random_resize_param.is_some()),
-        ("random_aspect_ratio_param", random_aspect_ratio_param.is_some()),
-        ("resize_param", resize_param.is_some()),
-    ];
-    let undone = undone.iter().find(|(_, given)| *given).map(|(field, _)| format!("transform_param.{field}"));
     let (place, factor) = match old.scale {
         Some(scale) => (old.message, scale),
         None => ("transform_param", scale.unwrap_or(1.0)),
     };
+    let crop = crop_size.or(old.crop_size).unwrap_or(0) as usize;
+    let by_chance = (random_resize_param.as_ref(), random_aspect_ratio_param.as_ref());
+    let Sizes { random, resize, ignored } = sizes::sizes(by_chance, resize_param.as_ref(), crop)?;
     Ok(Transform {
         scale: finite(factor, &format!("{place}.scale"))?,
         mean_values: mean_value.clone(),
         mean_file,
-        crop: crop_size.or(old.crop_size).unwrap_or(0) as usize,
+        crop,
         mirror: mirror.or(old.mirror) == Some(true),
         colour,
-        undone,
+        random: random.map(Box::new),
+        resize: resize.map(Box::new),
+        ignored,
+        undone: None,
     })
 }

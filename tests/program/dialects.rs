@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::common::Stage;
+use crate::common::{Stage, hash_of};
 
 /// A file, flags, and what its check shows, in this order; blanks count as one.
 type Passing = (&'static str, &'static str, &'static [&'static str]);
@@ -234,19 +234,64 @@ fn what_is_not_done_yet_is_checked_and_not_trained() {
         let (from, to) = ("display: 10", format!("display: 10 {field}: {value}"));
         asks("solver.prototxt", from, &to, &format!("{field}: no training does this yet"));
     }
-    for field in [
-        "random_resize_param { min_size: 8 max_size: 9 resize_param { interp_mode: CUBIC } }",
-        "random_aspect_ratio_param { min_area_ratio: 0.08 aspect_ratio_change: 1.3 }",
-        "resize_param { prob: 1 resize_mode: WARP height: 8 width: 8 interp_mode: LINEAR }",
+    // Windows have a size of their own, which Intel's fork does not change either.
+    let (records, windows) =
+        ("data_param { source: \"shapes\" batch_size: 20 }", "window_data_param { source: \"w\" }");
+    for (from, to) in [
+        ("type: \"Data\"", "type: \"WindowData\""),
+        (
+            records,
+            &format!(
+                "{} transform_param {{ crop_size: 12 resize_param {{ height: 8 width: 8 }} }}",
+                windows.replace("}", "batch_size: 20 }")
+            ),
+        ),
+        ("  transform_param { scale: 0.00390625 }\n", ""),
     ] {
-        let (from, to) = ("scale: 0.00390625", format!("scale: 0.00390625 {field}"));
-        asks("net.prototxt", from, &to, "samples cannot be changed so yet");
-        // What is made up has the size that is needed.
-        stage.edit("net.prototxt", from, &to);
-        stage.succeed(
-            "train --solver solver.prototxt --max-iter 1 --test-interval 0 --dummy-data --data-shape 1,12,12",
-        );
-        stage.edit("net.prototxt", &to, from);
+        stage.edit("net.prototxt", from, to);
+    }
+    asks(
+        "net.prototxt",
+        "name: \"Small\"",
+        "name: \"Windows\"",
+        "resize_param: samples cannot be changed so yet",
+    );
+}
+
+/// What Intel's fork does with the sizes of samples: the same bits whatever the threads, and after a resume.
+#[test]
+fn samples_of_sizes_by_chance_are_trained_and_tested() {
+    let stage = Stage::new();
+    let scale = "scale: 0.00390625";
+    for (train, test) in [
+        (
+            "crop_size: 10 random_aspect_ratio_param { min_area_ratio: 0.3 aspect_ratio_change: 0.75 resize_param { \
+             interp_mode: CUBIC } }",
+            "crop_size: 10 random_resize_param { min_size: 11 max_size: 11 resize_param { interp_mode: CUBIC } }",
+        ),
+        (
+            "crop_size: 10 random_resize_param { min_size: 10 max_size: 16 resize_param { interp_mode: AREA interp_mode: \
+             LANCZOS4 } }",
+            "resize_param { prob: 1 resize_mode: FIT_LARGE_SIZE_AND_PAD height: 10 width: 10 pad_value: 7 }",
+        ),
+    ] {
+        // A field that is no part of the fields beside it, to be found again.
+        let fields = [train, test].map(|fields| format!("mirror: true {fields} scale: 0.003"));
+        fields.iter().for_each(|fields| stage.edit("net.prototxt", scale, fields));
+        let whole = hash_of(&stage.train("whole", "--threads 1"));
+        assert_eq!(hash_of(&stage.train("again", "--threads 3")), whole, "{train}");
+        stage.train("first", "--max-iter 7");
+        let rest = stage.train("first", "--resume auto");
+        assert_eq!(hash_of(&rest), whole, "{train}");
+        let shown = stage.succeed("check net.prototxt").stdout;
+        assert!(shown.contains("20x3x10x10") && !shown.contains("note        line"), "{shown}");
+        // What is made up is as good as any part.
+        let flags = "--max-iter 1 --test-interval 0 --dummy-data --data-shape 1,12,12";
+        stage.train("dummy", flags);
+        fields.iter().for_each(|fields| stage.edit("net.prototxt", fields, scale));
+        for run in ["whole", "again", "first", "dummy"] {
+            fs::remove_dir_all(stage.path(run)).expect("a run");
+        }
     }
 }
 

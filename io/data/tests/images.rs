@@ -1,8 +1,8 @@
 //! Image files, against what OpenCV 5.0 makes of the same files (`fixtures`).
 
 use super::super::decode::{decode, grey_of};
-use super::super::resize::resize;
-use quadrille_core::layer::Colour;
+use super::super::resize::{interpolate, resize};
+use quadrille_core::layer::{Colour, Interpolation};
 
 /// The photograph-like image of 27 x 33 pixels as OpenCV writes it, and what it reads.
 const PNG: &[u8] = include_bytes!("fixtures/scene.png");
@@ -101,6 +101,40 @@ fn a_resized_image_is_opencvs_to_the_last_bit() {
     assert_eq!(out, pixels);
     resize(&[9, 9, 9, 9], 1, [2, 2], [5, 1], &mut out);
     assert_eq!(out, [9; 5]);
+}
+
+/// The fixtures are of OpenCV 4.9 without its paths for vectors and without IPP; 3.4 makes the same ones.
+#[test]
+fn every_interpolation_is_opencvs_to_the_last_bit() {
+    let pixels = include_bytes!("fixtures/scene.png.bgr");
+    let mut out = Vec::new();
+    let cases: [(Interpolation, [usize; 2], &[u8]); 9] = [
+        (Interpolation::Area, [13, 16], include_bytes!("fixtures/scene_13x16_area.bgr")),
+        (Interpolation::Area, [9, 11], include_bytes!("fixtures/scene_9x11_area.bgr")),
+        (Interpolation::Area, [40, 50], include_bytes!("fixtures/scene_40x50_area.bgr")),
+        (Interpolation::Area, [40, 20], include_bytes!("fixtures/scene_40x20_area.bgr")),
+        (Interpolation::Nearest, [20, 40], include_bytes!("fixtures/scene_20x40_nearest.bgr")),
+        (Interpolation::Cubic, [20, 24], include_bytes!("fixtures/scene_20x24_cubic.bgr")),
+        (Interpolation::Cubic, [40, 50], include_bytes!("fixtures/scene_40x50_cubic.bgr")),
+        (Interpolation::Lanczos4, [20, 24], include_bytes!("fixtures/scene_20x24_lanczos4.bgr")),
+        (Interpolation::Lanczos4, [40, 50], include_bytes!("fixtures/scene_40x50_lanczos4.bgr")),
+    ];
+    for (by, size, expected) in cases {
+        interpolate(by, pixels, 3, ([27, 33], size), &mut out);
+        assert_eq!(difference(&out, expected), (0, 0), "{by:?} {size:?}");
+        // What is all of one colour stays so, and what has one row or column is no special case.
+        interpolate(by, &[9; 6], 1, ([1, 6], size), &mut out);
+        assert_eq!(out, vec![9; size[0] * size[1]], "{by:?} {size:?}");
+        interpolate(by, pixels, 3, ([27, 33], [27, 33]), &mut out);
+        assert_eq!(out, pixels, "{by:?}");
+        // Each of any number of channels is what it would be alone.
+        let blue: Vec<u8> = pixels.iter().step_by(3).copied().collect();
+        let two: Vec<u8> = blue.iter().flat_map(|value| [*value, 255 - value]).collect();
+        for (channels, image) in [(1, &blue), (2, &two)] {
+            interpolate(by, image, channels, ([27, 33], size), &mut out);
+            assert!(out.iter().step_by(channels).eq(expected.iter().step_by(3)), "{by:?} {size:?}");
+        }
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::error::IoError;
 
 mod images;
 mod lmdb;
+mod sizes;
 mod sources;
 mod stage;
 mod store;

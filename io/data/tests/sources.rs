@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Transform};
+use quadrille_core::layer::{
+    Colour, Data, DataKind, ImageList, Interpolation, RandomResize, Resampling, Transform,
+};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use tempfile::TempDir;
@@ -335,22 +337,35 @@ fn bad_records_end_the_run_or_are_replaced_by_the_next() {
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    let transform =
+    let plain =
         Transform { crop: 5, mirror: true, scale: 0.5, mean_values: vec![100.0], ..Transform::default() };
-    let set = folder_set(&tree(), transform, Tolerance::Fail).unwrap();
-    let batches = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let order =
-            Order::Shuffled(Sampler::new(1, 0, set.len() as u64), Stream::new(1, Purpose::Transform, 0));
-        let maker = prefetch::Maker::new(set.clone(), order, 7).unwrap();
-        let make = |iteration| {
-            let mut batch = Batch::default();
-            maker.make(iteration, &mut batch).unwrap();
-            batch
-        };
-        pool.install(|| [3, 4, 5].map(make))
+    let resampling = Resampling {
+        interpolations: vec![Interpolation::Cubic, Interpolation::Area, Interpolation::Lanczos4],
+        ..Resampling::default()
     };
-    assert_eq!(batches(1), batches(5));
+    let side = RandomResize::ShorterSide { min: Some(6), max: Some(9), resampling: resampling.clone() };
+    let part = RandomResize::Part { areas: [0.2, 0.9], change: 0.75, attempts: 10, resampling };
+    let by_chance = [side, part].map(|random| Transform { random: Some(Box::new(random)), ..plain.clone() });
+    for transform in [plain.clone()].into_iter().chain(by_chance) {
+        let set = folder_set(&tree(), transform.clone(), Tolerance::Fail).unwrap();
+        let batches = |threads: usize, iterations: &[u64]| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let order =
+                Order::Shuffled(Sampler::new(1, 0, set.len() as u64), Stream::new(1, Purpose::Transform, 0));
+            let maker = prefetch::Maker::new(set.clone(), order, 7).unwrap();
+            let make = |iteration: &u64| {
+                let mut batch = Batch::default();
+                maker.make(*iteration, &mut batch).unwrap();
+                batch
+            };
+            pool.install(|| iterations.iter().map(make).collect::<Vec<_>>())
+        };
+        let one = batches(1, &[3, 4, 5]);
+        assert_eq!(one, batches(3, &[3, 4, 5]), "{transform:?}");
+        // A run that resumes sees what it would have seen.
+        assert_eq!(one[2..], batches(5, &[5]), "{transform:?}");
+        assert_ne!(one[0].data, one[1].data, "{transform:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod compared;
 mod neurons;
 mod normalization;
 mod refused;
+mod sizes;
 mod solvers;
 mod structure;
 

@@ -1,5 +1,6 @@
-//! Images of another size, by `cv::resize` with INTER_LINEAR: the centres of pixels correspond, nothing is smoothed
-//! before, and weights are rounded to 2^-11.
+//! INTER_LINEAR, with weights rounded to 2^-11, and what INTER_AREA is for images that grow.
+
+use super::Job;
 
 /// One of the weights' units.
 const ONE: i32 = 1 << 11;
@@ -10,14 +11,25 @@ struct Between {
     weights: [i32; 2],
 }
 
+/// The pixel before the centre of pixel `i` of `to`, among `from` others, and how far behind it the centre lies.
+pub(super) fn centred(i: usize, from: usize, to: usize) -> (f32, f32) {
+    let at = ((i as f64 + 0.5) * (from as f64 / to as f64) - 0.5) as f32;
+    (at.floor(), at - at.floor())
+}
+
+/// The first pixel that pixel `i` of `to` covers, among `from` others, and how much of `i` lies behind that.
+pub(super) fn covered(i: usize, from: usize, to: usize) -> (f32, f32) {
+    let (scale, inverse) = (from as f64 / to as f64, to as f64 / from as f64);
+    let low = (i as f64 * scale).floor();
+    let share = ((i + 1) as f64 - (low + 1.0) * inverse) as f32;
+    (low as f32, if share <= 0.0 { 0.0 } else { share - share.floor() })
+}
+
 /// The places of `to` pixels between `from` others. At the edges a pixel lies on the last one, either as a whole or, as
 /// OpenCV does it down columns, with both weights, which rounds otherwise.
-fn places(from: usize, to: usize, whole: bool) -> Vec<Between> {
-    let scale = from as f64 / to as f64;
+fn places(place: fn(usize, usize, usize) -> (f32, f32), from: usize, to: usize, whole: bool) -> Vec<Between> {
     let place = |i: usize| {
-        let at = ((i as f64 + 0.5) * scale - 0.5) as f32;
-        let low = at.floor();
-        let share = at - low;
+        let (low, share) = place(i, from, to);
         let beyond = low < 0.0 || low as usize + 1 >= from;
         let weight = |share: f32| (share * ONE as f32).round_ties_even() as i32;
         let weights = if beyond && whole { [ONE, 0] } else { [weight(1.0 - share), weight(share)] };
@@ -27,18 +39,13 @@ fn places(from: usize, to: usize, whole: bool) -> Vec<Between> {
     (0..to).map(place).collect()
 }
 
-/// Resizes an image of `channels` interleaved channels from `from` to `to` (height, width each).
-pub(super) fn resize(pixels: &[u8], channels: usize, from: [usize; 2], to: [usize; 2], out: &mut Vec<u8>) {
-    out.clear();
-    if from == to {
-        out.extend_from_slice(pixels);
-        return;
-    }
-    let (rows, columns) = (places(from[0], to[0], false), places(from[1], to[1], true));
-    let stride = from[1] * channels;
+/// Resizes with the places that `place` finds along each axis.
+pub(super) fn linear(job: Job<'_>, place: fn(usize, usize, usize) -> (f32, f32), out: &mut Vec<u8>) {
+    let Job { channels, from, to, .. } = job;
+    let (rows, columns) = (places(place, from[0], to[0], false), places(place, from[1], to[1], true));
     // A row with the columns of the new image, in units of 2^-11.
     let across = |y: usize, into: &mut Vec<i32>| {
-        let row = &pixels[y * stride..][..stride];
+        let row = job.row(y);
         into.clear();
         for Between { from: [a, b], weights } in &columns {
             let pair = row[a * channels..][..channels].iter().zip(&row[b * channels..][..channels]);
@@ -46,7 +53,6 @@ pub(super) fn resize(pixels: &[u8], channels: usize, from: [usize; 2], to: [usiz
         }
     };
     let (mut low, mut high) = ((usize::MAX, Vec::new()), (usize::MAX, Vec::new()));
-    out.reserve(to[0] * to[1] * channels);
     for Between { from: [a, b], weights: [wa, wb] } in rows {
         if low.0 != a && high.0 == a {
             std::mem::swap(&mut low, &mut high);
