@@ -10,8 +10,9 @@ use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Layer, SubTask, T
 use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
 use quadrille_core::solver::NetSource;
 use quadrille_io::data::{
-    CifarLabels, DataSource, ImageFiles, Lmdb, Opening, Records, RowFiles, RowReader, SearchPath, TarImages,
-    Tolerance, decode_datum, decode_image, decode_mean, open, read_cifar, read_images, read_labels,
+    CifarLabels, DataSource, ImageFiles, Lmdb, Opening, Order, Prefetcher, Records, RowFiles, RowReader,
+    SearchPath, TarImages, Tolerance, decode_datum, decode_image, decode_mean, open, read_cifar, read_images,
+    read_labels,
 };
 use quadrille_io::prototxt::{parse_net, parse_solver};
 use quadrille_io::snapshot::{Manifest, seal};
@@ -233,11 +234,18 @@ pub fn list(bytes: &[u8]) {
     });
 }
 
-/// Files of windows, whose images are not read either.
+/// Files of windows. Images are read of the repository only, and so not if a name may lead out of their folder.
 pub fn windows(bytes: &[u8]) {
     in_file(bytes, ".txt", |path| {
-        if let Ok(set) = open_windows(path) {
-            assert!(set.len() >= 2 && set.shape() == [3, 4, 4]);
+        let Ok(set) = open_windows(path) else { return };
+        assert!(set.len() >= 2 && set.shape() == [3, 131, 131]);
+        if bytes.windows(2).any(|pair| pair == b"..") {
+            return;
+        }
+        let first = Prefetcher::start(Arc::new(set), Order::Sequential, 2, 0, 1);
+        if let Err(error) = first.and_then(|batches| batches.next_batch()) {
+            // The thread that reads tells of its panics so.
+            assert!(!error.to_string().contains("the thread"), "{error}");
         }
     });
 }
@@ -247,26 +255,27 @@ pub fn windows(bytes: &[u8]) {
 /// # Errors
 /// As [`open`].
 pub fn open_windows(path: &Path) -> Result<DataSource, IoError> {
+    let images = crate::seeds::root().join("io/data/tests/fixtures");
     let rules = WindowRules {
-        root_folder: NOWHERE.into(),
+        root_folder: format!("{}/", images.display()),
         foreground: 0.5,
         background: 0.3,
         fraction: 0.25,
-        pad: 1,
+        pad: 65,
         square: true,
     };
     let data = Data {
         source: path.display().to_string(),
         kind: DataKind::Windows(rules),
         batch: 4,
-        transform: Transform { crop: 4, ..Transform::default() },
+        transform: Transform { crop: 131, ..Transform::default() },
         sample: None,
     };
     let search = SearchPath::default();
     open(
         &data,
         Phase::Train,
-        Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None },
+        Opening { data: None, search: &search, tolerance: Tolerance::Skip, staging: None },
     )
 }
 

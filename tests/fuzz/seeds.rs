@@ -59,7 +59,7 @@ pub fn words() -> Vec<String> {
 }
 
 /// The root of the repository.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.ancestors().find(|folder| folder.join("io/proto/caffe.proto").is_file());
     root.expect("this crate lies in the repository").to_owned()
@@ -246,8 +246,8 @@ fn lists() -> Vec<Vec<u8>> {
 
 fn windows() -> Vec<Vec<u8>> {
     let texts = [
-        "# 0\na.png\n3 10 10\n3\n1 0.9 0 0 3 3\n2 0.4 0 0 9 9\n0 0.1 2 2 5 5\n# 1\n/b.png\n3\n9\n9\n1\n5 1e0 1 5 4 8\n",
-        "# 0 a.png 3 10 10 2 1 1 -5 -5 16777216 3 0 0 0 0 0 0\n# 1 b.png 3 1 1 0",
+        "# 0\nscene.png\n3 10 10\n3\n1 0.9 0 0 3 3\n2 0.4 0 0 9 9\n0 0.1 2 2 5 5\n# 1\n/grey.jpg\n3\n9\n9\n1\n5 1e0 1 5 4 8\n",
+        "# 0 scene.jpg 3 10 10 2 1 1 -5 -5 16777216 3 0 0 0 0 0 0\n# 1 b.png 3 1 1 0",
     ];
     texts.map(|text| text.as_bytes().to_vec()).into()
 }
