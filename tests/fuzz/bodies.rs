@@ -260,7 +260,7 @@ pub fn open_windows(path: &Path) -> Result<DataSource, IoError> {
         root_folder: format!("{}/", images.display()),
         foreground: 0.5,
         background: 0.3,
-        fraction: 0.25,
+        fraction: 0.5,
         pad: 65,
         square: true,
     };
