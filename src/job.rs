@@ -123,9 +123,8 @@ impl<'a> Samples<'a> {
         Self { folder, tolerance: args.bad_record, stage_to, ..Self::default() }
     }
 
-    /// Complains about flags that only data sets of single records have, where `source` is none.
-    fn refuse_flags_of_records(&self, source: &str) -> Result<(), Failure> {
-        let flags = [("--stage-to", self.stage_to.is_some()), ("--data-shards rank", self.by_rank)];
+    /// Complains about those of the flags that are given, since they do nothing with `source`.
+    fn refuse(flags: &[(&str, bool)], source: &str) -> Result<(), Failure> {
         match flags.iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(Failure::new(Code::Usage, format!("{flag} does not work with {source}"))),
             None => Ok(()),
@@ -217,7 +216,8 @@ impl PhaseJob {
         let phase = state.phase;
         let mut spec = spec.clone();
         if let Some(given) = samples.given {
-            samples.refuse_flags_of_records("--inputs: all workers read the one file")?;
+            let flags = [("--stage-to", samples.stage_to.is_some()), ("--data-shards rank", samples.by_rank)];
+            Samples::refuse(&flags, "--inputs: all workers read the one file")?;
             let opened = GivenBatches::open(given, &mut spec, state)?;
             return Ok(opened.map(|(arrays, batch)| Self {
                 feed: Feed::Arrays(Arc::new(arrays)),
@@ -299,11 +299,14 @@ impl PhaseJob {
             let fault = Fault::new("type", "the arrays of HDF5Data stand in files and cannot be made up");
             return Err(fault.hint("leave --dummy-data out").at(&layer.site, &subject).into());
         }
-        samples.refuse_flags_of_records(&format!(
-            "{subject} of type HDF5Data: workers take turns in its files"
-        ))?;
+        let source = format!("{subject} of type HDF5Data: workers take turns in its files");
+        Samples::refuse(&[("--data-shards rank", samples.by_rank)], &source)?;
         let search = SearchPath::usual(file, bundled::repository().as_deref());
-        let files = RowFiles::open(&hdf5.source, samples.folder, &search, &layer.tops)?;
+        let mut files = RowFiles::open(&hdf5.source, samples.folder, &search, &layer.tops)?;
+        if let Some(to) = samples.stage_to {
+            let listener = staging::Listener::default();
+            files = files.staged(Staging { to, tell: &|event| listener.hear(event) })?;
+        }
         hdf5.batch = batch.unwrap_or(hdf5.batch);
         hdf5.samples = files.samples().to_vec();
         let (batch, feed) = (hdf5.batch, Feed::Rows(Arc::new(files), hdf5.shuffle));

@@ -57,20 +57,20 @@ impl Settings {
         let workers = args.workers.unwrap_or_else(|| default_workers(args));
         let seed = args.seed.or(solver.seed).unwrap_or(1);
         let elastic = args.method == Method::SyncEasgd3 && workers > 1;
-        let rho = args.rho.unwrap_or_else(|| easgd::recommended_rho(workers, solver.base_lr));
+        let rate = solver.highest_rate();
+        let rho = args.rho.unwrap_or_else(|| easgd::recommended_rho(workers, rate));
         if args.rho.is_some() && !elastic {
             let message =
                 format!("--rho {rho}: only sync-easgd with at least 2 workers has a centre that pulls");
             return Err(Failure::new(Code::Usage, message));
         }
-        let beta = rho * solver.base_lr * workers as f32;
+        let beta = rho * rate * workers as f32;
         if elastic && !(rho.is_finite() && rho >= 0.0 && beta <= 1.0) {
             return Err(Failure::new(
                 Code::Usage,
                 format!(
-                    "--rho {rho}: with {workers} workers and base_lr {} the centre is stable only for 0 <= rho <= {}",
-                    solver.base_lr,
-                    1.0 / (workers as f32 * solver.base_lr)
+                    "--rho {rho}: with {workers} workers and base_lr {rate} the centre is stable only for 0 <= rho <= {}",
+                    1.0 / (workers as f32 * rate)
                 ),
             ));
         }
@@ -199,6 +199,11 @@ fn policy_to_json(policy: &Policy) -> Value {
             json!({"type": name, "gamma": gamma, "plateau_winsize": windows})
         }
         Policy::Sigmoid { gamma, step } => json!({"type": name, "gamma": gamma, "stepsize": step}),
+        Policy::MultiFixed(stages) => {
+            let rates: Vec<f32> = stages.iter().map(|stage| stage.rate).collect();
+            let ends: Vec<u64> = stages.iter().map(|stage| stage.last).collect();
+            json!({"type": name, "stagelr": rates, "stageiter": ends})
+        }
     }
 }
 

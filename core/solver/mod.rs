@@ -8,7 +8,7 @@ mod running_sum;
 mod smoothed;
 
 pub use nets::{NetSource, StateChange, TestNet};
-pub use policy::{Plateau, Policy, Warmup};
+pub use policy::{Plateau, Policy, RateStage, Warmup};
 pub use rule::{Decay, Elastic, Rule, RuleKind, Step, update};
 pub use running_sum::add_to_running_sum;
 pub use smoothed::SmoothedLoss;
@@ -26,7 +26,7 @@ pub struct SolverSpec {
     pub train_state: StateChange,
     /// Files of weights to start from, as written; what a later one has replaces what an earlier one had.
     pub weights: Vec<String>,
-    /// Learning rate at the start.
+    /// Learning rate at the start, or behind the warm-up.
     pub base_lr: f32,
     /// How the learning rate changes.
     pub policy: Policy,
@@ -71,6 +71,14 @@ impl SolverSpec {
     pub fn rate(&self, iteration: u64, plateau: &Plateau) -> f32 {
         let warm = self.warmup.and_then(|warmup| warmup.rate(self.base_lr, iteration));
         warm.unwrap_or_else(|| self.policy.rate(self.base_lr, iteration, plateau.steps))
+    }
+
+    /// The rate that the pull of a centre is measured by: `base_lr`, or the highest of the rates that stages have instead.
+    pub fn highest_rate(&self) -> f32 {
+        match &self.policy {
+            Policy::MultiFixed(stages) => stages.iter().map(|stage| stage.rate).fold(self.base_lr, f32::max),
+            _ => self.base_lr,
+        }
     }
 
     /// Whether the rate of an iteration depends on its loss, so that it is not known before the gradients are found.

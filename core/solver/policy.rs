@@ -52,6 +52,18 @@ pub enum Policy {
         /// Iterations without a smaller loss before each step.
         windows: Vec<u64>,
     },
+    /// The rate of the stage that the iteration lies in, whatever `base` is; behind the last stage that of the last one.
+    /// At least one stage, in the order of their ends.
+    MultiFixed(Vec<RateStage>),
+}
+
+/// Iterations with one rate, under [`Policy::MultiFixed`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateStage {
+    /// Their rate.
+    pub rate: f32,
+    /// The last of them, counted from 0.
+    pub last: u64,
 }
 
 impl Policy {
@@ -66,6 +78,7 @@ impl Policy {
             Self::Poly { .. } => "poly",
             Self::Sigmoid { .. } => "sigmoid",
             Self::Plateau { .. } => "plateau",
+            Self::MultiFixed(_) => "multifixed",
         }
     }
 }
@@ -135,6 +148,10 @@ impl Policy {
             Self::Plateau { gamma, .. } => base * gamma.powf(steps as f32),
             Self::Poly { power, max } => base * (1.0 - t / *max as f32).max(0.0).powf(*power),
             Self::Sigmoid { gamma, step } => base / (1.0 + (-gamma * (t - *step as f32)).exp()),
+            Self::MultiFixed(stages) => {
+                let stage = stages.iter().find(|stage| iteration <= stage.last).or(stages.last());
+                stage.map_or(base, |stage| stage.rate)
+            }
         }
     }
 
@@ -170,6 +187,15 @@ mod tests {
         }
         let step = Policy::Step { gamma: 0.5, step: 10 };
         assert_eq!([9, 10, 25].map(|t| step.rate(1.0, t, 0)), [1.0, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn a_stage_has_its_rate_up_to_its_last_iteration() {
+        let stage = |rate, last| RateStage { rate, last };
+        let policy = Policy::MultiFixed(vec![stage(0.1, 2), stage(0.5, 3), stage(0.25, 6)]);
+        let rates: Vec<f32> = (0..9).map(|t| policy.rate(7.0, t, 0)).collect();
+        // Intel Caffe asks whether the iteration is at most stageiter: the first stage is one iteration longer than it says.
+        assert_eq!(rates, [0.1, 0.1, 0.1, 0.5, 0.25, 0.25, 0.25, 0.25, 0.25]);
     }
 
     #[test]
@@ -223,5 +249,6 @@ mod tests {
         assert_eq!(after(Policy::Step { gamma: 0.1, step: 5 }), [0, 0, 0, 1, 1]);
         assert_eq!(after(Policy::Plateau { gamma: 0.1, windows: vec![1] }), [0, 7, 7, 7, 7]);
         assert_eq!(after(Policy::Fixed), [0; 5]);
+        assert_eq!(after(Policy::MultiFixed(vec![RateStage { rate: 0.1, last: 1 }])), [0; 5]);
     }
 }

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::classes::{Member, by_class, hash_of, is_image};
 use super::records::{Content, MAX_RECORD, Record, Records};
+use super::stage::{Staging, listed_copy, stage_listed};
 use crate::error::IoError;
 
 /// How deep folders may lie in each other: links can make circles.
@@ -22,6 +23,8 @@ pub struct ImageFiles {
     root: String,
     members: Vec<Member<()>>,
     hash: String,
+    /// The folder of the copies that are read in their place.
+    copies: Option<PathBuf>,
 }
 
 impl ImageFiles {
@@ -38,7 +41,8 @@ impl ImageFiles {
         });
         let members = by_class(images.collect(), folder)?;
         let hash = hash_of(&members);
-        Ok(Self { name: name.to_owned(), root: format!("{}/", folder.display()), members, hash })
+        let root = format!("{}/", folder.display());
+        Ok(Self { name: name.to_owned(), root, members, hash, copies: None })
     }
 
     /// The images that a list names, in its order: lines of a path and a label behind the last space, as Caffe reads
@@ -73,7 +77,19 @@ impl ImageFiles {
         };
         let members: Vec<_> = named.into_par_iter().map(member).collect();
         let hash = hash_of(&members);
-        Ok(Self { name: name.to_owned(), root, members, hash })
+        Ok(Self { name: name.to_owned(), root, members, hash, copies: None })
+    }
+
+    /// The same images, read from copies on storage of the node that are made with one of `list`, which named them. An image
+    /// that is not there has no copy and is a bad record as before.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] if something cannot be read, [`IoError::CannotCreate`] or [`IoError::WriteFailed`] if it cannot
+    /// be copied.
+    pub(super) fn staged(self, list: &Path, staging: Staging<'_>) -> Result<Self, IoError> {
+        let named = (0..self.len()).map(|index| (self.file(index), &*self.members[index].path)).collect();
+        let copies = Some(stage_listed(list, named, staging)?);
+        Ok(Self { copies, ..self })
     }
 }
 
@@ -167,7 +183,8 @@ impl Records for ImageFiles {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Result<Record<'a>, String> {
-        read_file(&self.file(index), scratch)?;
+        let copy = self.copies.as_ref().map(|folder| listed_copy(folder, &self.members[index].path));
+        read_file(&copy.unwrap_or_else(|| self.file(index)), scratch)?;
         Ok(Record {
             label: self.members[index].label,
             content: Content::Encoded { file: scratch, native: false },

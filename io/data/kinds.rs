@@ -52,16 +52,22 @@ pub fn open(data: &Data, phase: Phase, opening: Opening<'_>) -> Result<DataSourc
         ));
     }
     let mut place = find(&data.source, opening.data, opening.search)?;
-    if let Some(staging) = opening.staging {
+    let is_list = place.is_list() || matches!(data.kind, DataKind::Windows(_));
+    // What a list names is copied once it was read.
+    let of_list = opening.staging.filter(|_| is_list);
+    if let (Some(staging), false) = (opening.staging, is_list) {
         place.paths = place.parts(phase)?;
         place.paths = stage(&place.paths, staging)?;
     }
     let mean = data.transform.mean_file.as_deref().map(|file| opening.search.find_mean(file)).transpose()?;
     if let (DataKind::Windows(rules), [path]) = (&data.kind, place.paths.as_slice()) {
-        let file = WindowFile::open(path, rules, &name_of(path))?;
+        let mut file = WindowFile::open(path, rules, &name_of(path))?;
+        if let Some(staging) = of_list {
+            file = file.staged(path, staging)?;
+        }
         return DataSource::of_windows(file, (data, rules), mean.as_deref(), opening.tolerance);
     }
-    let records = open_at(&place, data.kind.list(), phase)?;
+    let records = open_at(&place, data.kind.list(), phase, of_list)?;
     DataSource::new(records, data, mean.as_deref(), opening.tolerance)
 }
 
@@ -77,7 +83,7 @@ pub fn sample_shape(data: &Data, phase: Phase, search: &SearchPath) -> Result<[u
     {
         return super::idx::sample_shape(folder, phase);
     }
-    let records = open_at(&place, data.kind.list(), phase)?;
+    let records = open_at(&place, data.kind.list(), phase, None)?;
     Ok(DataSource::new(
         records,
         &Data { transform: Default::default(), ..data.clone() },
@@ -93,7 +99,7 @@ pub fn sample_shape(data: &Data, phase: Phase, search: &SearchPath) -> Result<[u
 /// As [`open`].
 pub fn open_records(path: &Path, phase: Phase) -> Result<Arc<dyn Records>, IoError> {
     let search = SearchPath { folders: vec![PathBuf::new()] };
-    open_at(&find(&path.display().to_string(), None, &search)?, None, phase)
+    open_at(&find(&path.display().to_string(), None, &search)?, None, phase, None)
 }
 
 /// Where a data set lies.
@@ -104,18 +110,16 @@ struct Place {
 }
 
 impl Place {
+    /// Whether it is a file that can only be a list of images.
+    fn is_list(&self) -> bool {
+        matches!(self.paths.as_slice(), [path] if !path.is_dir() && !stands_alone(path))
+    }
+
     /// What a copy for `phase` needs: a folder's part for it, if it has parts.
     fn parts(&self, phase: Phase) -> Result<Vec<PathBuf>, IoError> {
         let part = |path: &PathBuf| {
             if !path.is_dir() {
-                return match stands_alone(path) {
-                    true => Ok(path.clone()),
-                    false => Err(IoError::data(
-                        path,
-                        "names files that lie elsewhere, so it cannot be copied by itself",
-                    )
-                    .hint("make tar files of it: quadrille convert data LIST DIR --shards N")),
-                };
+                return Ok(path.clone());
             }
             let all = names(path, |_| true)?;
             let part = part_of(all.iter().filter_map(|path| path.file_name()?.to_str()), phase);
@@ -176,7 +180,13 @@ fn names(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, I
     Ok(found)
 }
 
-fn open_at(place: &Place, list: Option<&ImageList>, phase: Phase) -> Result<Arc<dyn Records>, IoError> {
+/// `staging` says where the images of a list are copied before they are read.
+fn open_at(
+    place: &Place,
+    list: Option<&ImageList>,
+    phase: Phase,
+    staging: Option<Staging<'_>>,
+) -> Result<Arc<dyn Records>, IoError> {
     let [path] = place.paths.as_slice() else {
         let first = place.paths.first().map_or_else(String::new, |path| name_of(path));
         return Ok(Arc::new(TarImages::open(&place.paths, phase, &first)?));
@@ -184,7 +194,7 @@ fn open_at(place: &Place, list: Option<&ImageList>, phase: Phase) -> Result<Arc<
     if path.is_dir() {
         open_folder(path, phase, place.coarse)
     } else {
-        open_file(path, list, phase, place.coarse)
+        open_file(path, (list, staging), phase, place.coarse)
     }
 }
 
@@ -240,8 +250,8 @@ fn open_arrays(paths: &[PathBuf], folder: &Path, phase: Phase) -> Result<Arc<dyn
     let parts = part_of(paths.iter().filter_map(|path| path.file_stem()?.to_str()), phase);
     let part = parts.map_err(|message| IoError::data(folder, message))?;
     match (part, paths) {
-        (Some(part), _) => open_file(&folder.join(format!("{part}.npz")), None, phase, false),
-        (None, [path]) => open_file(path, None, phase, false),
+        (Some(part), _) => open_file(&folder.join(format!("{part}.npz")), (None, None), phase, false),
+        (None, [path]) => open_file(path, (None, None), phase, false),
         (None, _) => Err(IoError::data(
             folder,
             "has several .npz files; name one, or call them train.npz and test.npz",
@@ -254,7 +264,7 @@ const KINDS: &str = "holds no data set; expected an LMDB (data.mdb), IDX files (
 
 fn open_file(
     path: &Path,
-    list: Option<&ImageList>,
+    (list, staging): (Option<&ImageList>, Option<Staging<'_>>),
     phase: Phase,
     coarse: bool,
 ) -> Result<Arc<dyn Records>, IoError> {
@@ -286,7 +296,11 @@ fn open_file(
         };
         return Ok(Arc::new(read_cifar(&[path.to_owned()], labels, &name)?));
     }
-    Ok(Arc::new(ImageFiles::in_list(path, list, &name)?))
+    let images = ImageFiles::in_list(path, list, &name)?;
+    Ok(Arc::new(match staging {
+        Some(staging) => images.staged(path, staging)?,
+        None => images,
+    }))
 }
 
 /// Whether all of a data set is in a file.

@@ -8,6 +8,7 @@ use quadrille_core::rng::Sampler;
 use sha2::{Digest, Sha256};
 
 use super::search::SearchPath;
+use super::stage::{Staging, listed_copy, stage_listed};
 use crate::error::IoError;
 use crate::hash::short_hex;
 use crate::{hdf5, whole};
@@ -16,6 +17,8 @@ use crate::{hdf5, whole};
 #[derive(Debug)]
 pub struct RowFiles {
     name: String,
+    /// The list, or the file.
+    list: PathBuf,
     files: Vec<RowFile>,
     arrays: Vec<String>,
     samples: Vec<Vec<usize>>,
@@ -64,7 +67,23 @@ impl RowFiles {
         }
         let hash = short_hex(&hasher.finalize());
         let name = list.display().to_string();
-        Ok(Self { name, files, arrays: arrays.to_vec(), samples: samples.unwrap_or_default(), hash })
+        Ok(Self { name, list, files, arrays: arrays.to_vec(), samples: samples.unwrap_or_default(), hash })
+    }
+
+    /// The same samples, read from copies of the files on storage of the node, beside one of the list.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] if a file is not there any more, [`IoError::CannotCreate`] or [`IoError::WriteFailed`] if it
+    /// cannot be copied.
+    pub fn staged(mut self, staging: Staging<'_>) -> Result<Self, IoError> {
+        let names: Vec<String> = self.files.iter().map(|file| file.path.display().to_string()).collect();
+        let paths = self.files.iter().map(|file| file.path.clone());
+        let folder =
+            stage_listed(&self.list, paths.zip(names.iter().map(String::as_str)).collect(), staging)?;
+        for (file, name) in self.files.iter_mut().zip(&names) {
+            file.path = listed_copy(&folder, name);
+        }
+        Ok(self)
     }
 
     /// The list, or the file.
@@ -245,6 +264,36 @@ mod tests {
             assert_eq!(labels(&mut fresh, first, 5), drawn[first as usize..][..5]);
         }
         assert_ne!(labels(&mut RowReader::new(files, Some(4)), 0, 42), drawn);
+    }
+
+    #[test]
+    fn copies_are_read_in_place_of_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = format!("a.h5\n{}\na.h5\n", folder.path().join("b.h5").display());
+        let plain = files(folder.path(), &list).unwrap();
+        let opened = |source: &str| {
+            let search = SearchPath { folders: vec![folder.path().to_owned()] };
+            RowFiles::open(source, None, &search, &["data".to_owned(), "label".to_owned()]).unwrap()
+        };
+        let node = folder.path().join("node");
+        let staged = |source: &str| opened(source).staged(Staging { to: &node, tell: &|_| () }).unwrap();
+        let (copied, single) = (Arc::new(staged("list.txt")), Arc::new(staged("b.h5")));
+        assert_eq!((copied.name(), copied.hash(), copied.rows()), (plain.name(), plain.hash(), 21));
+        let expected = labels(&mut RowReader::new(plain, Some(3)), 0, 42);
+        let copies = |start: &str| {
+            let entries = fs::read_dir(&node).unwrap().map(|entry| entry.unwrap().path());
+            let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(start);
+            entries.filter(name).collect::<Vec<_>>()
+        };
+        let [copy] = &copies("list.txt-")[..] else { panic!("{:?}", copies("")) };
+        assert!(copy.join("list/list.txt").is_file());
+        let [copy] = &copies("b.h5-")[..] else { panic!("{:?}", copies("")) };
+        assert!(!copy.join("list").exists(), "a file that no list names is there once");
+        for name in ["a.h5", "b.h5", "list.txt"] {
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(labels(&mut RowReader::new(copied, Some(3)), 0, 42), expected);
+        assert_eq!(labels(&mut RowReader::new(single, None), 0, 2), [0.0, 10.0]);
     }
 
     #[test]

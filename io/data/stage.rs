@@ -5,9 +5,9 @@
 //! before it is used again. Who copies holds a lock of the system, which ends with its process, however that ends.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -21,6 +21,11 @@ use crate::hash::{hex, short_hex};
 
 const WHAT: &str = "a copy of the data";
 const MANIFEST: &str = "manifest.json";
+/// The folders of a copy in which a list lies, and the files that it names.
+const LISTS: &str = "list";
+const FILES: &str = "files";
+/// Begins the parts of a copied file's path that are no names in the path that the list has.
+const MARK: char = '%';
 /// How often it is asked whether another process is done.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Bytes that are read at a time.
@@ -75,6 +80,15 @@ struct Item {
     sha256: String,
 }
 
+impl Item {
+    /// `found` is what the system says of the file at `from`.
+    fn new(path: String, from: PathBuf, found: &Metadata) -> Self {
+        let modified = found.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let modified = modified.map_or(0, |time| time.as_nanos() as u64);
+        Self { path, from, bytes: found.len(), modified, sha256: String::new() }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     files: Vec<Item>,
@@ -87,14 +101,71 @@ struct Manifest {
 /// [`IoError::Missing`] if something cannot be read, [`IoError::CannotCreate`] if there is too little room or the folder
 /// cannot be used, [`IoError::WriteFailed`] if the copy cannot be written or is not read back as it was written.
 pub(super) fn stage(paths: &[PathBuf], staging: Staging<'_>) -> Result<Vec<PathBuf>, IoError> {
-    let Staging { to, tell } = staging;
     let mut items = Vec::new();
     for path in paths {
         list(path, name_of(path), 0, &mut items)?;
     }
+    let name = paths.first().map_or_else(String::new, |path| name_of(path));
+    let folder = stage_items(&name, items, staging)?;
+    Ok(paths.iter().map(|path| folder.join(name_of(path))).collect())
+}
+
+/// Copies the files that `list` names, and the list, into a folder below `to`, unless a good copy is there already. Of each
+/// file where it lies is given, and how the list names it, from which [`listed_copy`] knows where its copy lies in the
+/// folder that is returned. What is not there, or is no file, is left out.
+///
+/// # Errors
+/// As [`stage`].
+pub(super) fn stage_listed(
+    list: &Path,
+    named: Vec<(PathBuf, &str)>,
+    staging: Staging<'_>,
+) -> Result<PathBuf, IoError> {
+    let is_among = named.iter().any(|(from, _)| from == list);
+    let itself = (!is_among).then(|| (list.to_owned(), format!("{LISTS}/{}", name_of(list))));
+    let item = |(from, path): (PathBuf, String)| match fs::metadata(&from) {
+        Ok(found) if found.is_file() => Some(Ok(Item::new(path, from, &found))),
+        Ok(_) => None,
+        Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) => None,
+        Err(error) => Some(Err(IoError::unreadable(&from, "a file of a data set", &error))),
+    };
+    let files = named.into_par_iter().map(|(from, name)| (from, listed_path(name)));
+    let mut items: Vec<Item> = files.chain(itself).filter_map(item).collect::<Result<_, _>>()?;
+    items.sort_by(|a, b| a.path.cmp(&b.path));
+    items.dedup_by(|a, b| a.path == b.path);
+    stage_items(&name_of(list), items, staging)
+}
+
+/// Where the copy of a file lies that a list names so, in the folder of [`stage_listed`].
+pub(super) fn listed_copy(folder: &Path, name: &str) -> PathBuf {
+    folder.join(listed_path(name))
+}
+
+/// The path, in a copy, of a file that a list names so: the names of two files never have the same, and none leads out.
+fn listed_path(name: &str) -> String {
+    let mut path = FILES.to_owned();
+    for part in Path::new(name).components() {
+        match part {
+            Component::Normal(part) => {
+                let part = part.to_string_lossy();
+                // A mark is for what is no name.
+                path.push_str(if part.starts_with(MARK) { "/%" } else { "/" });
+                path.push_str(&part);
+            }
+            Component::ParentDir => path.push_str("/%up"),
+            Component::RootDir => path.push_str("/%root"),
+            Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    path
+}
+
+/// Copies files into the folder of a data set of this name, unless they are there already, and returns the folder.
+fn stage_items(name: &str, mut items: Vec<Item>, staging: Staging<'_>) -> Result<PathBuf, IoError> {
+    let Staging { to, tell } = staging;
     items.sort_by(|a, b| a.path.cmp(&b.path));
     let total: u64 = items.iter().map(|item| item.bytes).sum();
-    let name = format!("{}-{}", paths.first().map_or_else(String::new, |path| name_of(path)), key(&items));
+    let name = format!("{name}-{}", key(&items));
     let folder = to.join(&name);
     let cannot = |path: &Path, source| IoError::CannotCreate { path: path.to_owned(), what: WHAT, source };
     fs::create_dir_all(to).map_err(|error| cannot(to, error))?;
@@ -117,7 +188,7 @@ pub(super) fn stage(paths: &[PathBuf], staging: Staging<'_>) -> Result<Vec<PathB
         })?;
     }
     tell(StageEvent::Done(folder.clone(), total, reused));
-    Ok(paths.iter().map(|path| folder.join(name_of(path))).collect())
+    Ok(folder)
 }
 
 /// The files below `from`, which is called `path` in the copy.
@@ -125,10 +196,7 @@ fn list(from: &Path, path: String, depth: usize, items: &mut Vec<Item>) -> Resul
     let unreadable = |error| IoError::unreadable(from, "a data set", &error);
     let found = fs::metadata(from).map_err(unreadable)?;
     if found.is_file() {
-        let modified = found.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let modified = modified.map_or(0, |time| time.as_nanos() as u64);
-        let from = from.to_owned();
-        items.push(Item { path, from, bytes: found.len(), modified, sha256: String::new() });
+        items.push(Item::new(path, from.to_owned(), &found));
         return Ok(());
     }
     if !found.is_dir() || depth > DEEPEST {

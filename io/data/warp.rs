@@ -42,7 +42,7 @@ impl Warp {
             }
             let axis = |centre: f32, half: f32, extent: i32| {
                 let [from, to] = [(centre - half * scale).round(), (centre + half * scale).round()];
-                Axis::of(from as i32, to as i32, extent, self.crop)
+                Axis::of(from as i64, to as i64, extent, self.crop)
             };
             let (y, x) = (axis(centre[0], half[0], rows)?, axis(centre[1], half[1], columns)?);
             cut.corners = Corners { x: [x.from, x.to], y: [y.from, y.to] };
@@ -96,6 +96,9 @@ impl Warp {
     }
 }
 
+/// Where a window may begin or end at most, with its context.
+const FAR: i64 = 1 << 48;
+
 /// A window along one axis: what of it lies in the image, and how large that and what lies outside are after the warp.
 struct Axis {
     from: i32,
@@ -107,7 +110,10 @@ struct Axis {
 
 impl Axis {
     /// The range `from..=to` in an image of `extent`, brought to `crop`.
-    fn of(from: i32, to: i32, extent: i32, crop: usize) -> Result<Self, String> {
+    fn of(from: i64, to: i64, extent: i32, crop: usize) -> Result<Self, String> {
+        // Corners lie within 2^24 and the scale of the context is at most the crop, so that only a crop of millions of
+        // pixels, of which there are no images, gets beyond.
+        let (from, to, extent) = (from.clamp(-FAR, FAR), to.clamp(-FAR, FAR), i64::from(extent));
         let whole = to - from + 1;
         let (before, behind) = ((-from).max(0), (to - extent + 1).max(0));
         let (from, to) = (from + before, to - behind);
@@ -115,8 +121,16 @@ impl Axis {
             return Err("lies outside of the image with all of its context".to_owned());
         }
         let scale = crop as f32 / whole as f32;
-        let scaled = |count: i32| (count as f32 * scale).round() as usize;
-        Ok(Self { from, to, size: scaled(to - from + 1), before: scaled(before), behind: scaled(behind) })
+        let scaled = |count: i64| (count as f32 * scale).round() as usize;
+        // Both lie in the image now.
+        let [first, last] = [from as i32, to as i32];
+        Ok(Self {
+            from: first,
+            to: last,
+            size: scaled(to - from + 1),
+            before: scaled(before),
+            behind: scaled(behind),
+        })
     }
 }
 
@@ -152,6 +166,20 @@ mod tests {
         let mirrored = Cut { corners: window([0, 6], [4, 9]), size: [5, 6], top: 0, left: 0 };
         assert_eq!(warp.cut(at, [10, 10], true), Ok(mirrored));
         assert!(warp.cut(window([30, 33], [0, 3]), [10, 10], false).is_err());
+    }
+
+    /// With a scale of 131 the ends of the context are beyond all numbers of 32 bits.
+    #[test]
+    fn context_may_reach_far_beyond_the_image() {
+        let warp = Warp { crop: 131, pad: 65, square: false };
+        let most = 1 << 24;
+        for corners in [[-most, most], [most, most], [-most, -most], [0, most], [-most, 0]] {
+            let error = warp.cut(window(corners, corners), [10, 10], false).unwrap_err();
+            assert!(error.contains("image"), "{error}");
+        }
+        let axis = Axis::of(-3_000_000_000, 3_000_000_009, 10, 1 << 30).unwrap();
+        assert_eq!((axis.from, axis.to, axis.size), (0, 9, 2));
+        assert_eq!((axis.before, axis.behind), (1 << 29, 1 << 29));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Caffe's files of windows: images, and in each of them boxes with a class and how much they overlap with an object.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use quadrille_core::layer::WindowRules;
 
 use super::files::{read_file, root_beside};
 use super::records::{Content, IndexHash, Record, Records};
+use super::stage::{Staging, listed_copy, stage_listed};
 use crate::error::IoError;
 
 const EXPECTED: &str = "a file of windows (# index, path, channels, height, width, number of windows, and for each class, \
@@ -35,6 +37,8 @@ pub(super) struct WindowFile {
     windows: Vec<Window>,
     backgrounds: usize,
     hash: String,
+    /// The folder of the copies that are read in place of the images.
+    copies: Option<PathBuf>,
 }
 
 /// The words of a text, with their lines.
@@ -83,6 +87,7 @@ impl WindowFile {
             windows: Vec::new(),
             backgrounds: 0,
             hash: String::new(),
+            copies: None,
         };
         file.parse(&text, rules)
             .map_err(|message| IoError::data(path, message).hint(format!("expected {EXPECTED}")))?;
@@ -150,6 +155,23 @@ impl WindowFile {
         Ok(())
     }
 
+    /// The same windows, of copies on storage of the node of all images that have one; `list` is the file of windows.
+    ///
+    /// # Errors
+    /// [`IoError::Missing`] if something cannot be read, [`IoError::CannotCreate`] or [`IoError::WriteFailed`] if it cannot
+    /// be copied.
+    pub fn staged(self, list: &Path, staging: Staging<'_>) -> Result<Self, IoError> {
+        let used: BTreeSet<u32> = self.windows.iter().map(|window| window.image).collect();
+        let named = used.iter().map(|image| (self.path(*image), &*self.images[*image as usize])).collect();
+        let copies = Some(stage_listed(list, named, staging)?);
+        Ok(Self { copies, ..self })
+    }
+
+    /// Where an image lies, whether it is copied or not.
+    fn path(&self, image: u32) -> PathBuf {
+        PathBuf::from(format!("{}{}", self.root, self.images[image as usize]))
+    }
+
     /// The box of a window.
     pub fn corners(&self, index: usize) -> Corners {
         self.windows[index].corners
@@ -187,14 +209,14 @@ impl Records for WindowFile {
 
     fn record_name(&self, index: usize) -> String {
         let Window { image, corners: Corners { x: [x1, x2], y: [y1, y2] }, .. } = self.windows[index];
-        let path = format!("{}{}", self.root, self.images[image as usize]);
+        let path = self.path(image);
         format!("window {x1} {y1} {x2} {y2} of image {path:?}")
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Result<Record<'a>, String> {
         let Window { image, label, .. } = self.windows[index];
-        let path = format!("{}{}", self.root, self.images[image as usize]);
-        read_file(Path::new(&path), scratch)?;
+        let copy = self.copies.as_ref().map(|folder| listed_copy(folder, &self.images[image as usize]));
+        read_file(&copy.unwrap_or_else(|| self.path(image)), scratch)?;
         Ok(Record { label, content: Content::Encoded { file: scratch, native: false } })
     }
 }

@@ -2,7 +2,7 @@
 //! computed, so they are refused; that they are no slips of the keyboard can be said all the same.
 
 /// Messages with their fields; what serves tasks, such as detection, and what rewrites networks for speed.
-const FIELDS: [(&str, &[&str]); 14] = [
+const FIELDS: [(&str, &[&str]); 13] = [
     (
         "LayerParameter",
         &[
@@ -26,7 +26,6 @@ const FIELDS: [(&str, &[&str]); 14] = [
             "video_data_param",
         ],
     ),
-    ("SolverParameter", &["stageiter", "stagelr"]),
     (
         "TransformationParameter",
         &[

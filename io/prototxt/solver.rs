@@ -30,7 +30,7 @@ pub(super) fn convert(parsed: &Parsed, inline: Vec<Inline>) -> Result<SolverSpec
             train_net: networks.train(),
             train_state: nets::state(solver.train_state.as_ref(), "train_state", Phase::Train)?,
             weights: weights(&solver),
-            base_lr: policy::base_lr(&solver)?,
+            base_lr: policy::base_lr(&solver, &policy)?,
             warmup: policy::warmup(&solver)?,
             ignored: ignored(&solver, rule.kind, &policy),
             policy,
@@ -111,6 +111,8 @@ fn not_negative(value: f32, field: &str) -> Result<f32, Fault> {
 
 /// Fields that were given and have no effect here.
 fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<String> {
+    let stages_given = !solver.stagelr.is_empty() || !solver.stageiter.is_empty();
+    let in_stages = matches!(policy, Policy::MultiFixed(_));
     let given = [
         ("solver_mode (flags choose the device)", solver.solver_mode.is_some()),
         ("device_id (flags choose the device)", solver.device_id.is_some()),
@@ -133,6 +135,11 @@ fn ignored(solver: &SolverParameter, kind: RuleKind, policy: &Policy) -> Vec<Str
         (
             "plateau_winsize (the policy is another)",
             !solver.plateau_winsize.is_empty() && !matches!(policy, Policy::Plateau { .. }),
+        ),
+        ("stagelr, stageiter (the policy is another)", stages_given && !in_stages),
+        (
+            "base_lr (each stage has its rate)",
+            in_stages && solver.base_lr.is_some() && solver.warmup_iter() == 0,
         ),
     ];
     let given = given.iter().filter(|(_, given)| *given).map(|(text, _)| (*text).to_owned());

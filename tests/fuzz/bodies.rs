@@ -4,23 +4,25 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use quadrille_core::layer::{Layer, SubTask};
+use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Layer, SubTask, Transform, WindowRules};
 use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
 use quadrille_core::solver::NetSource;
 use quadrille_io::data::{
-    CifarLabels, Lmdb, Records, TarImages, decode_datum, decode_image, decode_mean, read_cifar, read_images,
+    CifarLabels, DataSource, ImageFiles, Lmdb, Opening, Order, Prefetcher, Records, RowFiles, RowReader,
+    SearchPath, TarImages, Tolerance, decode_datum, decode_image, decode_mean, open, read_cifar, read_images,
     read_labels,
 };
 use quadrille_io::prototxt::{parse_net, parse_solver};
 use quadrille_io::snapshot::{Manifest, seal};
-use quadrille_io::{NetWeights, SolverState, npz, weights};
+use quadrille_io::{IoError, NetWeights, SolverState, npz, weights};
 
 /// A target: its name, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 15] = [
     ("prototxt", prototxt),
     ("caffemodel", caffemodel),
     ("solverstate", solverstate),
@@ -33,7 +35,13 @@ pub const TARGETS: [Target; 12] = [
     ("safetensors", safetensors),
     ("snapshot", snapshot),
     ("image", image),
+    ("hdf5", hdf5),
+    ("list", list),
+    ("windows", windows),
 ];
+
+/// Stands before the paths in lists.
+const NOWHERE: &str = "/nowhere/";
 
 /// Records of a data set that are looked at.
 const RECORDS: usize = 64;
@@ -185,6 +193,90 @@ pub fn image(bytes: &[u8]) {
     if let Ok(shape) = decode_image(bytes, None, &mut pixels) {
         assert_eq!(shape.iter().product::<usize>(), pixels.len());
     }
+}
+
+/// HDF5: weights, the state of a solver, and samples with the arrays of the seeds.
+pub fn hdf5(bytes: &[u8]) {
+    in_file(bytes, ".h5", |path| {
+        let fits = |(shape, values): &(Vec<usize>, Vec<f32>)| {
+            assert_eq!(shape.iter().product::<usize>(), values.len());
+        };
+        if let Ok(net) = NetWeights::read(path) {
+            net.layers.iter().flat_map(|layer| &layer.blobs).for_each(fits);
+        }
+        if let Ok(state) = SolverState::read(path) {
+            state.history.iter().for_each(fits);
+        }
+        let names = ["data", "label"].map(str::to_owned);
+        let source = path.display().to_string();
+        let Ok(files) = RowFiles::open(&source, None, &SearchPath::default(), &names) else { return };
+        let (files, mut out) = (Arc::new(files), vec![Vec::new(); names.len()]);
+        let count = RECORDS.min(files.rows() as usize);
+        if RowReader::new(files.clone(), None).fill(0, count, &mut out).is_ok() {
+            for (values, sample) in out.iter().zip(files.samples()) {
+                assert_eq!(values.len(), count * sample.iter().product::<usize>());
+            }
+        }
+    });
+}
+
+/// Lists of images. The images are not read: who knows where the names lead.
+pub fn list(bytes: &[u8]) {
+    in_file(bytes, ".txt", |path| {
+        let options = ImageList { root_folder: NOWHERE.into(), resize: None, colour: Colour::Colour };
+        if let Ok(set) = ImageFiles::in_list(path, Some(&options), "list") {
+            assert!(!set.is_empty());
+            for index in 0..set.len() {
+                assert!(set.label(index).is_some() && set.path(index).is_some());
+                set.record_name(index);
+            }
+        }
+    });
+}
+
+/// Files of windows. Images are read of the repository only, and so not if a name may lead out of their folder.
+pub fn windows(bytes: &[u8]) {
+    in_file(bytes, ".txt", |path| {
+        let Ok(set) = open_windows(path) else { return };
+        assert!(set.len() >= 2 && set.shape() == [3, 131, 131]);
+        if bytes.windows(2).any(|pair| pair == b"..") {
+            return;
+        }
+        let first = Prefetcher::start(Arc::new(set), Order::Sequential, 2, 0, 1);
+        if let Err(error) = first.and_then(|batches| batches.next_batch()) {
+            // The thread that reads tells of its panics so.
+            assert!(!error.to_string().contains("the thread"), "{error}");
+        }
+    });
+}
+
+/// Opens a file of windows.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_windows(path: &Path) -> Result<DataSource, IoError> {
+    let images = crate::seeds::root().join("io/data/tests/fixtures");
+    let rules = WindowRules {
+        root_folder: format!("{}/", images.display()),
+        foreground: 0.5,
+        background: 0.3,
+        fraction: 0.5,
+        pad: 65,
+        square: true,
+    };
+    let data = Data {
+        source: path.display().to_string(),
+        kind: DataKind::Windows(rules),
+        batch: 4,
+        transform: Transform { crop: 131, ..Transform::default() },
+        sample: None,
+    };
+    let search = SearchPath::default();
+    open(
+        &data,
+        Phase::Train,
+        Opening { data: None, search: &search, tolerance: Tolerance::Skip, staging: None },
+    )
 }
 
 /// Reads the first records of a data set, and decodes the images among them.

@@ -36,6 +36,9 @@ pub fn made(target: &str) -> Vec<Vec<u8>> {
         "safetensors" => safetensors(),
         "snapshot" => vec![snapshot()],
         "image" => images(),
+        "hdf5" => hdf5(),
+        "list" => lists(),
+        "windows" => windows(),
         _ => Vec::new(),
     }
 }
@@ -56,7 +59,7 @@ pub fn words() -> Vec<String> {
 }
 
 /// The root of the repository.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.ancestors().find(|folder| folder.join("io/proto/caffe.proto").is_file());
     root.expect("this crate lies in the repository").to_owned()
@@ -223,4 +226,28 @@ fn snapshot() -> Vec<u8> {
         ..Manifest::default()
     };
     manifest.to_bytes().expect("a manifest")
+}
+
+/// Files of the HDF Group's library, and one of ours.
+fn hdf5() -> Vec<Vec<u8>> {
+    let ours = written("h5", |path| {
+        let folder = path.parent().expect("a folder");
+        net_weights().write(&folder.join("from.caffemodel")).expect("weights");
+        weights::convert(&folder.join("from.caffemodel"), path).expect("weights");
+    });
+    files(&root().join("io/hdf5/fixtures"), u64::MAX).into_iter().chain([ours]).collect()
+}
+
+fn lists() -> Vec<Vec<u8>> {
+    let texts =
+        ["cat/a.jpg 0\ndog/b.jpg 1\n", "\r\n  /far/c d.png\t-7\r\n../e.png 2147483647", "./\u{e9}.jpg 3"];
+    texts.map(|text| text.as_bytes().to_vec()).into()
+}
+
+fn windows() -> Vec<Vec<u8>> {
+    let texts = [
+        "# 0\nscene.png\n3 10 10\n3\n1 0.9 0 0 3 3\n2 0.4 0 0 9 9\n0 0.1 2 2 5 5\n# 1\n/grey.jpg\n3\n9\n9\n1\n5 1e0 1 5 4 8\n",
+        "# 0 scene.jpg 3 10 10 2 1 1 -5 -5 16777216 3 0 0 0 0 0 0\n# 1 b.png 3 1 1 0",
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).into()
 }

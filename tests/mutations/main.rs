@@ -105,12 +105,12 @@ macro_rules! targets {
     };
 }
 
-targets!(prototxt caffemodel solverstate idx cifar datum lmdb tar npz safetensors snapshot image);
+targets!(prototxt caffemodel solverstate idx cifar datum lmdb tar npz safetensors snapshot image hdf5 list windows);
 
 /// A seed that its reader refuses leads mutations nowhere; those that were found to break one are refused or not.
 #[test]
 fn seeds_are_good_files() {
-    use quadrille_io::data::{decode_datum, decode_image, decode_mean};
+    use quadrille_io::data::{ImageFiles, RowFiles, SearchPath, decode_datum, decode_image, decode_mean};
     use quadrille_io::prototxt::{parse_net, parse_solver};
     use quadrille_io::snapshot::Manifest;
     use quadrille_io::{NetWeights, SolverState, npz, weights};
@@ -127,5 +127,21 @@ fn seeds_are_good_files() {
     good("npz", &|bytes| npz::decode_npy(bytes).is_ok() || npz::decode_npz(bytes).is_ok());
     good("safetensors", &|bytes| weights::decode_safetensors(bytes).is_ok());
     good("snapshot", &|bytes| Manifest::of_bytes(Path::new("manifest.json"), bytes).is_ok());
+    let file = |bytes: &[u8], ending: &str, read: &dyn Fn(&Path) -> bool| {
+        let folder = tempfile::TempDir::new().expect("a temporary folder");
+        let path = folder.path().join(format!("seed.{ending}"));
+        std::fs::write(&path, bytes).expect("a small file");
+        read(&path)
+    };
+    let rows = |path: &Path| {
+        let names = ["data".to_owned(), "label".to_owned()];
+        RowFiles::open(&path.display().to_string(), None, &SearchPath::default(), &names).is_ok()
+    };
+    let hdf5 = |path: &Path| NetWeights::read(path).is_ok() || SolverState::read(path).is_ok() || rows(path);
+    if quadrille_io::HAS_HDF5 {
+        good("hdf5", &|bytes| file(bytes, "h5", &hdf5));
+    }
+    good("list", &|bytes| file(bytes, "txt", &|path| ImageFiles::in_list(path, None, "list").is_ok()));
+    good("windows", &|bytes| file(bytes, "txt", &|path| bodies::open_windows(path).is_ok()));
     good("image", &|bytes| decode_image(bytes, None, &mut Vec::new()).is_ok());
 }

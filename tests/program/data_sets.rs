@@ -227,3 +227,67 @@ fn a_layer_of_type_memory_data_is_given_arrays() {
     let part = "the layer says 1 x 12 x 12 (channels x height x width), but the samples that it is given are 1 x 11 x 11";
     assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
 }
+
+/// A list names images beside it and elsewhere, and files of windows do.
+#[test]
+fn copies_of_what_lists_name_change_nothing() {
+    let stage = stage();
+    let images = |class: &str, phase: &str| -> Vec<String> {
+        (0..25).map(|i| format!("images/{phase}/{class}/{i:02}.png")).collect()
+    };
+    let both = |phase: &str| [images("dark", phase), images("light", phase)];
+    let lines = |paths: &[String], label: u8| -> String {
+        paths.iter().map(|path| format!("{path} {label}\n")).collect()
+    };
+    let [dark, light] = both("train");
+    stage.write("list.txt", format!("{}{}", lines(&dark, 0), lines(&light, 1)));
+    let windows: String = [&dark, &light]
+        .iter()
+        .flat_map(|paths| paths.iter())
+        .enumerate()
+        .map(|(i, path)| format!("# {i}\n{path}\n3 12 12\n2\n{} 0.9 1 1 10 9\n0 0.1 0 2 7 11\n", 1 + i / 25))
+        .collect();
+    stage.write("windows.txt", windows);
+    let trained = |run: &str, flags: &str| {
+        let told = stage.succeed(&format!(
+            "train --solver solver.prototxt --run {run} --test-interval 0 --max-iter 6 {flags}"
+        ));
+        (hash_of(&stage.summary(run)), told.stderr)
+    };
+    let unchanged = |run: &str, flags: &str, source: &str| {
+        let (plain, _) = trained(run, flags);
+        for how in ["copied and checked", "found there and checked"] {
+            let run = format!("{run}_{}", how.replace(' ', "_"));
+            let node = format!("{flags} --stage-to node_{source}");
+            let (hash, told) = trained(&run, &node);
+            assert_eq!(hash, plain, "{run}");
+            assert!(told.contains(how), "{told}");
+        }
+        let entries = fs::read_dir(stage.path(&format!("node_{source}"))).expect("a folder").flatten();
+        let mut copies =
+            entries.map(|entry| entry.path().join("files/images/train")).filter(|path| path.is_dir());
+        let copy = copies.next().expect("a copy");
+        let count = |class: &str| fs::read_dir(copy.join(class)).expect("a folder").count();
+        assert_eq!(count("dark") + count("light"), 50);
+    };
+    unchanged("all", "--data list.txt", "list");
+    fs::remove_dir_all(stage.path("node_list")).expect("the copy");
+    unchanged("rank", "--data list.txt --workers 2 --data-shards rank", "list");
+    stage.edit("net.prototxt", "type: \"Data\"", "type: \"WindowData\"");
+    stage.edit("net.prototxt", "scale: 0.00390625", "scale: 0.00390625 crop_size: 12");
+    stage.edit(
+        "net.prototxt",
+        "data_param { source: \"shapes\"",
+        "window_data_param { source: \"windows.txt\"",
+    );
+    unchanged("windows", "", "windows");
+    // An image that is not there is a bad record, with its own name, whether others are copied or not.
+    fs::remove_file(stage.path("images/train/dark/07.png")).expect("an image");
+    for (run, flags) in [("bad", ""), ("bad_copied", "--stage-to node")] {
+        let outcome = stage.run(&format!(
+            "train --solver solver.prototxt --run {run} --test-interval 0 --max-iter 60 {flags}"
+        ));
+        assert_eq!(outcome.code, Some(65), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("of image \"images/train/dark/07.png\""), "{}", outcome.stderr);
+    }
+}

@@ -41,13 +41,30 @@ fn a_network_learns_from_arrays_in_files() {
     assert!(losses[8..].iter().sum::<f64>() < losses[..4].iter().sum::<f64>(), "{losses:?}");
     // Workers take turns, and quadrants share.
     stage.succeed("train --solver solver.prototxt --run more --workers 2 --method sync-sgd --quadrants 2");
-    for flags in ["--stage-to node", "--data-shards rank --workers 2"] {
-        let outcome = stage.run(&format!("train --solver solver.prototxt --run refused {flags}"));
-        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("does not work with layer \"rows\""), "{}", outcome.stderr);
-    }
+    let outcome = stage.run("train --solver solver.prototxt --run refused --data-shards rank --workers 2");
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("does not work with layer \"rows\""), "{}", outcome.stderr);
     let shapes = stage.succeed("check net.prototxt").stdout;
     assert!(shapes.contains("5x2x3") || shapes.contains("5 2 3"), "{shapes}");
+}
+
+#[test]
+fn copies_of_the_files_change_nothing() {
+    let stage = stage();
+    fs::copy(stage.path("rows.h5"), stage.path("more.h5")).expect("a copy");
+    stage.write("files.txt", "rows.h5\nmore.h5\n");
+    let trained = |run: &str, flags: &str| {
+        let told = stage.succeed(&format!("train --solver solver.prototxt --run {run} {flags}")).stderr;
+        (hash_of(&stage.summary(run)), told)
+    };
+    let (plain, _) = trained("a", "");
+    for how in ["copied and checked", "found there and checked"] {
+        let (hash, told) = trained(&how.replace(' ', "_"), "--stage-to node");
+        assert_eq!(hash, plain, "{how}");
+        assert!(told.contains(how), "{told}");
+    }
+    let (hash, _) = trained("b", "--stage-to node --workers 2 --method sync-sgd");
+    assert_eq!(hash, trained("c", "--workers 2 --method sync-sgd").0);
 }
 
 #[test]

@@ -22,6 +22,9 @@ const SOLVERS: [(&str, &str); 6] = [
 const PLATEAU: &str = "base_lr: 0.02 momentum: 0.9 lr_policy: \"plateau\" gamma: 0.5 plateau_winsize: [1, 1, 2, 2, 3] \
                        average_loss: 3";
 
+const STAGES: &str =
+    "momentum: 0.9 lr_policy: \"multifixed\" stagelr: [0.001, 0.02, 0.005] stageiter: [3, 8, 12]";
+
 const WAYS: [&str; 4] = [
     "--workers 1",
     "--workers 2 --method sync-sgd",
@@ -54,7 +57,7 @@ fn every_solver_learns() {
 
 #[test]
 fn every_solver_goes_on_as_if_there_had_been_no_stop() {
-    for (name, fields) in SOLVERS.into_iter().chain([("plateau", PLATEAU)]) {
+    for (name, fields) in SOLVERS.into_iter().chain([("plateau", PLATEAU), ("stages", STAGES)]) {
         for way in WAYS {
             let stage = Stage::new();
             stage.write("solver.prototxt", with(fields));
@@ -71,6 +74,25 @@ fn every_solver_goes_on_as_if_there_had_been_no_stop() {
             assert_eq!(rate("rest"), rate("whole")[9..], "{name} {way}");
         }
     }
+}
+
+/// Iterations 0 to 3, 4 to 8 and the rest; none asks for base_lr.
+#[test]
+fn a_run_in_stages_has_the_rate_of_each() {
+    let stage = Stage::new();
+    stage.write("solver.prototxt", with(STAGES));
+    stage.train("r", "");
+    let records = stage.metrics("r");
+    let rates: Vec<f64> =
+        records.iter().filter(|r| r.get("loss").is_some()).filter_map(|r| r["lr"].as_f64()).collect();
+    let expected = [vec![0.001; 4], vec![0.02; 5], vec![0.005; 11]].concat();
+    assert_eq!(rates.len(), expected.len(), "{rates:?}");
+    assert!(rates.iter().zip(expected).all(|(rate, expected)| (rate - expected).abs() < 1e-8), "{rates:?}");
+    // The highest rate is what bounds the pull of a centre: 2 workers, 0.02.
+    let refused =
+        stage.run("train --solver solver.prototxt --run no --workers 2 --method sync-easgd --rho 26");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("only for 0 <= rho <= 25"), "{}", refused.stderr);
 }
 
 #[test]

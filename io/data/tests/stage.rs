@@ -96,10 +96,94 @@ fn every_kind_of_data_set_is_copied_and_stays_the_same() {
     let parts: Vec<String> =
         names(&at("node/scratch")).into_iter().filter(|n| n.starts_with("train-")).collect();
     assert_eq!(names(&at("node/scratch").join(&parts[0])), ["manifest.json", "train"]);
-    let list = at("list.txt");
-    fs::write(&list, "folder/test/c0/9.png 1\n").unwrap();
-    let error = staged(&list, &at("node")).0.unwrap_err();
-    assert!(error.to_string().contains("cannot be copied by itself"), "{error}");
+}
+
+/// What a record of a list holds, or why it cannot be read.
+fn files(set: &dyn Records) -> Vec<Result<(i32, Vec<u8>), String>> {
+    let read = |index| {
+        let mut scratch = Vec::new();
+        set.read(index, &mut scratch).map(|record| match record.content {
+            Content::Encoded { file, .. } => (record.label, file.to_vec()),
+            other => panic!("{other:?}"),
+        })
+    };
+    (0..set.len()).map(read).collect()
+}
+
+#[test]
+fn a_list_is_copied_with_what_it_names_wherever_that_lies() {
+    let parent = tempfile::tempdir().unwrap();
+    let at = |name: &str| parent.path().join(name);
+    sets(parent.path());
+    fs::create_dir(at("lists")).unwrap();
+    fs::write(at("%up"), "no way out").unwrap();
+    let list = at("lists/train.txt");
+    fs::rename(at("folder/train/c0"), at("lists/c0")).unwrap();
+    let lines =
+        "c0/0.png 3\n../folder/test/c0/9.png 1\nnone.png 5\nc0/0.png 4\n./c0/2.png 0\n../%up 6\n../lists 8\n";
+    fs::write(&list, lines).unwrap();
+    let original = ImageFiles::in_list(&list, None, "train.txt").unwrap();
+    let expected = files(&original);
+    assert_eq!(expected.iter().filter(|file| file.is_err()).count(), 2);
+    let heard = Mutex::new(Vec::new());
+    let tell = |event| heard.lock().unwrap().push(event);
+    let copy = || {
+        let staging = Staging { to: &at("node"), tell: &tell };
+        let set = ImageFiles::in_list(&list, None, "train.txt").unwrap().staged(&list, staging).unwrap();
+        (set, done(&heard.lock().unwrap()))
+    };
+    let (set, (folder, reused)) = copy();
+    assert!(!reused && folder.display().to_string().contains("/node/train.txt-"), "{}", folder.display());
+    assert_eq!((set.name(), set.hash(), set.len()), (original.name(), original.hash(), original.len()));
+    // Four images, of which the list names one twice, the list and the manifest.
+    assert_eq!(
+        (count(&folder), names(&folder)),
+        (6, ["files", "list", "manifest.json"].map(str::to_owned).into())
+    );
+    let record_names = |set: &ImageFiles| (0..set.len()).map(|i| set.record_name(i)).collect::<Vec<_>>();
+    assert_eq!(record_names(&set), record_names(&original), "messages name what can be mended");
+    let same = |set: &ImageFiles| {
+        for (file, expected) in files(set).iter().zip(&expected) {
+            assert!(file == expected || file.is_err() && expected.is_err(), "{file:?} {expected:?}");
+        }
+    };
+    same(&set);
+    assert_eq!(copy().1, (folder.clone(), true));
+    // A copy that was changed is made again, and one of a list that names more is another.
+    let image = folder.join("files/%up/%%up");
+    fs::write(&image, "no way in!").unwrap();
+    let (set, again) = copy();
+    assert_eq!(again, (folder.clone(), false));
+    same(&set);
+    fs::copy(at("folder/test/c0/9.png"), at("lists/none.png")).unwrap();
+    let (more, (other, _)) = copy();
+    assert!(other != folder && files(&more)[2].is_ok());
+    // From now on nothing of the original is read.
+    for path in ["lists", "folder", "%up"].map(at) {
+        let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+    }
+    same(&set);
+}
+
+#[test]
+fn absolute_paths_of_a_list_stay_inside_of_the_copy() {
+    let parent = tempfile::tempdir().unwrap();
+    let at = |name: &str| parent.path().join(name);
+    sets(parent.path());
+    let paths = ["folder/test/c0/9.png", "folder/train/c0/0.png"].map(at);
+    fs::write(at("list.txt"), paths.clone().map(|path| format!("{} 1\n", path.display())).concat()).unwrap();
+    let (set, events) = staged(&at("list.txt"), &at("node"));
+    assert_eq!(set.unwrap().sample(), [3, 1, 1]);
+    let (folder, _) = done(&events);
+    assert_eq!(count(&folder), 4);
+    // An absolute path lies below the copy, too.
+    let inside = folder.join("files/%root").join(paths[0].strip_prefix("/").unwrap());
+    assert_eq!(fs::read(inside).unwrap(), fs::read(&paths[0]).unwrap());
+    // Too little room is told before anything is copied.
+    File::create(&paths[0]).unwrap().set_len(1 << 42).unwrap();
+    let error = staged(&at("list.txt"), &at("node")).0.unwrap_err();
+    assert_eq!(error.exit_code(), 73);
+    assert!(error.to_string().contains("it needs 4194305 MiB, but only "), "{error}");
 }
 
 /// Files below a folder.

@@ -94,6 +94,51 @@ fn a_quarter_of_a_mini_batch_shows_objects() {
 }
 
 #[test]
+fn images_with_windows_are_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    picture(&at("a.png"));
+    fs::create_dir(at("far")).unwrap();
+    picture(&at("far/b.png"));
+    // The last image has no window that is used, and need not even be there.
+    let far = at("far/b.png");
+    let more = "# 2\nfar/b.png\n3 10 10\n1\n3 0.9 0 0 3 3\n# 3\nc.png 3 9 9 1 3 0.4 0 0 3 3";
+    let text = format!("{FILE}{more}");
+    fs::write(at("windows.txt"), text).unwrap();
+    let transform = Transform { crop: 4, ..Transform::default() };
+    let data =
+        Data { kind: DataKind::Windows(RULES), transform, ..layer(at("windows.txt").to_str().unwrap()) };
+    let search = SearchPath::default();
+    let events = std::sync::Mutex::new(Vec::new());
+    let tell = |event| events.lock().unwrap().push(event);
+    let node = at("node");
+    let staged = Opening {
+        data: None,
+        search: &search,
+        tolerance: Tolerance::Fail,
+        staging: Some(Staging { to: &node, tell: &tell }),
+    };
+    let copied = open(&data, Phase::Train, staged).unwrap();
+    let plain = open(&data, Phase::Train, Opening { staging: None, ..staged }).unwrap();
+    assert_eq!((copied.hash(), copied.name()), (plain.hash(), plain.name()));
+    let Some(StageEvent::Done(copy, bytes, false)) = events.lock().unwrap().last().cloned() else {
+        panic!("{events:?}")
+    };
+    let size = |path: &Path| fs::metadata(path).unwrap().len();
+    // The picture of two entries is one file.
+    assert_eq!(bytes, 2 * size(&far) + size(&at("windows.txt")));
+    assert!(copy.join("files/a.png").is_file() && !copy.join("files/c.png").exists());
+    let batches = |set: DataSource| {
+        let order = Order::Shuffled(Sampler::new(1, 0, 6), Stream::new(1, Purpose::Transform, 0));
+        Prefetcher::start(Arc::new(set), order, 32, 0, 1).unwrap().next_batch().unwrap()
+    };
+    let expected = batches(plain);
+    fs::remove_file(at("a.png")).unwrap();
+    fs::remove_file(far).unwrap();
+    assert_eq!(batches(copied), expected);
+}
+
+#[test]
 fn context_outside_of_the_image_is_zero_and_means_lie_in_the_middle() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("windows.txt");

@@ -1,19 +1,26 @@
 //! The learning rate: base, policy, warm-up.
 
 use quadrille_core::site::Fault;
-use quadrille_core::solver::{Policy, Warmup};
+use quadrille_core::solver::{Policy, RateStage, Warmup};
 
 use super::{count, max_iter, not_among, not_negative, required_count};
 use crate::schema::SolverParameter;
 
-const POLICIES: [&str; 8] = ["fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid", "plateau"];
+const POLICIES: [&str; 9] =
+    ["fixed", "step", "exp", "inv", "multistep", "poly", "sigmoid", "plateau", "multifixed"];
 
-pub(super) fn base_lr(solver: &SolverParameter) -> Result<f32, Fault> {
-    let rate = solver.base_lr.ok_or_else(|| {
-        Fault::new("base_lr", "missing")
-            .hint("give the learning rate at the start: base_lr: 0.01, for example")
-    })?;
-    not_negative(rate, "base_lr")
+/// The rate at the start: that of the first stage where a policy has stages, unless a warm-up ends at another.
+pub(super) fn base_lr(solver: &SolverParameter, policy: &Policy) -> Result<f32, Fault> {
+    let given = solver.base_lr.map(|rate| not_negative(rate, "base_lr")).transpose()?;
+    match policy {
+        Policy::MultiFixed(stages) if solver.warmup_iter() <= 0 => {
+            Ok(stages.first().map_or(0.0, |stage| stage.rate))
+        }
+        _ => given.ok_or_else(|| {
+            Fault::new("base_lr", "missing")
+                .hint("give the learning rate at the start: base_lr: 0.01, for example")
+        }),
+    }
 }
 
 pub(super) fn warmup(solver: &SolverParameter) -> Result<Option<Warmup>, Fault> {
@@ -49,6 +56,7 @@ pub(super) fn policy(solver: &SolverParameter) -> Result<Policy, Fault> {
         "poly" => Policy::Poly { power: power()?, max: max_iter(solver)? },
         "sigmoid" => Policy::Sigmoid { gamma: gamma()?, step: step()? },
         "plateau" => Policy::Plateau { gamma: gamma()?, windows: windows(solver)? },
+        "multifixed" => Policy::MultiFixed(stages(solver)?),
         other => return Err(not_among("lr_policy", "policy", other, &POLICIES)),
     })
 }
@@ -60,12 +68,36 @@ fn steps(solver: &SolverParameter) -> Result<Vec<u64>, Fault> {
         return Err(Fault::new("stepvalue", "missing; lr_policy \"multistep\" needs it")
             .hint("write the iteration of each step: stepvalue: 1000 stepvalue: 2000, for example"));
     }
-    match steps.windows(2).find(|pair| pair[0] >= pair[1]) {
+    rising(&steps, "stepvalue")?;
+    Ok(steps)
+}
+
+fn rising(values: &[u64], field: &str) -> Result<(), Fault> {
+    match values.windows(2).find(|pair| pair[0] >= pair[1]) {
         Some(pair) => {
-            Err(Fault::new("stepvalue", format!("{} after {}; expected rising values", pair[1], pair[0])))
+            Err(Fault::new(field, format!("{} after {}; expected rising values", pair[1], pair[0])))
         }
-        None => Ok(steps),
+        None => Ok(()),
     }
+}
+
+/// The stages of Intel's fork, whose solver takes the first with a `stageiter` that the iteration does not exceed.
+fn stages(solver: &SolverParameter) -> Result<Vec<RateStage>, Fault> {
+    let (rates, ends) = (&solver.stagelr, &solver.stageiter);
+    if rates.is_empty() {
+        return Err(Fault::new("stagelr", "missing; lr_policy \"multifixed\" needs it").hint(
+            "write the rate of each stage and its last iteration: stagelr: 0.1 stageiter: 1000, for example",
+        ));
+    }
+    if rates.len() != ends.len() {
+        let message = format!("{} values for {} of stagelr; expected as many", ends.len(), rates.len());
+        return Err(Fault::new("stageiter", message)
+            .hint("write the last iteration of each stage: stageiter: 1000, for example"));
+    }
+    let ends: Vec<u64> = ends.iter().map(|end| count(*end, "stageiter")).collect::<Result<_, _>>()?;
+    rising(&ends, "stageiter")?;
+    let stage = |(rate, last): (&f32, u64)| Ok(RateStage { rate: not_negative(*rate, "stagelr")?, last });
+    rates.iter().zip(ends).map(stage).collect()
 }
 
 fn windows(solver: &SolverParameter) -> Result<Vec<u64>, Fault> {

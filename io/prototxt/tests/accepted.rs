@@ -6,7 +6,9 @@ use quadrille_core::layer::{
 };
 use quadrille_core::net::{LayerSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
 use quadrille_core::shape::Shape;
-use quadrille_core::solver::{Decay, NetSource, Policy, Rule, RuleKind, StateChange, Warmup};
+use quadrille_core::solver::{
+    Decay, NetSource, Plateau, Policy, RateStage, Rule, RuleKind, StateChange, Warmup,
+};
 
 use super::super::*;
 
@@ -353,6 +355,29 @@ fn policies_rules_and_what_is_ignored() {
     assert_eq!(warm.warmup, Some(Warmup { iterations: 5, start: 0.01 }));
     assert_eq!((warm.iter_size, warm.rule.clip), (3, Some(35.0)));
     assert!(warm.ignored.is_empty(), "{:?}", warm.ignored);
+}
+
+#[test]
+fn stages_have_rates_instead_of_base_lr() {
+    const STAGES: &str =
+        "net: \"n\" max_iter: 9 lr_policy: \"multifixed\" stagelr: [0.1, 0.5] stageiter: 2 stageiter: 5";
+    let parse = |text: &str| parse_solver(format!("{STAGES} {text}"), "f");
+    let solver = parse("").unwrap();
+    let stage = |rate, last| RateStage { rate, last };
+    assert_eq!(solver.policy, Policy::MultiFixed(vec![stage(0.1, 2), stage(0.5, 5)]));
+    assert_eq!((solver.base_lr, solver.highest_rate(), solver.ignored.len()), (0.1, 0.5, 0));
+    let given = parse("base_lr: 7").unwrap();
+    assert_eq!((given.base_lr, given.highest_rate()), (0.1, 0.5));
+    assert_eq!(given.ignored, ["base_lr (each stage has its rate)"]);
+    let warm = parse("base_lr: 0.8 warmup_iter: 2 warmup_start_lr: 0.2").unwrap();
+    let rates: Vec<f32> = (0..5).map(|t| warm.rate(t, &Plateau::default())).collect();
+    assert_eq!(rates, [0.2, 0.5, 0.1, 0.5, 0.5]);
+    assert_eq!((warm.highest_rate(), warm.ignored.len()), (0.8, 0));
+    let error = parse("warmup_iter: 2").unwrap_err();
+    assert_eq!((error.field.as_str(), error.message.as_str()), ("base_lr", "missing"));
+    let other = STAGES.replace("multifixed", "fixed");
+    let other = parse_solver(format!("{other} base_lr: 0.1"), "f").unwrap();
+    assert_eq!(other.ignored, ["stagelr, stageiter (the policy is another)"]);
 }
 
 /// Networks by all of Caffe's ways to name them, and the state of each.
