@@ -25,8 +25,6 @@ pub struct Machine {
     pub block_rows: usize,
     /// Bytes of packed weights that stay in the first-level cache while the pixels of a grain pass by.
     pub chunk_bytes: usize,
-    /// Bytes of packed weights that are filled together: they stay in the first-level cache beside what they are from.
-    pub packed_bytes: usize,
     /// Bytes of input that stay in the second-level cache while the tiles of output channels pass by.
     pub strip_bytes: usize,
     /// Pixels of a block in a weight's gradient (pairs of them in bf16): their gradients stay in the first-level cache.
@@ -80,7 +78,6 @@ const BASE: Machine = Machine {
     block_columns: 512,
     block_rows: 96,
     chunk_bytes: 20 << 10,
-    packed_bytes: 16 << 10,
     strip_bytes: 512 << 10,
     gradient_pixels: 128,
     partial_bytes: 64 << 20,

@@ -1,6 +1,8 @@
 //! A vector register of an instruction set: the few operations from which every kernel is made.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod turn;
+#[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +54,14 @@ pub(crate) trait Simd {
     unsafe fn multiply(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a·b + c`, rounded once.
     unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// Turns a square round: row `r` of `rows` begins at `from + r · distance` and has `columns` elements, neither more than
+    /// `LANES`; vector `c` at `to` becomes their elements `c`. Rows and columns that are missing become 0.
+    unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square);
 }
+
+/// Room for the square of any tier: a vector for each of its rows, one after the other.
+#[repr(C, align(64))]
+pub(crate) struct Square(pub [f32; 256]);
 
 /// How words of 32 bits are multiplied: a number in f32, or a pair of numbers in bf16.
 ///

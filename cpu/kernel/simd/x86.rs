@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::{Product, Simd};
+use super::{Product, Simd, Square, turn};
 use crate::kernel::stored::AsBf16;
 
 /// 8 floats; needs AVX2 and FMA.
@@ -89,6 +89,11 @@ impl Simd for Avx2 {
         // SAFETY: by the trait's contract.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
+    #[inline(always)]
+    unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square) {
+        // SAFETY: by the trait's contract; a square of 8 words a side has room.
+        unsafe { turn::eight(from, distance, extents, to.0.as_mut_ptr()) }
+    }
 }
 
 /// 16 floats; needs AVX-512F.
@@ -169,6 +174,11 @@ impl Simd for Avx512f {
     unsafe fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: by the trait's contract.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square) {
+        // SAFETY: by the trait's contract; a square has room for 16 rows of 16 words.
+        unsafe { turn::sixteen(from, distance * size_of::<f32>(), extents, to.0.as_mut_ptr()) }
     }
 }
 

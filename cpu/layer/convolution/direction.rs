@@ -95,7 +95,7 @@ impl Direction {
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: forward,
-            cached: machine.packed_bytes / size_of::<f32>(),
+            isa: setup.numerics.isa,
             passes: Packing::taps(&passes),
         };
         let pointwise = passes.is_pointwise();

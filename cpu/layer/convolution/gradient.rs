@@ -377,7 +377,7 @@ fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
         vector: setup.target.layout.block,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: true,
-        cached: Machine::of(setup.numerics.isa).packed_bytes / size_of::<f32>(),
+        isa: setup.numerics.isa,
         passes: Packing::taps(passes),
     }
 }

@@ -1,6 +1,7 @@
 //! Weights of 1×1 kernels as words of two neighbouring sources: all of a tile at once, without the steps that taps need.
 
-use crate::kernel::words::{Narrow, Narrowing, Neighbours, Pairs};
+use crate::kernel::simd::{Simd, Square};
+use crate::kernel::words::{LANES, Narrow, Narrowing, Neighbours, Pairs};
 
 /// Sources that are rounded together: what one target has of them is some cache lines, read one after the other.
 const TOGETHER: usize = 128;
@@ -53,6 +54,7 @@ impl Pointwise<'_> {
     #[inline(always)]
     unsafe fn turn<N: Narrow>(self) {
         let Self { weights, sources, steps, lanes, width, packed, scratch } = self;
+        let mut square = Square([0.0; _]);
         for first in (0..sources).step_by(TOGETHER) {
             let count = TOGETHER.min(sources - first);
             let words = count.div_ceil(2);
@@ -61,12 +63,19 @@ impl Pointwise<'_> {
                 // SAFETY: by contract.
                 unsafe { Neighbours { from, to }.run::<N>() }
             }
-            let rows = packed[first / 2 * width..].chunks_exact_mut(width);
-            for (word, to) in rows.take(words).enumerate() {
-                let (to, padding) = to.split_at_mut(lanes);
-                let from = scratch[word..].iter().step_by(words);
-                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-                padding.fill(0.0);
+            let rows = &mut packed[first / 2 * width..][..words * width];
+            for lane in (0..lanes).step_by(LANES) {
+                let lanes = LANES.min(lanes - lane);
+                for word in (0..words).step_by(LANES) {
+                    let count = LANES.min(words - word);
+                    let from = &scratch[lane * words + word..][..(lanes - 1) * words + count];
+                    // SAFETY: by contract; the rows of words lie in `from`.
+                    unsafe { N::Registers::turn(from.as_ptr(), words, [lanes, count], &mut square) }
+                    let rows = rows[word * width..].chunks_exact_mut(width);
+                    for (to, row) in rows.zip(square.0.chunks_exact(LANES).take(count)) {
+                        to[lane..lane + LANES].copy_from_slice(row);
+                    }
+                }
             }
         }
     }

@@ -8,6 +8,9 @@ use std::ops::Range;
 
 use super::passes::Passes;
 use super::pointwise::Pointwise;
+use crate::isa::Isa;
+use crate::kernel::simd::{Simd, Square};
+use crate::kernel::vectorised::{Explicit, with_vectors};
 use crate::kernel::words::{Pairs, with_words};
 
 /// Which two weights share a word.
@@ -42,8 +45,8 @@ pub(super) struct Packing {
     pub tile_vectors: usize,
     /// Whether the targets are the layer's outputs (the convolution and ∇W) or its inputs (∇A).
     pub targets_are_outputs: bool,
-    /// Packed elements that stay in the first-level cache.
-    pub cached: usize,
+    /// The tier whose vectors turn weights round.
+    pub isa: Isa,
     /// Places of each pass's taps in the kernel.
     pub passes: Vec<Vec<usize>>,
 }
@@ -123,66 +126,31 @@ impl Packing {
         if self.words != Words::Numbers {
             return self.pack_words(weights, &part, packed, scratch);
         }
-        if lanes < width {
-            packed.fill(0.0);
-        }
-        let place = |block: &Block<'_>| {
-            let start = block.depth * width;
-            start..start + block.sources.len() * block.taps.len() * width
-        };
-        if self.targets_are_outputs {
-            return self.for_rows(lanes, |lane, block| {
-                self.pack_lane(weights, &part, block, lane, &mut packed[place(block)]);
-            });
-        }
         for block in self.blocks() {
-            self.pack_block(weights, &part, &block, &mut packed[place(&block)]);
+            let start = block.depth * width;
+            let packed = &mut packed[start..start + block.sources.len() * block.taps.len() * width];
+            self.pack_block(weights, &part, &block, packed);
         }
     }
 
-    /// Calls `copy` with each lane and each block: some blocks of a lane, whose weights lie side by side in Caffe's
-    /// order, then the same blocks of the next lane, while what is packed of them stays in the first-level cache.
-    fn for_rows(&self, lanes: usize, mut copy: impl FnMut(usize, &Block<'_>)) {
-        let elements = self.source_block * self.kernel.len() * self.tile_vectors * self.vector;
-        let together = (self.cached / elements).max(1);
-        let mut blocks = self.blocks().peekable();
-        while blocks.peek().is_some() {
-            for lane in 0..lanes {
-                blocks.clone().take(together).for_each(|block| copy(lane, &block));
-            }
-            blocks.nth(together - 1);
-        }
-    }
-
-    /// Packs the numbers of one block. They are read in the order in which they lie: steps across them may fall on the same
-    /// sets of the cache each time.
     fn pack_block(&self, weights: &[f32], part: &Part, block: &Block<'_>, packed: &mut [f32]) {
-        let Part { group, first, lanes, width } = *part;
-        let (count, kernel) = (block.sources.len(), self.kernel.len());
-        if self.targets_are_outputs {
-            return (0..lanes).for_each(|lane| self.pack_lane(weights, part, block, lane, packed));
-        }
-        for (i, source) in block.sources.clone().enumerate() {
-            let start = self.place(group, first, source);
-            let from = &weights[start..start + lanes * kernel];
-            for (t, tap) in block.taps.iter().enumerate() {
-                let to = &mut packed[(t * count + i) * width..][..lanes];
-                for (to, value) in to.iter_mut().zip(from[*tap..].iter().step_by(kernel)) {
-                    *to = *value;
-                }
-            }
-        }
+        with_vectors(self.isa, ToRows { packing: self, weights, part, block, packed });
     }
 
-    /// Packs the numbers of one block and one target, of a convolution or ∇W.
-    fn pack_lane(&self, weights: &[f32], part: &Part, block: &Block<'_>, lane: usize, packed: &mut [f32]) {
-        let (count, kernel, width) = (block.sources.len(), self.kernel.len(), part.width);
-        let start = self.place(part.group, part.first + lane, block.sources.start);
-        let from = &weights[start..start + count * kernel];
-        for (to, tap) in packed.chunks_exact_mut(count * width).zip(block.taps) {
-            let weights = from[*tap..].iter().step_by(kernel);
-            to.chunks_exact_mut(width).zip(weights).for_each(|(to, value)| to[lane] = *value);
-        }
+    /// How the weights of a block lie in Caffe's order: where a target's begin, what lies between neighbouring targets, and
+    /// how many sources, with all their taps, lie side by side. That is all sources, or one where targets are inputs.
+    fn runs(&self, part: &Part, block: &Block<'_>) -> impl Iterator<Item = Side> + use<> {
+        let (kernel, sources) = (self.kernel.len(), block.sources.clone());
+        let (together, distance) =
+            if self.targets_are_outputs { (sources.len(), self.sources * kernel) } else { (1, kernel) };
+        let place = self.place(part.group, part.first, sources.start);
+        let next = self.place(part.group, part.first, sources.start + 1) - place;
+        (0..sources.len().div_ceil(together)).map(move |i| Side {
+            start: place + i * next,
+            distance,
+            source: i,
+            len: together * kernel,
+        })
     }
 
     /// Elements of a block of numbers before they are made into words.
@@ -212,9 +180,6 @@ impl Packing {
                 packed[block.depth * width..][..words * block.taps.len() * width].chunks_exact_mut(width);
             let taps = if self.words == Words::Sources { block.taps } else { &self.kernel };
             let numbers = &mut scratch[..count * taps.len() * width];
-            if part.lanes < width {
-                numbers.fill(0.0);
-            }
             self.pack_block(weights, part, &Block { taps, ..block.clone() }, numbers);
             for (i, to) in packed.enumerate() {
                 let (t, word) = (i / words, i % words);
@@ -240,17 +205,11 @@ impl Packing {
     pub fn unpack(&self, packed: &[f32], tile: usize, gradient: &mut [f32]) {
         let width = self.vectors(tile) * self.vector;
         let first = tile * self.tile_vectors * self.vector;
-        let (base, kernel) = (self.place(0, first, 0), self.kernel.len());
-        self.for_rows(width.min(self.targets - first), |lane, block| {
-            let count = block.sources.len();
-            let start = self.place(0, first + lane, block.sources.start) - base;
-            let to = &mut gradient[start..start + count * kernel];
-            let packed = &packed[block.depth * width..][..count * block.taps.len() * width];
-            for (from, tap) in packed.chunks_exact(count * width).zip(block.taps) {
-                let places = to[*tap..].iter_mut().step_by(kernel);
-                places.zip(from.chunks_exact(width)).for_each(|(to, from)| *to = from[lane]);
-            }
-        });
+        let part = Part { group: 0, first, lanes: width.min(self.targets - first), width };
+        for block in self.blocks() {
+            let packed = &packed[block.depth * width..][..block.sources.len() * block.taps.len() * width];
+            with_vectors(self.isa, FromRows { packing: self, packed, part: &part, block: &block, gradient });
+        }
     }
 
     /// The elements of Caffe's order that belong to the targets of a tile; only where targets are outputs.
@@ -281,4 +240,105 @@ struct Block<'a> {
     taps: &'a [usize],
     /// Place of the first source in the tile.
     depth: usize,
+}
+
+/// Weights that lie side by side in Caffe's order, for each of some targets.
+struct Side {
+    /// Where those of the first target begin, and what lies between neighbouring targets.
+    start: usize,
+    distance: usize,
+    /// The block's source that they begin with.
+    source: usize,
+    /// How many: sources with all their taps.
+    len: usize,
+}
+
+impl Block<'_> {
+    /// The row, of a vector of targets or more, of weight `index` of a run; `None` if the pass does not have its tap.
+    #[inline(always)]
+    fn row(&self, run: &Side, index: usize, kernel: usize) -> Option<usize> {
+        let (source, tap) = (run.source + index / kernel, index % kernel);
+        let place = if self.taps.get(tap) == Some(&tap) {
+            Some(tap)
+        } else {
+            self.taps.iter().position(|t| *t == tap)
+        };
+        place.map(|place| place * self.sources.len() + source)
+    }
+}
+
+/// Turns the weights of a block into rows of targets, square by square. What rows lack in targets becomes 0.
+struct ToRows<'a> {
+    packing: &'a Packing,
+    weights: &'a [f32],
+    part: &'a Part,
+    block: &'a Block<'a>,
+    packed: &'a mut [f32],
+}
+
+impl Explicit for ToRows<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { packing, weights, part, block, packed } = self;
+        let kernel = packing.kernel.len();
+        let mut square = Square([0.0; _]);
+        for run in packing.runs(part, block) {
+            for lane in (0..part.lanes).step_by(S::LANES) {
+                let lanes = S::LANES.min(part.lanes - lane);
+                for first in (0..run.len).step_by(S::LANES) {
+                    let count = S::LANES.min(run.len - first);
+                    let start = run.start + lane * run.distance + first;
+                    let from = &weights[start..start + (lanes - 1) * run.distance + count];
+                    // SAFETY: the CPU has the instructions by contract; the rows lie in `from`.
+                    unsafe { S::turn(from.as_ptr(), run.distance, [lanes, count], &mut square) }
+                    for (i, row) in square.0.chunks_exact(S::LANES).take(count).enumerate() {
+                        if let Some(to) = block.row(&run, first + i, kernel) {
+                            packed[to * part.width + lane..][..S::LANES].copy_from_slice(row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Turns rows of targets back into the weights of a block.
+struct FromRows<'a> {
+    packing: &'a Packing,
+    packed: &'a [f32],
+    part: &'a Part,
+    block: &'a Block<'a>,
+    /// From the first of the part's targets on.
+    gradient: &'a mut [f32],
+}
+
+impl Explicit for FromRows<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { packing, packed, part, block, gradient } = self;
+        let kernel = packing.kernel.len();
+        let base = packing.place(part.group, part.first, 0);
+        let [mut rows, mut turned] = [const { Square([0.0; _]) }; 2];
+        for run in packing.runs(part, block) {
+            for lane in (0..part.lanes).step_by(S::LANES) {
+                let lanes = S::LANES.min(part.lanes - lane);
+                for first in (0..run.len).step_by(S::LANES) {
+                    let count = S::LANES.min(run.len - first);
+                    // ∇W has one pass with all taps, so each has a row.
+                    for (i, to) in rows.0.chunks_exact_mut(S::LANES).take(count).enumerate() {
+                        match block.row(&run, first + i, kernel) {
+                            Some(row) => to.copy_from_slice(&packed[row * part.width + lane..][..S::LANES]),
+                            None => to.fill(0.0),
+                        }
+                    }
+                    // SAFETY: the CPU has the instructions by contract; a square has room for the rows.
+                    unsafe { S::turn(rows.0.as_ptr(), S::LANES, [count, lanes], &mut turned) }
+                    let start = run.start - base + lane * run.distance + first;
+                    for (i, row) in turned.0.chunks_exact(S::LANES).take(lanes).enumerate() {
+                        gradient[start + i * run.distance..][..count].copy_from_slice(&row[..count]);
+                    }
+                }
+            }
+        }
+    }
 }

@@ -3,9 +3,9 @@
 //! So are those of the tiers of bf16, which must hold the instructions that they are named after, and with AMX the
 //! registers that its algorithm names: few machines have it to run them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use iced_x86::{Decoder, DecoderOptions, Formatter, NasmFormatter};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, NasmFormatter};
 use object::{Object, ObjectSection, ObjectSymbol};
 
 /// What was found in the functions whose names hold `part`.
@@ -110,4 +110,45 @@ fn the_tiers_of_bf16_have_their_instructions() {
         assert!(has(&[&format!("tilezero tmm{sums}")]), "{sums}: {:?}", tier.amx);
         assert!(has(&["tilestored [", "]", &format!(",tmm{sums}")]), "{sums}: {:?}", tier.amx);
     }
+}
+
+/// The functions of this program by address, each with its name and the addresses that it calls.
+fn calls() -> BTreeMap<u64, (String, BTreeSet<u64>)> {
+    let program = std::fs::read(std::env::current_exe().expect("this program")).expect("a readable program");
+    let file = object::File::parse(&*program).expect("an object file");
+    let functions = file.symbols().filter(|s| s.is_definition() && s.size() > 0);
+    let functions = functions.filter(|s| s.kind() == object::SymbolKind::Text);
+    let with_calls = functions.filter_map(|symbol| {
+        let section = file.section_by_index(symbol.section_index()?).ok()?;
+        let code = section.data_range(symbol.address(), symbol.size()).ok()??;
+        let instructions = Decoder::with_ip(64, code, symbol.address(), DecoderOptions::NONE).into_iter();
+        let calls = instructions.filter(|i| i.flow_control() == FlowControl::Call);
+        let name = symbol.name().ok()?.to_owned();
+        Some((symbol.address(), (name, calls.map(|i| i.near_branch_target()).collect())))
+    });
+    with_calls.collect()
+}
+
+/// An intrinsic is an instruction only where the compiler inlines it, which it does not in a function, such as a closure,
+/// that is not compiled for the tier: there it is a call, with registers passed through memory. Looked for two calls deep.
+#[test]
+fn no_instruction_of_a_tier_is_a_call() {
+    let functions = calls();
+    let name = |address: &u64| functions.get(address).map_or("", |(name, _)| name.as_str());
+    let is_intrinsic = |address: &u64| name(address).contains("core_arch") && name(address).contains("_mm");
+    let tiers = ["avx2", "avx512f", "avx512bf16", "amxbf16"];
+    let (mut looked, mut found) = (0, Vec::new());
+    for (caller, direct) in functions.values().filter(|(name, _)| tiers.iter().any(|t| name.contains(t))) {
+        if caller.contains("core_arch") {
+            continue;
+        }
+        looked += 1;
+        for called in direct {
+            let behind = functions.get(called).into_iter().flat_map(|(_, calls)| calls);
+            let slow = [called].into_iter().chain(behind).find(|address| is_intrinsic(address));
+            found.extend(slow.map(|slow| format!("{caller} by {}: {}", name(called), name(slow))));
+        }
+    }
+    assert!(looked > 100, "mistrusted: {looked} functions");
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

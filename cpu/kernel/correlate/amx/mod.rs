@@ -13,7 +13,6 @@
 
 mod gradient;
 mod outputs;
-mod transpose;
 
 use std::arch::asm;
 use std::cell::Cell;
@@ -161,7 +160,7 @@ impl Tiles for Amx {
     #[inline(always)]
     unsafe fn transpose(&self, from: *const f32, distance: usize, extents: [usize; 2], to: *mut f32) {
         // SAFETY: a CPU with AMX has AVX-512 F; the rest by the trait's contract.
-        unsafe { transpose::rows_to_columns(from, distance, extents, to) }
+        unsafe { crate::kernel::simd::turn::sixteen(from, distance, extents, to) }
     }
 }
 

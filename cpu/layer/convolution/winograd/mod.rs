@@ -15,7 +15,6 @@ use super::weights::{Packing, Words};
 use crate::isa::{Isa, Precision};
 use crate::kernel::winograd::{Inputs, OUTPUTS, Store, TAPS};
 use crate::layout::Arrangement;
-use crate::machine::Machine;
 use crate::memory::{Memory, Span};
 
 /// Most tiles that are transformed at once.
@@ -45,7 +44,7 @@ fn packing(setup: &Setup<'_>, precision: Precision) -> Packing {
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
-        cached: Machine::of(setup.numerics.isa).packed_bytes / size_of::<f32>(),
+        isa: setup.numerics.isa,
         passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
     }
 }
