@@ -13,7 +13,7 @@ use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_io::data::{DataSource, Opening, Order, Prefetcher, SearchPath, TarWriter, Tolerance, open};
 use serde_json::{Value, json};
 
-use crate::peers::{number, object, output_of};
+use crate::ours::{number, object, output_of};
 use crate::record::{surroundings, write};
 
 /// What to measure.

@@ -3,8 +3,10 @@
 mod data;
 mod kernels;
 mod networks;
+mod ours;
 mod peers;
 mod record;
+mod scaling;
 mod shapes;
 
 use std::process::ExitCode;
@@ -24,6 +26,8 @@ struct Cli {
 enum Experiment {
     /// Whole training iterations beside PyTorch, pair by pair
     Peers(peers::Args),
+    /// Whole training iterations on one thread and on several, pair by pair
+    Scaling(scaling::Args),
     /// Convolutions one by one, by every implementation, checked and beside the measured peak
     Kernels(kernels::Args),
     /// How fast images are decoded, and how long a training waits for them
@@ -37,6 +41,7 @@ enum Experiment {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Peers(args) => peers::run(&args),
+        Experiment::Scaling(args) => scaling::run(&args),
         Experiment::Kernels(args) => kernels::run(&args),
         Experiment::Data(args) => data::run(&args),
         Experiment::Networks(args) => networks::run(&args),

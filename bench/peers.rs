@@ -6,6 +6,7 @@ use std::process::Command;
 use quadrille_cpu::isa::{Isa, Numerics, Precision};
 use serde_json::{Value, json};
 
+use crate::ours::{Iterations, Run, number, object, ours, output_of};
 use crate::record::{geometric_mean, median, surroundings, write};
 
 /// What to compare.
@@ -43,18 +44,6 @@ pub struct Args {
     /// Where to write the record
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-}
-
-/// Networks whose iterations are so short that both sides take more of them.
-const SMALL: [&str; 3] = ["lenet", "cifar10_quick", "cifar10_full"];
-
-/// One run of one side.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    ms: f64,
-    batch: u64,
-    /// Of the whole process, if it is known.
-    peak_memory_mib: Option<f64>,
 }
 
 /// The peer in both layouts, and then ours.
@@ -116,7 +105,9 @@ fn compare(args: &Args, net: &str) -> Result<Vec<Turn>, String> {
     let mut turns = Vec::new();
     for _ in 0..args.pairs.max(1) {
         let nchw = peer(args, net, "nchw")?;
-        let turn = [nchw, peer(args, net, "nhwc")?, ours(args, net, nchw.batch)?];
+        let nhwc = peer(args, net, "nhwc")?;
+        let (batch, threads, count) = (nchw.batch, args.threads, args.iters);
+        let turn = [nchw, nhwc, ours(net, Iterations { batch, threads, count, precision: args.precision })?];
         println!("{}", line(net, &turn, ratio(&turn)));
         turns.push(turn);
     }
@@ -161,29 +152,10 @@ fn summarize(net: &str, turns: &[Turn]) -> Value {
     })
 }
 
-pub fn output_of(command: &mut Command) -> Result<String, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 fn peer_version(python: &Path) -> String {
     let mut command = Command::new(python);
     output_of(command.args(["-c", "import torch; print(torch.__version__)"]))
         .map_or("unknown".to_owned(), |version| version.trim().to_owned())
-}
-
-/// The last JSON object of a program's output.
-pub fn object(text: &str) -> Result<Value, String> {
-    let value = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
-    value.ok_or_else(|| format!("no JSON object in: {text}"))
-}
-
-pub fn number(value: &Value, field: &str) -> Result<f64, String> {
-    value[field].as_f64().ok_or_else(|| format!("no number {field:?} in: {value}"))
 }
 
 /// Runs what it is given and then prints the most memory, in KiB, that this process held.
@@ -206,19 +178,6 @@ fn peer(args: &Args, net: &str, layout: &str) -> Result<Run, String> {
     Ok(Run { ms: number(&value, "ms")?, batch, peak_memory_mib: kib.map(|kib| kib / 1024.0) })
 }
 
-/// Ours, with the program that lies beside this one, on mini-batches of the peer's size.
-fn ours(args: &Args, net: &str, batch: u64) -> Result<Run, String> {
-    let here = std::env::current_exe().map_err(|error| error.to_string())?;
-    let program = here.with_file_name("quadrille");
-    let iterations = args.iters * if SMALL.contains(&net) { 20 } else { 1 };
-    let mut command = Command::new(program);
-    command.args(["time", "--json", "--quadrants", "1", "--model", net]);
-    command.args(["--threads", &args.threads.to_string(), "--batch", &batch.to_string()]);
-    command.args(["--iterations", &iterations.to_string(), "--precision", &args.precision.to_string()]);
-    let value = object(&output_of(&mut command)?)?;
-    Ok(Run { ms: number(&value, "iteration_ms")?, batch, peak_memory_mib: value["peak_memory_mib"].as_f64() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,12 +198,5 @@ mod tests {
         assert_eq!(summary["median_ratio"], 1.0);
         assert_eq!(summary["ours_ms"], json!([3.0, 8.0, 5.0]));
         assert_eq!((&summary["batch"], &summary["ours_peak_memory_mib"]), (&json!(4), &json!(80.0)));
-    }
-
-    #[test]
-    fn the_last_object_counts() {
-        let text = "a line\n{\"ms\": 1}\n{\"ms\": 2.5}\npeak_memory_kib 7\n";
-        assert_eq!(number(&object(text).unwrap(), "ms"), Ok(2.5));
-        assert!(object("nothing").is_err() && number(&json!({"ms": "x"}), "ms").is_err());
     }
 }
