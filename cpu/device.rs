@@ -18,7 +18,7 @@ use crate::layer::{Choice, Grain, MAX_STAGES, Stages};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{BlobBytes, LaneMemory, Memory, OutOfMemory, PackedMemory};
-use crate::program::{BoundLayer, BoundNet, MappedNet};
+use crate::program::{BoundLayer, BoundNet, MappedNet, width};
 
 /// The crew of one quadrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -449,9 +449,13 @@ impl CpuDevice {
     fn push(&self, lane: LaneId, payload: Payload) -> Result<CpuEvent, DeviceError> {
         let lane = self.lane(lane)?;
         let stages = self.engine.bound.stages(self.index, payload);
+        let net = &self.engine.bound.programs[self.program].nets[self.index];
+        let layer = payload.sub().map(|sub| (&net.layers[payload.index], sub));
+        let width = width(layer, self.engine.infos[self.index].threads);
         let mut tickets = None;
         for (stage, grains) in stages.iter().enumerate() {
-            let ticket = self.engine.lanes.push_task(lane, Payload { stage, ..payload }.pack(), grains);
+            let word = Payload { stage, ..payload }.pack();
+            let ticket = self.engine.lanes.push_narrow(lane, word, grains, width);
             let last = ticket.ok_or_else(|| self.full())?;
             tickets = Some((tickets.map_or(last, |(first, _)| first), last));
         }

@@ -31,5 +31,5 @@ pub use memory::{BlobBytes, NAN_HALVES};
 /// The queue and the bell of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]
 pub mod model {
-    pub use crate::crew::{Bell, Claim, LaneQueue, Ticket};
+    pub use crate::crew::{Bell, Claim, LaneQueue, Offer, Ticket};
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quadrille_core::device::Packed;
+use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{LayerId, Net};
 use quadrille_core::task::Tile;
 
@@ -14,6 +15,8 @@ use crate::memory::{LaneMemory, Memory, MemoryMap, OutOfMemory, PackedMemory, Sp
 pub(crate) struct BoundLayer {
     /// How it is computed.
     pub kernel: Box<dyn LayerKernel>,
+    /// Whether it is bound by arithmetic rather than by memory.
+    pub computes: bool,
     /// How its parameters change.
     pub update: Update,
     /// What else is done with its gradients.
@@ -52,7 +55,14 @@ impl MappedNet {
                 let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
                 let update = Update::new(net, id, options, &norms);
                 let gradients = Gradients::new(net, id, &norms, &mut map, options.isa);
-                BoundLayer { kernel, update, gradients, loads, shared: shared_pieces(net, id, &mut map) }
+                BoundLayer {
+                    kernel,
+                    computes: computes(net, id),
+                    update,
+                    gradients,
+                    loads,
+                    shared: shared_pieces(net, id, &mut map),
+                }
             })
             .collect();
         Ok(Self { layers, tile, map, choices, scratch })
@@ -77,6 +87,24 @@ pub(crate) struct BoundNet {
     pub memory: Memory,
     /// The images of every task of the net.
     pub tile: Tile,
+}
+
+/// Grains of a task, a layer's or a transfer, that are worth running at once on so many threads: of what is bound by memory, half
+/// as many, since fewer threads than a quadrant has take all of its bandwidth.
+pub(crate) fn width(task: Option<(&BoundLayer, SubTask)>, threads: usize) -> u32 {
+    match task {
+        Some((layer, sub)) if layer.computes && sub != SubTask::Update => u32::MAX,
+        _ => u32::try_from(threads.div_ceil(2)).unwrap_or(u32::MAX),
+    }
+}
+
+/// Whether a layer does many operations with each number that it reads.
+fn computes(net: &Net, id: LayerId) -> bool {
+    let layer = &net.layer(id).layer;
+    matches!(
+        layer,
+        Layer::Convolution(_) | Layer::ConvolutionNd(_) | Layer::InnerProduct(_) | Layer::Recurrent(_)
+    )
 }
 
 /// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.

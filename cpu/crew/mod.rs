@@ -11,7 +11,7 @@ mod tests;
 mod threads;
 
 pub use bell::Bell;
-pub use queue::{Claim, LaneQueue, Ticket};
+pub use queue::{Claim, LaneQueue, Offer, Ticket};
 #[cfg(not(loom))]
 pub(crate) use {
     queue::MAX_GRAINS,

@@ -8,6 +8,8 @@
 //!   read of the slot before it was that entry's. A slot is written again only after `head` has passed it.
 //! - The thread that finishes the last grain, and no other, moves `head` to the next entry. Until then every claim
 //!   fails (all grains are taken), so a plain release store will do.
+//! - A task may be *narrow*: bound by memory, it gains nothing from many threads at once. Whoever asks politely gets a grain of
+//!   it only if less of them run than it is wide. That is a hint and no bound: the counts are read at different times.
 //! - What grains wrote is seen by whoever sees the entry done: finishing is an acquire-release add on `done`, so
 //!   the last finisher has seen all others' writes, and its release store of `head` passes them on to every later
 //!   acquire load. Claims are read-modify-writes of `head` and so continue that release.
@@ -39,7 +41,7 @@ pub enum Claim {
     Empty,
     /// The head waits for an entry of another lane.
     Blocked,
-    /// All grains of the head are taken; some still run.
+    /// All grains of the head are taken, or as many as are wanted; some still run.
     Busy,
     /// This grain is the caller's.
     Grain {
@@ -57,6 +59,17 @@ struct Slot {
     entry: AtomicU64,
     grains: AtomicU32,
     done: AtomicU32,
+    /// Grains that are worth running at once.
+    width: AtomicU32,
+}
+
+/// How many threads a task is offered to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// No more than it is wide.
+    Wanted,
+    /// All that ask.
+    All,
 }
 
 /// One lane's queue.
@@ -70,7 +83,12 @@ pub struct LaneQueue {
 impl LaneQueue {
     /// A queue of at least `capacity` entries.
     pub fn new(capacity: usize) -> Self {
-        let slot = || Slot { entry: AtomicU64::new(0), grains: AtomicU32::new(0), done: AtomicU32::new(0) };
+        let slot = || Slot {
+            entry: AtomicU64::new(0),
+            grains: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+            width: AtomicU32::new(0),
+        };
         let slots = (0..capacity.max(2).next_power_of_two()).map(|_| slot()).collect();
         Self { slots, head: AtomicU64::new(0), tail: AtomicU64::new(0) }
     }
@@ -87,15 +105,20 @@ impl LaneQueue {
 
     /// Pushes a task of `grains` grains; `payload` has 63 bits. `None` if the queue is full. One caller at a time.
     pub fn push_task(&self, payload: u64, grains: u32) -> Option<u64> {
-        self.push(payload & !WAIT, grains.clamp(1, MAX_GRAINS))
+        self.push_narrow(payload, grains, u32::MAX)
+    }
+
+    /// The same of a task of which at most `width` grains are worth running at once.
+    pub fn push_narrow(&self, payload: u64, grains: u32, width: u32) -> Option<u64> {
+        self.push(payload & !WAIT, grains.clamp(1, MAX_GRAINS), width)
     }
 
     /// Pushes a wait. `None` if the queue is full. One caller at a time.
     pub fn push_wait(&self, ticket: Ticket) -> Option<u64> {
-        self.push(WAIT | u64::from(ticket.lane) << SEQ_BITS | ticket.seq, 0)
+        self.push(WAIT | u64::from(ticket.lane) << SEQ_BITS | ticket.seq, 0, 0)
     }
 
-    fn push(&self, entry: u64, grains: u32) -> Option<u64> {
+    fn push(&self, entry: u64, grains: u32, width: u32) -> Option<u64> {
         let seq = self.tail.load(Ordering::Relaxed);
         // Acquire: the last finisher's reset of the slot comes before its new use.
         if seq - self.passed() >= self.slots.len() as u64 {
@@ -104,12 +127,13 @@ impl LaneQueue {
         let slot = &self.slots[self.slot_of(seq)];
         slot.entry.store(entry, Ordering::Relaxed);
         slot.grains.store(grains, Ordering::Relaxed);
+        slot.width.store(width, Ordering::Relaxed);
         self.tail.store(seq + 1, Ordering::Release);
         Some(seq)
     }
 
     /// Takes a grain of the head if there is one; passes waits that `is_done` says are over.
-    pub fn claim(&self, is_done: impl Fn(Ticket) -> bool) -> Claim {
+    pub fn claim(&self, offer: Offer, is_done: impl Fn(Ticket) -> bool) -> Claim {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let (seq, grain) = (head >> GRAIN_BITS, head & GRAIN_MASK);
@@ -126,6 +150,10 @@ impl LaneQueue {
                 (seq + 1) << GRAIN_BITS
             } else {
                 if grain >= u64::from(slot.grains.load(Ordering::Relaxed)) {
+                    return Claim::Busy;
+                }
+                let running = grain.saturating_sub(u64::from(slot.done.load(Ordering::Relaxed)));
+                if offer == Offer::Wanted && running >= u64::from(slot.width.load(Ordering::Relaxed)) {
                     return Claim::Busy;
                 }
                 head + 1

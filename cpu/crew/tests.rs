@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Crews, LANES, Lanes, Work};
+use super::{Claim, Crews, LANES, LaneQueue, Lanes, Offer, Work};
 
 #[path = "../tests/engine/watchdog.rs"]
 mod watchdog;
@@ -111,6 +111,22 @@ fn higher_lanes_come_first() {
     });
     let expected: Vec<u64> = (0..LANES as u64).flat_map(|lane| (0..3).map(move |t| 10 * lane + t)).collect();
     assert_eq!(order, [&[GATE][..], &expected].concat());
+}
+
+#[test]
+fn a_narrow_task_is_offered_to_as_many_as_it_wants() {
+    let queue = LaneQueue::new(2);
+    let claim = |offer| queue.claim(offer, |_| panic!("no wait was pushed"));
+    let grain = |grain| Claim::Grain { seq: 0, payload: 7, grain };
+    queue.push_narrow(7, 4, 2).unwrap();
+    assert_eq!([claim(Offer::Wanted), claim(Offer::Wanted)], [grain(0), grain(1)]);
+    assert_eq!(claim(Offer::Wanted), Claim::Busy, "two of them run");
+    assert_eq!(claim(Offer::All), grain(2), "whoever has nothing else to do may");
+    assert!(!queue.finish(0));
+    assert_eq!(claim(Offer::Wanted), Claim::Busy, "two are left");
+    assert!(!queue.finish(0));
+    assert_eq!(claim(Offer::Wanted), grain(3));
+    assert_eq!(claim(Offer::All), Claim::Busy, "all are taken");
 }
 
 /// The last entry of a quadrant waits for another quadrant's task, after which more comes there.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Bell, Claim, LaneQueue, Ticket};
+use super::{Bell, Claim, LaneQueue, Offer, Ticket};
 use crate::pages::advise_large;
 
 /// Lanes of a quadrant.
@@ -88,8 +88,14 @@ impl Lanes {
     }
 
     /// Pushes a task. `None` if the lane is full.
+    #[cfg(test)]
     pub fn push_task(&self, lane: u32, payload: u64, grains: u32) -> Option<Ticket> {
-        self.push(lane, |queue| queue.push_task(payload, grains))
+        self.push_narrow(lane, payload, grains, u32::MAX)
+    }
+
+    /// Pushes a task of which at most `width` grains are worth running at once. `None` if the lane is full.
+    pub fn push_narrow(&self, lane: u32, payload: u64, grains: u32, width: u32) -> Option<Ticket> {
+        self.push(lane, |queue| queue.push_narrow(payload, grains, width))
     }
 
     /// Pushes a wait. `None` if the lane is full.
@@ -152,12 +158,15 @@ impl Lanes {
         self.origin.elapsed().as_nanos() as u64
     }
 
-    /// Takes and runs one grain of a quadrant. False if there was none to take.
+    /// Takes and runs one grain of a quadrant. False if there was none to take. What is bound by memory gets the threads that
+    /// it needs, and the others look for work in the lanes below before they join them.
     fn work_once(&self, device: usize, work: &dyn Work, scratch: &mut [f32]) -> bool {
-        for lane in &self.quadrants[device].lanes {
-            let Claim::Grain { seq, payload, grain } = lane.queue.claim(|ticket| self.is_done(ticket)) else {
-                continue;
-            };
+        for (offer, lane) in [Offer::Wanted, Offer::All]
+            .into_iter()
+            .flat_map(|offer| self.quadrants[device].lanes.iter().map(move |lane| (offer, lane)))
+        {
+            let claim = lane.queue.claim(offer, |ticket| self.is_done(ticket));
+            let Claim::Grain { seq, payload, grain } = claim else { continue };
             let span = &lane.spans[lane.queue.slot_of(seq)];
             if grain == 0 {
                 span.0.store(self.now(), Ordering::Relaxed);

@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
-use quadrille_cpu::model::{Bell, Claim, LaneQueue, Ticket};
+use quadrille_cpu::model::{Bell, Claim, LaneQueue, Offer, Ticket};
 
 /// Orders with at most this many preemptions are tried, unless LOOM_MAX_PREEMPTIONS says otherwise. More take hours,
 /// and two or three find what there is to find (CHESS, OSDI 2008).
@@ -52,18 +52,19 @@ struct Lane {
     queue: LaneQueue,
     cells: Cells,
     grains: Vec<u32>,
+    offer: Offer,
 }
 
 impl Lane {
     fn new(capacity: usize, grains: &[u32]) -> Self {
         let cells = Cells::new(2 * grains.len());
-        Self { queue: LaneQueue::new(capacity), cells, grains: grains.to_vec() }
+        Self { queue: LaneQueue::new(capacity), cells, grains: grains.to_vec(), offer: Offer::All }
     }
 
     /// Claims and runs one grain. A grain finds all that entries before its own have written, and writes a cell of
     /// its own.
     fn work(&self, is_done: impl Fn(Ticket) -> bool) -> Claim {
-        let claim = self.queue.claim(is_done);
+        let claim = self.queue.claim(self.offer, is_done);
         if let Claim::Grain { seq, payload, grain } = claim {
             assert_eq!(payload, seq, "the grain belongs to another entry");
             assert!(grain < self.grains[seq as usize], "the entry has no such grain");
@@ -117,6 +118,28 @@ fn every_grain_runs_once_and_done_means_done() {
         lane.queue.push_task(1, 1);
         lane.observe();
         claimers.into_iter().for_each(|c| c.join().unwrap());
+        lane.drain();
+    });
+}
+
+/// What is not wanted of a narrow task is left, and not lost.
+#[test]
+fn a_narrow_task_is_taken_by_those_that_it_wants() {
+    model(|| {
+        let lane = Arc::new(Lane { offer: Offer::Wanted, ..Lane::new(2, &[2, 1]) });
+        let claimers: Vec<_> = (0..2)
+            .map(|_| {
+                let lane = lane.clone();
+                thread::spawn(move || {
+                    lane.work(nobody);
+                    lane.work(nobody);
+                })
+            })
+            .collect();
+        lane.queue.push_narrow(0, 2, 1);
+        lane.queue.push_task(1, 1);
+        claimers.into_iter().for_each(|c| c.join().unwrap());
+        // Nothing runs any more, so all that is left is wanted.
         lane.drain();
     });
 }
@@ -183,7 +206,7 @@ fn a_wait_orders_two_lanes() {
         second.push_task(7, 1);
         let follow = {
             let (first, second, read) = (first.clone(), second.clone(), read.clone());
-            move || match second.claim(|ticket| first.queue.passed() > ticket.seq) {
+            move || match second.claim(Offer::All, |ticket| first.queue.passed() > ticket.seq) {
                 Claim::Grain { seq, payload, grain } => {
                     assert_eq!((seq, payload, grain), (1, 7, 0));
                     first.assert_done(1);
