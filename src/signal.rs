@@ -32,13 +32,18 @@ impl StopAgreement {
         Ok(Arc::new(Self { asked, at: AtomicU64::new(u64::MAX) }))
     }
 
+    /// Whether a signal has come: what need not be finished may be left.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// Whether worker `rank` stops before `iteration`.
     ///
     /// Worker 0 decides: if asked, it lets the iteration that it is about to start be the last. No other worker
     /// can have passed that point: to end iteration t it needs worker 0's part in the exchange of t, which worker 0
     /// sends after this decision, so whoever looks before t + 1 sees it.
     pub fn stops_before(&self, iteration: u64, rank: usize) -> bool {
-        if rank == 0 && self.asked.load(Ordering::Relaxed) {
+        if rank == 0 && self.is_asked() {
             self.at.fetch_min(iteration + 1, Ordering::SeqCst);
         }
         iteration >= self.at.load(Ordering::SeqCst)

@@ -42,7 +42,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             run.desk.look()?;
         }
         if settings.tests_before(iteration) {
-            test(worker, settings, iteration, progress.as_deref_mut())?;
+            test(worker, run, iteration, progress.as_deref_mut())?;
         }
         let start = Instant::now();
         let rate = settings.solver.rate(iteration, &worker.course.plateau);
@@ -101,20 +101,28 @@ fn not_finite(rank: usize, iteration: u64, loss: f32, rate: f32) -> Failure {
     )
 }
 
-/// Tests with every network; the result is that of the first.
+/// Tests with every network; the result is that of the first. A test is left when a signal comes, since it may take longer than
+/// a batch system waits between its signals.
 fn test(
     worker: &mut Worker,
-    settings: &Settings,
+    run: &Run<'_>,
     iteration: u64,
     mut progress: Option<&mut Progress>,
 ) -> Result<TestResult, Failure> {
     let mut first = None;
     for net in 0..worker.tests() {
-        let (outputs, result) = worker.test(net)?;
+        let Some((outputs, result)) = worker.test(net, &run.stop)? else {
+            if let Some(progress) = progress {
+                progress.say(&format!(
+                    "note        the test at iteration {iteration} was left: the run is to stop"
+                ));
+            }
+            break;
+        };
         first.get_or_insert(result);
         if let Some(progress) = progress.as_deref_mut() {
             let (nets, seconds) = (worker.tests(), worker.clock.training.as_secs_f64());
-            let shows_loss = settings.solver.test_compute_loss;
+            let shows_loss = run.settings.solver.test_compute_loss;
             progress.test(Tested { iteration, net, nets, seconds, shows_loss }, &outputs, result)?;
         }
     }
@@ -162,7 +170,7 @@ fn live(
     let test = if stopped || run.settings.solver.test_interval == 0 {
         TestResult::default()
     } else {
-        test(&mut worker, run.settings, iterations, progress)?
+        test(&mut worker, run, iterations, progress)?
     };
     let left = iterations > run.first && run.settings.leaves_snapshot_after(iterations);
     if !left && (stopped || run.settings.solver.snapshot_after_train) {

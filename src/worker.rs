@@ -20,6 +20,7 @@ use crate::job::{Crews, PhaseJob, Rewriting, TestJob};
 use crate::pass::Pass;
 use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
+use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
 
 /// The plans of an iteration. Unless the update waits for something, it is part of the last mini-batch's.
@@ -341,11 +342,15 @@ impl Worker {
     }
 
     /// Tests the weights that count with one of the networks, each worker on its share of the mini-batches. Every worker
-    /// calls this; all get the same means.
+    /// calls this; all get the same means. `None`, for all of them, if one has left it because the run is to stop.
     ///
     /// # Panics
     /// If there is no such network.
-    pub fn test(&mut self, index: usize) -> Result<(Vec<Output>, TestResult), Failure> {
+    pub fn test(
+        &mut self,
+        index: usize,
+        stop: &StopAgreement,
+    ) -> Result<Option<(Vec<Output>, TestResult)>, Failure> {
         let start = Instant::now();
         let weights = self.result()?;
         let tester = &mut self.testers[index];
@@ -353,40 +358,54 @@ impl Worker {
         self.pass.read(Region::Packed(Packed::Weights), &mut self.aside)?;
         self.pass.write_all(Region::Packed(Packed::Weights), &weights)?;
         let mut outputs = tester.pass.outputs();
-        // One more for the loss.
+        // One more for the loss, and one for who has left.
         let mut sums = vec![0.0; outputs.len() + 1];
-        tester.run(batches, self.rank as u64, self.workers as u64, &mut sums)?;
+        let whole = tester.run(batches, [self.rank as u64, self.workers as u64], stop, &mut sums)?;
         self.pass.write_all(Region::Packed(Packed::Weights), &self.aside)?;
+        sums.push(if whole { 0.0 } else { 1.0 });
         self.exchange.sum(&mut sums)?;
+        self.clock.testing += start.elapsed();
+        if sums.pop().is_some_and(|left| left > 0.0) {
+            return Ok(None);
+        }
         sums.iter_mut().for_each(|sum| *sum /= batches.max(1) as f32);
         let has_loss = tester.pass.nets[0].losses().next().is_some();
         let result = TestResult {
             accuracy: tester.accuracy_output().and_then(|i| sums.get(i).copied()),
             loss: sums.pop().filter(|_| has_loss),
         };
-        self.clock.testing += start.elapsed();
         outputs.iter_mut().zip(sums).for_each(|(output, mean)| output.value = mean);
-        Ok((outputs, result))
+        Ok(Some((outputs, result)))
     }
 }
 
 impl Tester {
-    /// Adds up the outputs of this worker's share of the mini-batches: a run of them, so that one prefetcher does.
-    fn run(&mut self, batches: u64, rank: u64, workers: u64, sums: &mut [f32]) -> Result<(), Failure> {
+    /// Adds up the outputs of this worker's share of the mini-batches: a run of them, so that one prefetcher does. False if
+    /// it was left because the run is to stop.
+    fn run(
+        &mut self,
+        batches: u64,
+        [rank, workers]: [u64; 2],
+        stop: &StopAgreement,
+        sums: &mut [f32],
+    ) -> Result<bool, Failure> {
         let share = batches * rank / workers..batches * (rank + 1) / workers;
         if share.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let job = &self.test.job;
         let mut batches = job.feed.start(Draw::Test, job.batch, share.start)?;
         for _ in share {
+            if stop.is_asked() {
+                return Ok(false);
+            }
             batches.load(&self.pass)?;
             run_step(&self.pass.devices, &self.forward, &Scalars::default(), &mut self.times)?;
             let (loss, outputs) = sums.split_last_mut().ok_or_else(no_outputs)?;
             *loss += self.pass.loss()?;
             self.pass.add_outputs(outputs)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The output that is the first Accuracy layer's.

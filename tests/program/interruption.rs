@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::common::{Outcome, SOLVER, Stage, hash_of};
 
-/// Starts a training that would take for ever, sends `signal` once it runs, and returns how it ended.
+/// Starts a training that would take for ever, sends `signal` once it has trained, and returns how it ended.
 fn interrupt(stage: &Stage, way: &str, signal: &str) -> Outcome {
-    let flags = "--run stopped --max-iter 2000000000 --test-interval 0";
-    let mut running = stage.start(&format!("train --solver solver.prototxt {flags} {way}"));
+    let mut running =
+        stage.start(&format!("train --solver solver.prototxt --run stopped --max-iter 2000000000 {way}"));
     let trains = || {
         let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).unwrap_or_default();
         metrics.lines().count() > 3
@@ -41,7 +41,7 @@ fn stops_and_goes_on(way: &str, signal: &str) {
         "solver.prototxt",
         SOLVER.replace("\"inv\"", "\"fixed\"").replace("display: 10", "display: 0"),
     );
-    let Outcome { code, stdout, stderr } = interrupt(&stage, way, signal);
+    let Outcome { code, stdout, stderr } = interrupt(&stage, &format!("--test-interval 0 {way}"), signal);
     assert_eq!(code, Some(75), "{way} {signal}: {stdout}\n{stderr}");
     let done = stopped_after(&stage);
     let snapshot = format!("stopped/snapshots/iteration_{done}");
@@ -58,6 +58,26 @@ fn stops_and_goes_on(way: &str, signal: &str) {
     assert_eq!(resumed, undisturbed, "{way} {signal}, stopped after {done}");
     let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).expect("metrics.jsonl");
     assert_eq!(metrics.lines().count() as u64, done + 1, "a line for each iteration and the summary");
+}
+
+/// A batch system does not wait for the end of a long test.
+#[test]
+fn a_test_is_left() {
+    for way in ["", "--workers 2 --method sync-easgd"] {
+        let stage = Stage::new();
+        let solver = SOLVER.replace("\"inv\"", "\"fixed\"").replace("test_interval: 10", "test_interval: 4");
+        let solver = solver.replace("test_iter: 4", "test_iter: 2000000000\ntest_initialization: false");
+        stage.write("solver.prototxt", solver);
+        let Outcome { code, stdout, stderr } = interrupt(&stage, way, "TERM");
+        assert_eq!(code, Some(75), "{way}: {stdout}\n{stderr}");
+        let done = stopped_after(&stage);
+        assert!(
+            (4..=6).contains(&done),
+            "{way}: the test before iteration 4 never ends, but {done} were done"
+        );
+        let said = "the test at iteration 4 was left";
+        assert!(stdout.contains(said) || stderr.contains(said), "{way}: {stdout}\n{stderr}");
+    }
 }
 
 #[test]
