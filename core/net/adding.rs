@@ -47,7 +47,9 @@ impl Net {
         let Some(whole) = self.layer(sum).tops.first().and_then(|top| self.blob(*top).grad) else { return };
         let bottoms = self.layer(sum).bottoms.clone();
         let own: Option<Vec<StorageId>> = bottoms.iter().map(|bottom| self.gradient_alone(*bottom)).collect();
-        if let (true, Some(own)) = (as_it_is, own) {
+        // The sum may change what it passes on, so whoever else reads that must be done by then.
+        let above = self.users(whole).all(|user| user >= sum);
+        if let (true, true, Some(own)) = (as_it_is, above, own) {
             own.into_iter().for_each(|own| self.move_gradients(own, whole));
         }
     }

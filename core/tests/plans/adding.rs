@@ -2,7 +2,7 @@
 
 use quadrille_core::check::check;
 use quadrille_core::layer::{Eltwise, EltwiseOperation, Layer, Operand, SubTask};
-use quadrille_core::net::{Adders, LayerId, Net, NetSpec, Phase};
+use quadrille_core::net::{Adders, BlobId, LayerId, LayerSpec, Net, NetLayer, NetSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 
 use crate::common::{self, branching_net, inception_net, lenet, nets, normalizing_net, residual_net};
@@ -45,7 +45,7 @@ fn a_shortcut_is_added_to() {
         let net = adding(net);
         assert_eq!(adders(&net), ["conv2"]);
         let sum = net.layer(id(&net, "sum"));
-        let grad = |blob: &quadrille_core::net::BlobId| net.blob(*blob).grad.expect("a gradient");
+        let grad = |blob: &BlobId| net.blob(*blob).grad.expect("a gradient");
         let one = grad(&sum.tops[0]);
         assert!(sum.bottoms.iter().all(|bottom| grad(bottom) == one), "the sum passes on its top's");
         let conv2 = id(&net, "conv2");
@@ -66,7 +66,7 @@ fn what_others_need_stays_apart() {
             change(eltwise);
         }
         let net = adding(net);
-        let grad = |blob: &quadrille_core::net::BlobId| net.blob(*blob).grad;
+        let grad = |blob: &BlobId| net.blob(*blob).grad;
         let layer = net.layer(sum);
         layer.bottoms.iter().any(|bottom| grad(bottom) == grad(&layer.tops[0]))
     };
@@ -86,6 +86,33 @@ fn what_others_need_stays_apart() {
     assert_eq!(adding(test.clone()), test, "no gradients");
     let chain = made(&lenet(BATCH));
     assert_eq!(adding(chain.clone()), chain, "one reader each");
+}
+
+/// A sum with a ReLU changes what it passes on, so its top's gradient must not be another's, in whatever order a device names
+/// its sums: here "early" is computed before "sum", and its backward comes after.
+#[test]
+fn a_sum_changes_no_gradient_that_is_still_read() {
+    let mut spec = residual_net(BATCH);
+    let early = LayerSpec { name: "early".into(), tops: vec!["early".into()], ..spec.layers[1].clone() };
+    spec.layers.insert(1, early);
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new(), relu: false };
+    let total = Layer::Eltwise(Eltwise { bottoms: 2, operation });
+    let before = spec.layers.iter().position(|l| l.name == "ip").expect("a layer");
+    spec.layers[before].bottoms = vec!["total".into()];
+    spec.layers.insert(before, LayerSpec::new("total", total, &["sum", "early"], &["total"]));
+    let net = made(&spec).fused();
+    for reversed in [false, true] {
+        let mut can = everything(&net);
+        assert_eq!(can.sums.len(), 2);
+        if reversed {
+            can.sums.reverse();
+        }
+        let net = net.clone().adding(&can);
+        let grad = |name: &str, of: fn(&NetLayer) -> &BlobId| net.blob(*of(net.layer(id(&net, name)))).grad;
+        let early = grad("early", |layer| &layer.tops[0]);
+        assert_ne!(grad("sum", |layer| &layer.bottoms[0]), early, "reversed {reversed}");
+        assert_ne!(grad("sum", |layer| &layer.bottoms[1]), early, "reversed {reversed}");
+    }
 }
 
 #[test]

@@ -67,26 +67,22 @@ impl Subsample {
 
     /// Writes gradients to the pixels that are seen and 0 to all others: the grain's planes.
     pub fn scatter(&self, grain: &Grain<'_>, from: Span, to: Array) {
-        let block = self.whole.layout.pixel();
-        let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
-        for plane in grain.share(self.planes()) {
-            // SAFETY: grains have planes of their own; the gradients were computed in the stage before.
-            let (from, to) = unsafe {
-                (
-                    grain.memory.read(from.part(plane * seen..(plane + 1) * seen)),
-                    grain.memory.write(to.part(plane * whole..(plane + 1) * whole)),
-                )
-            };
-            to.fill(0.0);
-            let rows = to.chunks_mut(self.widths[0] * block).step_by(self.stride[0]);
-            for (to, from) in rows.zip(from.chunks_exact(self.widths[1] * block)) {
-                let pixels = to.chunks_exact_mut(block).step_by(self.stride[1]);
-                pixels.zip(from.chunks_exact(block)).for_each(|(to, from)| to.copy_from_slice(from));
-            }
-        }
+        let (block, apart) = (self.whole.layout.pixel(), self.stride[1]);
+        self.back(grain, from, to, true, |from, to| {
+            let pixels = to.chunks_exact_mut(block).step_by(apart);
+            pixels.zip(from.chunks_exact(block)).for_each(|(to, from)| to.copy_from_slice(from));
+        });
     }
+
     /// Adds gradients to the pixels that are seen: the grain's planes.
     pub fn add(&self, grain: &Grain<'_>, isa: Isa, from: Span, to: Array) {
+        let (precision, apart) = (self.whole.layout.precision, self.stride[1]);
+        self.back(grain, from, to, false, |from, to| with_stored(isa, precision, Added { from, to, apart }));
+    }
+
+    /// Calls `row` with each row of gradients of the grain's planes and the row that it belongs to, in planes of 0 if they
+    /// are to be cleared.
+    fn back(&self, grain: &Grain<'_>, from: Span, to: Array, clear: bool, row: impl Fn(&[f32], &mut [f32])) {
         let block = self.whole.layout.pixel();
         let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
         for plane in grain.share(self.planes()) {
@@ -97,10 +93,11 @@ impl Subsample {
                     grain.memory.write(to.part(plane * whole..(plane + 1) * whole)),
                 )
             };
-            let rows = to.chunks_mut(self.widths[0] * block).step_by(self.stride[0]);
-            for (to, from) in rows.zip(from.chunks_exact(self.widths[1] * block)) {
-                with_stored(isa, self.whole.layout.precision, Added { from, to, apart: self.stride[1] });
+            if clear {
+                to.fill(0.0);
             }
+            let rows = to.chunks_mut(self.widths[0] * block).step_by(self.stride[0]);
+            rows.zip(from.chunks_exact(self.widths[1] * block)).for_each(|(to, from)| row(from, to));
         }
     }
 }
