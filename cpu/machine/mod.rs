@@ -4,6 +4,7 @@
 //! cut into grains depends on these constants and on shapes, never on the number of threads.
 
 use crate::isa::{Isa, Numerics, Precision, Vectors};
+use crate::kernel::winograd::Filter;
 
 /// Bytes of a large page, on x86-64 and on most of AArch64.
 pub(crate) const LARGE_PAGE: usize = 2 << 20;
@@ -40,6 +41,12 @@ pub struct Machine {
     pub winograd_tiles: usize,
     /// The same in ∇W, where each block of tiles reads and writes all sums.
     pub winograd_gradient_tiles: usize,
+    /// These three for kernels of 5×5, whose tiles have 121 points: transforms save more and pay sooner.
+    pub winograd_five_channels: usize,
+    /// See above.
+    pub winograd_five_tiles: usize,
+    /// See above.
+    pub winograd_five_gradient_tiles: usize,
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
     /// its sources anew, which is to cost little beside the products.
     pub winograd_targets: usize,
@@ -85,6 +92,9 @@ const BASE: Machine = Machine {
     winograd_channels_amx: 192,
     winograd_tiles: 56,
     winograd_gradient_tiles: 112,
+    winograd_five_channels: 16,
+    winograd_five_tiles: 14,
+    winograd_five_gradient_tiles: 84,
     winograd_targets: 2,
     inner_depth: 512,
     inner_columns: 256,
@@ -124,11 +134,28 @@ impl Machine {
     }
 
     /// Fewest channels on both sides for which Winograd's transforms pay with these products.
-    pub fn fewest_for_winograd(numerics: Numerics) -> usize {
+    pub(crate) fn fewest_for_winograd(numerics: Numerics, filter: Filter) -> usize {
         let machine = Self::of(numerics.isa);
-        match (numerics.isa, numerics.precision) {
-            (Isa::AmxBf16, Precision::Bf16) => machine.winograd_channels_amx,
-            _ => machine.winograd_channels,
+        match (numerics.isa, numerics.precision, filter) {
+            (Isa::AmxBf16, Precision::Bf16, _) => machine.winograd_channels_amx,
+            (_, _, Filter::Three) => machine.winograd_channels,
+            (_, _, Filter::Five) => machine.winograd_five_channels,
+        }
+    }
+
+    /// Tiles that are transformed and multiplied together.
+    pub(crate) fn winograd_tiles(&self, filter: Filter) -> usize {
+        match filter {
+            Filter::Three => self.winograd_tiles,
+            Filter::Five => self.winograd_five_tiles,
+        }
+    }
+
+    /// The same in ∇W.
+    pub(crate) fn winograd_gradient_tiles(&self, filter: Filter) -> usize {
+        match filter {
+            Filter::Three => self.winograd_gradient_tiles,
+            Filter::Five => self.winograd_five_gradient_tiles,
         }
     }
 

@@ -17,7 +17,9 @@ use super::passes::Passes;
 use super::weights::{Packing, Words};
 use crate::isa::Precision;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
+use crate::kernel::elements::Fold;
 use crate::kernel::strip::{Content, Strip};
+use crate::kernel::vectorised::on;
 use crate::kernel::words::{LANES, Narrow, Narrowing, ZEROS, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
@@ -357,7 +359,7 @@ impl WeightGradient {
             let start = part * self.packing.len();
             // SAFETY: as above; another part than the first.
             let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            sums.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
+            on(self.packing.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
         }
         self.packing.unpack(sums, tile, gradient);
     }

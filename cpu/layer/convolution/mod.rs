@@ -87,15 +87,11 @@ struct Tiles {
     partials: Span,
 }
 
-/// Whether Winograd's transforms pay: 3×3 taps at stride 1, between enough channels.
+/// Whether Winograd's transforms pay: 3×3 or 5×5 taps at stride 1, between enough channels.
 pub(super) fn fits_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
-    let fewest = Machine::fewest_for_winograd(numerics);
-    let enough = |channels: usize| channels / layer.group >= fewest;
-    winograd::is_possible(layer)
-        && enough(layer.num_output)
-        && enough(net.bottom_shapes(id)[0].dim(1))
-        && fits(net, id, numerics, true)
+    let [bottom, top] = [net.bottom_shapes(id), net.top_shapes(id)].map(|mut shapes| shapes.swap_remove(0));
+    winograd::pays(layer, [&bottom, &top], numerics) && fits(net, id, numerics, true)
 }
 
 /// The same as [`fits_entry`] in bf16.

@@ -1,9 +1,9 @@
 //! One direction: forward or ∇A.
 //!
-//! A grain computes some tiles of 2×2 outputs, a block of them at a time: their inputs are transformed, each of the 16
+//! A grain computes some tiles of outputs, a block of them at a time: their inputs are transformed, each of the 16 or 121
 //! points is a matrix product (tiles × sources · sources × targets) on the register tiles of correlation, and the
-//! products are transformed back. A block is so large that reading the transformed weights, 16/9 of the weights, is
-//! cheap beside the products, and so small that one point's inputs stay in the second-level cache.
+//! products are transformed back. A block is so large that reading the transformed weights, 16/9 or 121/25 of the weights,
+//! is cheap beside the products, and so small that one point's inputs stay in the second-level cache.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use quadrille_core::layer::SubTask;
 
 use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::{Packing, Words};
-use super::{ALIGNMENT, Tiling, is_possible, packing};
+use super::{ALIGNMENT, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::stored::with_stored;
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Outputs, POINTS, Store, TAPS, Weights};
+use crate::kernel::winograd::{Outputs, Store, Weights};
 use crate::kernel::words::{Pairs, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
@@ -44,31 +44,30 @@ pub(in crate::layer::convolution) struct Winograd {
 }
 
 impl Winograd {
-    /// Prepares a direction; `None` if it is not one of 3×3 taps and stride 1, or the tier has no tiles.
+    /// Prepares a direction; `None` if the transforms cannot do it, or the tier has no tiles.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
         let layer = setup.layer;
         let forward = setup.sub == SubTask::Forward;
-        if !is_possible(layer) {
-            return None;
-        }
+        let filter = filter_of(layer)?;
         let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
         let precision = setup.numerics.precision;
-        let [taps, packing] = [Precision::F32, precision].map(|precision| packing(setup, precision));
+        let [taps, packing] = [Precision::F32, precision].map(|p| packing(setup, filter, p));
         let vector = packing.vector;
         let tiling = Tiling {
+            filter,
             isa: setup.numerics.isa,
             source: setup.source,
             source_extents,
             target_extents,
-            pad: if forward { layer.pad } else { layer.pad.map(|p| 2 - p) },
+            pad: if forward { layer.pad } else { layer.pad.map(|p| filter.side() - 1 - p) },
             store: if precision == Precision::F32 { Store::Numbers } else { Store::Channels },
         };
         let count = tiling.count();
-        let block = (machine.winograd_tiles * precision.in_word()).min(count);
+        let block = (machine.winograd_tiles(filter) * precision.in_word()).min(count);
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
@@ -92,7 +91,7 @@ impl Winograd {
 
     /// Elements of the transformed weights.
     pub fn packed_len(&self) -> usize {
-        self.packing.len() / TAPS * POINTS
+        self.tiling.filter.transformed(self.packing.len())
     }
 
     /// Grains of the transformation of weights: one for each tile of targets.
@@ -120,20 +119,20 @@ impl Winograd {
     pub fn scratch(&self) -> usize {
         let [inputs, products] = self.points();
         let widest = self.taps.tile(0, 0).len() + self.rounded_len();
-        (POINTS * (inputs + products)).max(widest) + ALIGNMENT
+        (self.tiling.filter.points() * (inputs + products)).max(widest) + ALIGNMENT
     }
 
     /// The transformed weights of a tile of targets.
     fn packed_tile(&self, group: usize, tile: usize) -> Range<usize> {
         let taps = self.packing.tile(group, tile);
-        taps.start / TAPS * POINTS..taps.end / TAPS * POINTS
+        self.tiling.filter.transformed(taps.start)..self.tiling.filter.transformed(taps.end)
     }
 
     /// Elements of a block of transformed weights that are still to be rounded.
     fn rounded_len(&self) -> usize {
         let narrow = self.packing.words == Words::Sources;
         let widest = self.packing.vectors(0) * self.packing.vector;
-        if narrow { POINTS * self.taps.source_block * widest } else { 0 }
+        if narrow { self.tiling.filter.points() * self.taps.source_block * widest } else { 0 }
     }
 
     /// Transforms the weights of the grain's tile.
@@ -143,20 +142,21 @@ impl Winograd {
         let (weights, to) = unsafe {
             (grain.memory.read(weights), grain.memory.write(packed.part(self.packed_tile(group, tile))))
         };
+        let filter = self.tiling.filter;
         let (taps, rest) = grain.scratch.split_at_mut(self.taps.tile(group, tile).len());
         self.taps.pack(weights, group, tile, taps, &mut []);
         let width = self.packing.vectors(tile) * self.packing.vector;
         let point = self.packing.words(self.packing.sources) * width;
         for first in (0..self.taps.sources).step_by(self.taps.source_block) {
             let count = self.taps.source_block.min(self.taps.sources - first) * width;
-            let taps = &taps[first * TAPS * width..];
+            let taps = &taps[first * filter.taps() * width..];
             if self.packing.words == Words::Numbers {
                 let to = &mut to[first * width..];
-                with_vectors(self.isa, Weights { taps, tap: count, to, point, count });
+                with_vectors(self.isa, Weights { filter, taps, tap: count, to, point, count });
                 continue;
             }
-            let values = &mut rest[..POINTS * count];
-            with_vectors(self.isa, Weights { taps, tap: count, to: values, point: count, count });
+            let values = &mut rest[..filter.points() * count];
+            with_vectors(self.isa, Weights { filter, taps, tap: count, to: values, point: count, count });
             for (values, to) in values.chunks_exact(count).zip(to.chunks_exact_mut(point)) {
                 let words = to[self.packing.words(first) * width..].chunks_exact_mut(width);
                 for (pair, to) in values.chunks(2 * width).zip(words) {
@@ -186,14 +186,14 @@ impl Winograd {
         block: Range<usize>,
         targets: Range<usize>,
     ) {
-        let [inputs, products] = self.points();
+        let ([inputs, products], points) = (self.points(), self.tiling.filter.points());
         let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
-        let (inputs, rest) = grain.scratch[aligned..].split_at_mut(POINTS * inputs);
-        let products = &mut rest[..POINTS * products];
+        let (inputs, rest) = grain.scratch[aligned..].split_at_mut(points * inputs);
+        let products = &mut rest[..points * products];
         let planes = group * self.planes()..(group + 1) * self.planes();
         self.tiling.transform(grain.memory, arrays.source, planes, block.clone(), self.block, inputs);
         let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
-        for point in 0..POINTS {
+        for point in 0..points {
             for tile in targets.clone() {
                 // SAFETY: transformed in the stage before.
                 let packed = unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
@@ -260,6 +260,7 @@ impl Winograd {
                 let channel = group * self.packing.targets + vector * lanes;
                 let start = image * self.target.image_stride() + channel / lanes * plane_len;
                 let outputs = Outputs {
+                    filter: self.tiling.filter,
                     products: &products[(vector * self.block + first) * lanes..],
                     point,
                     tiles,

@@ -6,17 +6,18 @@ use std::ops::Range;
 
 use super::super::direction::{Setup, TILE_VECTORS, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Tiling, is_possible, packing};
+use super::{ALIGNMENT, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
-use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Gradients, POINTS, Store, TAPS, WeightsBack};
+use crate::kernel::elements::Fold;
+use crate::kernel::vectorised::{on, with_vectors};
+use crate::kernel::winograd::{Gradients, Store, WeightsBack};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
 
-/// ∇W of a 3×3 convolution.
+/// ∇W of a convolution.
 pub(in crate::layer::convolution) struct WinogradGradient {
     isa: Isa,
     tiling: Tiling,
@@ -33,20 +34,19 @@ pub(in crate::layer::convolution) struct WinogradGradient {
 }
 
 impl WinogradGradient {
-    /// Prepares ∇W; `None` if the layer is not one of 3×3 taps and stride 1, or the tier has no tiles. `setup` is that of
+    /// Prepares ∇W; `None` if the transforms cannot do the layer, or the tier has no tiles. `setup` is that of
     /// the forward direction.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
         let layer = setup.layer;
-        if !is_possible(layer) {
-            return None;
-        }
+        let filter = filter_of(layer)?;
         let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let narrow = setup.numerics.precision == Precision::Bf16;
-        let packing = packing(setup, Precision::F32);
+        let packing = packing(setup, filter, Precision::F32);
         let vector = packing.vector;
         let tiling = Tiling {
+            filter,
             isa: setup.numerics.isa,
             source: setup.source,
             source_extents: setup.input,
@@ -54,14 +54,14 @@ impl WinogradGradient {
             pad: layer.pad,
             store: if narrow { Store::Tiles } else { Store::Numbers },
         };
-        let block =
-            (machine.winograd_gradient_tiles * setup.numerics.precision.in_word()).min(tiling.count());
+        let block = (machine.winograd_gradient_tiles(filter) * setup.numerics.precision.in_word())
+            .min(tiling.count());
         let place = |source: usize| (source / vector * tiling.row_len(block) + source % vector) as u32;
         let offsets = (0..packing.sources).map(place).collect();
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
         let fewest = machine.winograd_targets * setup.numerics.precision.in_word();
         // Each part of the tiles costs memory for its sums; each part of the targets transforms the sources anew.
-        let bytes = packing.len() / TAPS * POINTS * size_of::<f32>();
+        let bytes = filter.transformed(packing.len()) * size_of::<f32>();
         let parts = tiling.count().div_ceil(block).min(wanted);
         let tile_parts = parts.min((machine.partial_bytes / bytes).max(1));
         let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(fewest));
@@ -94,7 +94,7 @@ impl WinogradGradient {
     }
 
     fn part_len(&self) -> usize {
-        self.packing.len() / TAPS * POINTS
+        self.tiling.filter.transformed(self.packing.len())
     }
 
     fn planes(&self) -> usize {
@@ -110,13 +110,13 @@ impl WinogradGradient {
     /// Elements of scratch for a grain.
     pub fn scratch(&self) -> usize {
         let [sources, gradients] = self.points();
-        (POINTS * (sources + gradients)).max(self.packing.tile(0, 0).len()) + ALIGNMENT
+        (self.tiling.filter.points() * (sources + gradients)).max(self.packing.tile(0, 0).len()) + ALIGNMENT
     }
 
     /// The sums of a tile of targets within a part.
     fn sums(&self, group: usize, tile: usize) -> Range<usize> {
         let taps = self.packing.tile(group, tile);
-        taps.start / TAPS * POINTS..taps.end / TAPS * POINTS
+        self.tiling.filter.transformed(taps.start)..self.tiling.filter.transformed(taps.end)
     }
 
     /// Sums up a grain's part.
@@ -126,10 +126,10 @@ impl WinogradGradient {
         let all = share(self.tiling.count(), part, self.tile_parts);
         let targets = share(self.packing.tiles(), targets, self.target_parts);
         let start = part * self.part_len();
-        let [sources, gradients] = self.points();
+        let ([sources, gradients], points) = (self.points(), self.tiling.filter.points());
         let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
-        let (sources, rest) = grain.scratch[aligned..].split_at_mut(POINTS * sources);
-        let gradients = &mut rest[..POINTS * gradients];
+        let (sources, rest) = grain.scratch[aligned..].split_at_mut(points * sources);
+        let gradients = &mut rest[..points * gradients];
         let planes = group * self.planes()..(group + 1) * self.planes();
         for (i, (first, count)) in even_parts(&all, self.block).enumerate() {
             let block = first..first + count;
@@ -162,8 +162,9 @@ impl WinogradGradient {
                 // SAFETY: only read in this task.
                 let plane = unsafe { memory.read(gradient.part(start..start + plane_len)) };
                 let to = &mut gradients[vector * self.tiling.row_len(self.block)..];
-                let extents = self.tiling.target_extents;
-                Gradients { plane, extents, tiles, to, point, first }.run(self.isa, self.tiling.store);
+                let (filter, extents) = (self.tiling.filter, self.tiling.target_extents);
+                Gradients { filter, plane, extents, tiles, to, point, first }
+                    .run(self.isa, self.tiling.store);
             }
         });
     }
@@ -173,7 +174,7 @@ impl WinogradGradient {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
         let [source_len, gradient_len] = self.points();
-        for point in 0..POINTS {
+        for point in 0..self.tiling.filter.points() {
             let x = &x[point * source_len..(point + 1) * source_len];
             let dy = &dy[point * gradient_len..(point + 1) * gradient_len];
             let dy = &dy[tile * TILE_VECTORS * self.tiling.row_len(self.block)..];
@@ -224,15 +225,16 @@ impl WinogradGradient {
             let start = part * self.part_len();
             // SAFETY: as above; another part than the first.
             let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            sums.iter_mut().zip(others).for_each(|(sum, value)| *sum += value);
+            on(self.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
         }
         let width = self.packing.vectors(tile) * self.packing.vector;
         let point = self.packing.sources * width;
+        let filter = self.tiling.filter;
         let taps = &mut grain.scratch[..self.packing.tile(group, tile).len()];
         for first in (0..self.packing.sources).step_by(self.packing.source_block) {
             let count = self.packing.source_block.min(self.packing.sources - first) * width;
-            let (points, taps) = (&sums[first * width..], &mut taps[first * TAPS * width..]);
-            with_vectors(self.isa, WeightsBack { points, point, taps, tap: count, count });
+            let (points, taps) = (&sums[first * width..], &mut taps[first * filter.taps() * width..]);
+            with_vectors(self.isa, WeightsBack { filter, points, point, taps, tap: count, count });
         }
         self.packing.unpack(taps, tile, gradient);
     }

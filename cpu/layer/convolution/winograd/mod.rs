@@ -1,4 +1,4 @@
-//! 3×3 convolutions of stride 1 by Winograd's F(2×2, 3×3) ([`crate::kernel::winograd`]).
+//! 3×3 and 5×5 convolutions of stride 1 from fewer products ([`crate::kernel::winograd`]).
 
 mod direction;
 mod gradient;
@@ -9,12 +9,14 @@ pub(super) use gradient::WinogradGradient;
 use std::ops::Range;
 
 use quadrille_core::layer::{Convolution, SubTask};
+use quadrille_core::shape::Shape;
 
 use super::direction::{Setup, TILE_VECTORS};
 use super::weights::{Packing, Words};
-use crate::isa::{Isa, Precision};
-use crate::kernel::winograd::{Inputs, OUTPUTS, Store, TAPS};
+use crate::isa::{Isa, Numerics, Precision};
+use crate::kernel::winograd::{Filter, Inputs, Store};
 use crate::layout::Arrangement;
+use crate::machine::Machine;
 use crate::memory::{Memory, Span};
 
 /// Most tiles that are transformed at once.
@@ -23,16 +25,31 @@ const MOST: usize = 64;
 /// Elements that may be left out so that scratch begins at a cache line.
 const ALIGNMENT: usize = 16;
 
-/// Whether the transforms can do a layer at all.
-pub(super) fn is_possible(layer: &Convolution) -> bool {
-    let plain = layer.kernel == [3; 2] && layer.stride == [1; 2] && layer.dilation == [1; 2];
-    plain && layer.pad.iter().all(|p| *p <= 2)
+/// How a layer is filtered; `None` if the transforms cannot do it at all.
+pub(super) fn filter_of(layer: &Convolution) -> Option<Filter> {
+    let filter = Filter::of(layer.kernel).filter(|_| layer.stride == [1; 2] && layer.dilation == [1; 2])?;
+    layer.pad.iter().all(|p| *p < filter.side()).then_some(filter)
+}
+
+/// Whether the transforms pay for a layer with this bottom and top: between enough channels, and where tiles have few
+/// pixels too many.
+pub(super) fn pays(layer: &Convolution, [bottom, top]: [&Shape; 2], numerics: Numerics) -> bool {
+    let Some(filter) = filter_of(layer) else { return false };
+    let fewest = Machine::fewest_for_winograd(numerics, filter);
+    let enough = |channels: usize| channels / layer.group >= fewest;
+    let saves = |shape: &Shape| {
+        let [rows, columns] = [2, 3].map(|axis| shape.dim(axis));
+        let tiles = rows.div_ceil(filter.outputs()) * columns.div_ceil(filter.outputs());
+        // At least a third of the products: the transforms take about as long as a fifth of them.
+        3 * tiles * filter.points() <= 2 * rows * columns * filter.taps()
+    };
+    enough(layer.num_output) && enough(bottom.dim(1)) && saves(bottom) && saves(top)
 }
 
 /// How the weights of a direction are packed, in a precision. ∇A sees the kernel turned round; ∇W has the packing of
 /// forward.
-fn packing(setup: &Setup<'_>, precision: Precision) -> Packing {
-    let (groups, vector) = (setup.layer.group, setup.target.layout.block);
+fn packing(setup: &Setup<'_>, filter: Filter, precision: Precision) -> Packing {
+    let (groups, vector, taps) = (setup.layer.group, setup.target.layout.block, filter.taps());
     let forward = setup.sub == SubTask::Forward;
     Packing {
         groups,
@@ -40,17 +57,18 @@ fn packing(setup: &Setup<'_>, precision: Precision) -> Packing {
         targets: setup.target.channels / groups,
         source_block: vector * precision.in_word(),
         words: if precision == Precision::F32 { Words::Numbers } else { Words::Sources },
-        kernel: (0..TAPS).collect(),
+        kernel: (0..taps).collect(),
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
         isa: setup.numerics.isa,
-        passes: vec![if forward { (0..TAPS).collect() } else { (0..TAPS).rev().collect() }],
+        passes: vec![if forward { (0..taps).collect() } else { (0..taps).rev().collect() }],
     }
 }
 
-/// The tiles of 2×2 targets and 4×4 sources, image by image, row by row.
+/// The tiles of targets and of the sources that they see, image by image, row by row.
 struct Tiling {
+    filter: Filter,
     isa: Isa,
     source: Arrangement,
     source_extents: [usize; 2],
@@ -64,7 +82,7 @@ struct Tiling {
 impl Tiling {
     /// Rows and columns of tiles of an image.
     fn tiles(&self) -> [usize; 2] {
-        self.target_extents.map(|e| e.div_ceil(OUTPUTS))
+        self.target_extents.map(|e| e.div_ceil(self.filter.outputs()))
     }
 
     /// Tiles of all images.
@@ -74,9 +92,9 @@ impl Tiling {
 
     /// Image, row and column of a tile.
     fn place(&self, tile: usize) -> (usize, [usize; 2]) {
-        let [rows, columns] = self.tiles();
+        let ([rows, columns], side) = (self.tiles(), self.filter.outputs());
         let rest = tile % (rows * columns);
-        (tile / (rows * columns), [rest / columns * OUTPUTS, rest % columns * OUTPUTS])
+        (tile / (rows * columns), [rest / columns * side, rest % columns * side])
     }
 
     /// Calls `each(image, first tile of the block, targets)` for the parts of a block that lie in one image and have
@@ -134,8 +152,8 @@ impl Tiling {
                     Store::Channels => i / 2 * row_len + i % 2 * lanes / 2,
                     Store::Numbers | Store::Tiles => i * row_len,
                 };
-                let (tiles, extents) = (&tiles[..places.len()], self.source_extents);
-                Inputs { plane: values, extents, tiles, to: &mut inputs[place..], point, first }
+                let (filter, tiles, extents) = (self.filter, &tiles[..places.len()], self.source_extents);
+                Inputs { filter, plane: values, extents, tiles, to: &mut inputs[place..], point, first }
                     .run(self.isa, self.store);
             }
         });

@@ -1,36 +1,95 @@
-//! Sums of magnitudes as Winograd's F(2×2, 3×3) forms them: the transforms with absolute values, which bound what the
-//! rounding of transformed operands can do to each element of a result.
+//! Sums of magnitudes as Winograd's filters form them: the transforms with absolute values, which bound what rounding can
+//! do to each element of a result.
 
 use quadrille_core::layer::{Convolution, Operand};
 use quadrille_core::reference::Arrays;
 
 use crate::exact::case::Case;
 
-/// `|Bᵀ|`, `|G|` and `|Aᵀ|`.
-const INPUT: [[f64; 4]; 4] =
-    [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]];
-const WEIGHT: [[f64; 3]; 4] = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.0, 0.0, 1.0]];
-const OUTPUT: [[f64; 4]; 2] = [[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0]];
+/// Rows of numbers.
+type Matrix = Vec<Vec<f64>>;
 
-/// `M V Mᵀ`.
-fn both_sides<const R: usize, const C: usize>(m: &[[f64; C]; R], v: [[f64; C]; C]) -> [[f64; R]; R] {
-    let mut result = [[0.0; R]; R];
-    for (r, c) in (0..R * R).map(|i| (i / R, i % R)) {
-        for (i, j) in (0..C * C).map(|k| (k / C, k % C)) {
-            result[r][c] += m[r][i] * v[i][j] * m[c][j];
-        }
-    }
-    result
+/// `|Bᵀ|`, `|G|` and `|Aᵀ|` of a kernel of so many rows.
+struct Filter {
+    input: Matrix,
+    weight: Matrix,
+    output: Matrix,
 }
 
-fn turned<const R: usize, const C: usize>(m: &[[f64; C]; R]) -> [[f64; R]; C] {
-    let mut result = [[0.0; R]; C];
-    for (r, row) in m.iter().enumerate() {
-        for (c, value) in row.iter().enumerate() {
-            result[c][r] = *value;
+fn matrix<const C: usize>(rows: &[[f64; C]]) -> Matrix {
+    rows.iter().map(|row| row.to_vec()).collect()
+}
+
+impl Filter {
+    fn of(side: usize) -> Self {
+        const H: f64 = 0.5;
+        if side == 3 {
+            return Self {
+                input: matrix(&[[1., 0., 1., 0.], [0., 1., 1., 0.], [0., 1., 1., 0.], [0., 1., 0., 1.]]),
+                weight: matrix(&[[1., 0., 0.], [H, H, H], [H, H, H], [0., 0., 1.]]),
+                output: matrix(&[[1., 1., 1., 0.], [0., 1., 1., 1.]]),
+            };
+        }
+        assert_eq!(side, 5, "no filter of this size");
+        Self {
+            input: matrix(&[
+                [1., 1., 0., 0., 1., 1., 0., 0.],
+                [0., 1., 0., 0., 0., 1., 0., 0.],
+                [0., 1., 1., 0., 0., 1., 1., 0.],
+                [0., 0., 1., 1., 1., 1., 0., 0.],
+                [0., 0., 0., 1., 0., 1., 0., 0.],
+                [0., 0., 0., 1., 1., 1., 1., 0.],
+                [0., 0., 1., 1., 1., 1., 0., 0.],
+                [0., 0., 0., 1., 0., 1., 0., 0.],
+                [0., 0., 0., 1., 1., 1., 1., 0.],
+                [0., 0., 1., 0., 0., 0., 1., 0.],
+                [0., 0., 0., 1., 0., 0., 0., 1.],
+            ]),
+            weight: matrix(&[
+                [1., 0., 0., 0., 0.],
+                [1., 1., 0., 0., 0.],
+                [0., 1., 0., 0., 0.],
+                [H, 0., H, 0., H],
+                [H, H, H, H, H],
+                [0., H, 0., H, 0.],
+                [H, 0., H, 0., H],
+                [H, H, H, H, H],
+                [0., H, 0., H, 0.],
+                [0., 0., 0., 0., 1.],
+                [0., 0., 0., 0., 1.],
+            ]),
+            output: matrix(&[
+                [1., 1., 0., 1., 1., 0., 1., 1., 0., 0., 0.],
+                [0., 1., 1., 0., 1., 1., 0., 1., 1., 0., 0.],
+                [0., 0., 0., 1., 1., 0., 1., 1., 0., 1., 0.],
+                [0., 0., 0., 0., 1., 1., 0., 1., 1., 0., 1.],
+            ]),
         }
     }
-    result
+}
+
+/// `M V Mᵀ`.
+fn both_sides(m: &Matrix, v: &Matrix) -> Matrix {
+    let times = |v: &Matrix| -> Matrix {
+        let row = |r: &Vec<f64>, c: usize| r.iter().zip(v).map(|(m, v)| m * v[c]).sum();
+        m.iter().map(|r| (0..v[0].len()).map(|c| row(r, c)).collect()).collect()
+    };
+    turned(&times(&turned(&times(v))))
+}
+
+fn turned(m: &Matrix) -> Matrix {
+    (0..m[0].len()).map(|c| m.iter().map(|row| row[c]).collect()).collect()
+}
+
+/// Adds the products of two matrices' elements.
+fn add_products(sum: &mut Matrix, a: &Matrix, b: &Matrix) {
+    for (sum, (a, b)) in sum.iter_mut().zip(a.iter().zip(b)) {
+        sum.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (a, b))| *sum += a * b);
+    }
+}
+
+fn zeros(side: usize) -> Matrix {
+    vec![vec![0.0; side]; side]
 }
 
 /// Planes of magnitudes, (image, channel, row, column); 0 outside.
@@ -41,11 +100,11 @@ struct Planes<'a> {
 }
 
 impl Planes<'_> {
-    fn square<const N: usize>(&self, image: usize, channel: usize, first: [isize; 2]) -> [[f64; N]; N] {
+    fn square(&self, side: usize, image: usize, channel: usize, first: [isize; 2]) -> Matrix {
         let [height, width] = self.extents;
         let plane = &self.values[(image * self.channels + channel) * height * width..][..height * width];
-        let mut square = [[0.0; N]; N];
-        for (r, c) in (0..N * N).map(|i| (i / N, i % N)) {
+        let mut square = zeros(side);
+        for (r, c) in (0..side * side).map(|i| (i / side, i % side)) {
             let place = [first[0] + r as isize, first[1] + c as isize];
             let inside = (0..height as isize).contains(&place[0]) && (0..width as isize).contains(&place[1]);
             if inside {
@@ -56,7 +115,7 @@ impl Planes<'_> {
     }
 }
 
-/// The magnitudes of what a sub-task of a 3×3 convolution of one group and stride 1 writes; `None` of biases.
+/// The magnitudes of what a sub-task of a 3×3 or 5×5 convolution of one group and stride 1 writes; `None` of biases.
 pub fn transformed_magnitudes(
     case: &Case,
     layer: &Convolution,
@@ -64,7 +123,8 @@ pub fn transformed_magnitudes(
     operand: Operand,
 ) -> Option<Vec<f64>> {
     let (bottom, top) = (&case.bottoms[0], case.net.top_shapes(case.id).swap_remove(0));
-    let (inputs, outputs) = (bottom.dim(1), layer.num_output);
+    let (inputs, outputs, side) = (bottom.dim(1), layer.num_output, layer.kernel[0]);
+    let (filter, last) = (Filter::of(side), side * side - 1);
     let planes = |operand, shape: &quadrille_core::shape::Shape| Planes {
         values: arrays.get(operand),
         channels: shape.dim(1),
@@ -73,56 +133,55 @@ pub fn transformed_magnitudes(
     let (x, dy) = (planes(Operand::Bottom(0), bottom), planes(Operand::TopGrad(0), &top));
     let weights = arrays.get(Operand::Param(0));
     let weight = |o: usize, i: usize, turn: bool| {
-        let taps = &weights[(o * inputs + i) * 9..][..9];
-        let mut square = [[0.0; 3]; 3];
-        for t in 0..9 {
-            square[t / 3][t % 3] = f64::from(taps[if turn { 8 - t } else { t }].abs());
+        let taps = &weights[(o * inputs + i) * (last + 1)..][..=last];
+        let mut square = zeros(side);
+        for t in 0..=last {
+            square[t / side][t % side] = f64::from(taps[if turn { last - t } else { t }].abs());
         }
-        both_sides(&WEIGHT, square)
+        both_sides(&filter.weight, &square)
     };
     let pad = layer.pad;
     match operand {
         Operand::Top(_) => {
             let u: Vec<_> = (0..outputs * inputs).map(|k| weight(k / inputs, k % inputs, false)).collect();
-            Some(correlated(&x, &u, bottom.dim(0), [outputs, inputs], dy.extents, pad))
+            Some(correlated(&filter, &x, &u, bottom.dim(0), [outputs, inputs], dy.extents, pad))
         }
         Operand::BottomGrad(_) => {
             let u: Vec<_> = (0..inputs * outputs).map(|k| weight(k % outputs, k / outputs, true)).collect();
-            Some(correlated(&dy, &u, bottom.dim(0), [inputs, outputs], x.extents, pad.map(|p| 2 - p)))
+            let pad = pad.map(|p| side - 1 - p);
+            Some(correlated(&filter, &dy, &u, bottom.dim(0), [inputs, outputs], x.extents, pad))
         }
-        Operand::ParamGrad(0) => Some(gradients(&x, &dy, bottom.dim(0), pad)),
+        Operand::ParamGrad(0) => Some(gradients(&filter, &x, &dy, bottom.dim(0), pad)),
         _ => None,
     }
 }
 
-type Points = [[f64; 4]; 4];
-
-fn tiles(extents: [usize; 2]) -> impl Iterator<Item = [usize; 2]> {
-    let rows = (0..extents[0]).step_by(2);
-    rows.flat_map(move |r| (0..extents[1]).step_by(2).map(move |c| [r, c]))
+fn tiles(extents: [usize; 2], side: usize) -> impl Iterator<Item = [usize; 2]> {
+    let rows = (0..extents[0]).step_by(side);
+    rows.flat_map(move |r| (0..extents[1]).step_by(side).map(move |c| [r, c]))
 }
 
 fn correlated(
+    filter: &Filter,
     x: &Planes<'_>,
-    u: &[Points],
+    u: &[Matrix],
     images: usize,
     [targets, sources]: [usize; 2],
     extents: [usize; 2],
     pad: [usize; 2],
 ) -> Vec<f64> {
     let [height, width] = extents;
+    let (side, points, seen) = (filter.output.len(), filter.input.len(), filter.input[0].len());
     let mut result = vec![0.0; images * targets * height * width];
-    for (image, tile) in (0..images).flat_map(|image| tiles(extents).map(move |tile| (image, tile))) {
+    for (image, tile) in (0..images).flat_map(|image| tiles(extents, side).map(move |tile| (image, tile))) {
         let first = [0, 1].map(|a| tile[a] as isize - pad[a] as isize);
-        let v: Vec<Points> =
-            (0..sources).map(|s| both_sides(&INPUT, x.square::<4>(image, s, first))).collect();
+        let v: Vec<Matrix> =
+            (0..sources).map(|s| both_sides(&filter.input, &x.square(seen, image, s, first))).collect();
         for target in 0..targets {
-            let mut sum = [[0.0; 4]; 4];
-            for (v, u) in v.iter().zip(&u[target * sources..]) {
-                (0..16).for_each(|p| sum[p / 4][p % 4] += v[p / 4][p % 4] * u[p / 4][p % 4]);
-            }
-            let y = both_sides(&OUTPUT, sum);
-            for (r, c) in (0..4).map(|i| (i / 2, i % 2)) {
+            let mut sum = zeros(points);
+            v.iter().zip(&u[target * sources..]).for_each(|(v, u)| add_products(&mut sum, v, u));
+            let y = both_sides(&filter.output, &sum);
+            for (r, c) in (0..side * side).map(|i| (i / side, i % side)) {
                 let (row, column) = (tile[0] + r, tile[1] + c);
                 if row < height && column < width {
                     result[((image * targets + target) * height + row) * width + column] = y[r][c];
@@ -133,18 +192,19 @@ fn correlated(
     result
 }
 
-fn gradients(x: &Planes<'_>, dy: &Planes<'_>, images: usize, pad: [usize; 2]) -> Vec<f64> {
-    let mut sums = vec![[[0.0; 4]; 4]; dy.channels * x.channels];
-    for (image, tile) in (0..images).flat_map(|image| tiles(dy.extents).map(move |tile| (image, tile))) {
+fn gradients(filter: &Filter, x: &Planes<'_>, dy: &Planes<'_>, images: usize, pad: [usize; 2]) -> Vec<f64> {
+    let (side, points, seen) = (filter.output.len(), filter.input.len(), filter.input[0].len());
+    let mut sums = vec![zeros(points); dy.channels * x.channels];
+    for (image, tile) in (0..images).flat_map(|image| tiles(dy.extents, side).map(move |tile| (image, tile)))
+    {
         let first = [0, 1].map(|a| tile[a] as isize - pad[a] as isize);
-        let v: Vec<Points> =
-            (0..x.channels).map(|s| both_sides(&INPUT, x.square::<4>(image, s, first))).collect();
+        let v: Vec<Matrix> =
+            (0..x.channels).map(|s| both_sides(&filter.input, &x.square(seen, image, s, first))).collect();
         for (o, sums) in sums.chunks_mut(x.channels).enumerate() {
-            let z = both_sides(&turned(&OUTPUT), dy.square::<2>(image, o, tile.map(|t| t as isize)));
-            for (sum, v) in sums.iter_mut().zip(&v) {
-                (0..16).for_each(|p| sum[p / 4][p % 4] += v[p / 4][p % 4] * z[p / 4][p % 4]);
-            }
+            let dy = dy.square(side, image, o, tile.map(|t| t as isize));
+            let z = both_sides(&turned(&filter.output), &dy);
+            sums.iter_mut().zip(&v).for_each(|(sum, v)| add_products(sum, v, &z));
         }
     }
-    sums.into_iter().flat_map(|sum| both_sides(&turned(&WEIGHT), sum).concat()).collect()
+    sums.into_iter().flat_map(|sum| both_sides(&turned(&filter.weight), &sum).concat()).collect()
 }

@@ -1,0 +1,475 @@
+//! Minimal filtering of squares, after Winograd: the outputs of a tile of pixels from fewer products than pixels times taps.
+//!
+//! `Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A` for a tile d of inputs, a kernel g and a tile Y of outputs (Lavin and Gray, 2015); the
+//! gradient of g is that of the same bilinear form, `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`. The matrices are those of one axis
+//! ([`axis`]): 3×3 kernels make 2×2 outputs from 16 products instead of 36, 5×5 kernels 4×4 outputs from 121 instead of 400.
+//!
+//! What is multiplied may be rounded to bf16 ([`Store`]), as may be the planes; the transforms are f32 in both directions,
+//! and the products are summed up in f32. All constants are powers of two, so small integers stay exact, and an output's
+//! error is at most that of a sum of products of the same length times what the matrices make of magnitudes.
+
+mod axis;
+mod store;
+mod table;
+
+use self::axis::{Axis, Five, Three};
+pub(crate) use self::store::Store;
+use self::store::{Put, Transform, transform};
+use self::table::{Line, Table};
+use super::simd::Simd;
+use super::stored::{OnStored, Stored};
+use super::vectorised::Explicit;
+use crate::isa::Isa;
+
+/// Which kernels are filtered, and thereby how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// 3×3 taps by F(2×2, 3×3).
+    Three,
+    /// 5×5 taps by F(4×4, 5×5).
+    Five,
+}
+
+impl Filter {
+    /// The filter of a square kernel, if there is one.
+    pub const fn of(kernel: [usize; 2]) -> Option<Self> {
+        match kernel {
+            [3, 3] => Some(Self::Three),
+            [5, 5] => Some(Self::Five),
+            _ => None,
+        }
+    }
+
+    /// Rows and columns of the kernel.
+    pub const fn side(self) -> usize {
+        match self {
+            Self::Three => 3,
+            Self::Five => 5,
+        }
+    }
+
+    /// Taps of the kernel.
+    pub const fn taps(self) -> usize {
+        self.side() * self.side()
+    }
+
+    /// Rows and columns of a tile's outputs.
+    pub const fn outputs(self) -> usize {
+        match self {
+            Self::Three => 2,
+            Self::Five => 4,
+        }
+    }
+
+    /// Products of a tile.
+    pub const fn points(self) -> usize {
+        match self {
+            Self::Three => 16,
+            Self::Five => 121,
+        }
+    }
+
+    /// Elements that whole kernels of so many elements are transformed to.
+    pub const fn transformed(self, elements: usize) -> usize {
+        elements / self.taps() * self.points()
+    }
+}
+
+/// A square of pixels of a plane; what lies outside the plane is 0.
+struct Square<'a> {
+    plane: &'a [f32],
+    /// Rows and columns of the plane.
+    extents: [usize; 2],
+    /// First row and column.
+    first: [isize; 2],
+    /// Whether all of it lies inside: most do, and that asks nothing of single pixels.
+    inside: bool,
+}
+
+impl<'a> Square<'a> {
+    fn new(plane: &'a [f32], extents: [usize; 2], first: [isize; 2], side: usize) -> Self {
+        let inside = (0..2).all(|a| first[a] >= 0 && first[a] as usize + side <= extents[a]);
+        Self { plane, extents, first, inside }
+    }
+
+    /// One row of `N` pixels.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `S` and of `E`; the plane has as many pixels as `extents` say.
+    #[inline(always)]
+    unsafe fn row<S: Simd, E: Stored<S>, const N: usize>(&self, row: usize) -> [S::Vector; N] {
+        let ([height, width], [first_row, first_column]) = (self.extents, self.first);
+        let r = first_row + row as isize;
+        // SAFETY: by contract, inside of the plane.
+        unsafe {
+            let load = |r: usize, c: usize| E::load(self.plane.as_ptr().add((r * width + c) * E::LEN));
+            if self.inside {
+                let mut values = Line::<_, N>::new();
+                for c in 0..N {
+                    values.write(c, load(r as usize, first_column as usize + c));
+                }
+                return values.all();
+            }
+            let mut values = [S::zero(); N];
+            let Some(r) = usize::try_from(r).ok().filter(|r| *r < height) else { return values };
+            for (c, value) in values.iter_mut().enumerate() {
+                let c = usize::try_from(first_column + c as isize).ok().filter(|c| *c < width);
+                if let Some(c) = c {
+                    *value = load(r, c);
+                }
+            }
+            values
+        }
+    }
+}
+
+/// Transforms the inputs of tiles, a block of channels of each pixel.
+pub(crate) struct Inputs<'a> {
+    /// How kernels are filtered.
+    pub filter: Filter,
+    /// A plane: pixels of a block of channels, row by row.
+    pub plane: &'a [f32],
+    /// Rows and columns of the plane.
+    pub extents: [usize; 2],
+    /// First row and column of each tile's inputs; what lies outside the plane is 0.
+    pub tiles: &'a [[isize; 2]],
+    /// Where the values go: point by point `point` apart, a row of tiles each.
+    pub to: &'a mut [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// Which tile of the row is the first.
+    pub first: usize,
+}
+
+impl Inputs<'_> {
+    /// Transforms on a tier.
+    pub fn run(self, isa: Isa, store: Store) {
+        transform(isa, store, self);
+    }
+
+    /// # Safety
+    /// As for [`Transform::transform`]; plane and room are as long as the tiles ask for.
+    #[inline(always)]
+    unsafe fn along<S, E, P, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
+    where
+        S: Simd,
+        E: Stored<S>,
+        P: Put<S>,
+        A: Axis<D, Y, G, N>,
+    {
+        let Self { plane, extents, tiles, to, point, first, .. } = self;
+        for (t, place) in tiles.iter().copied().enumerate() {
+            let square = Square::new(plane, extents, place, D);
+            // SAFETY: by contract.
+            unsafe {
+                let mut rows = Table::<_, D, N>::new();
+                for r in 0..D {
+                    rows.write(r, A::inputs::<S>(square.row::<S, E, D>(r)));
+                }
+                for c in 0..N {
+                    let values = A::inputs::<S>(rows.column(c));
+                    for (r, value) in values.into_iter().enumerate() {
+                        P::put(to.as_mut_ptr().add((r * N + c) * point), first + t, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Transform for Inputs<'_> {
+    #[inline(always)]
+    unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
+        let [height, width] = self.extents;
+        assert!(self.plane.len() >= height * width * E::LEN, "a plane is too short");
+        let room = (self.filter.points() - 1) * self.point + P::room(self.first + self.tiles.len());
+        assert!(self.to.len() >= room, "no room for all tiles");
+        // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written where
+        // there is room, as asserted.
+        unsafe {
+            match self.filter {
+                Filter::Three => self.along::<S, E, P, Three, 4, 2, 3, 4>(),
+                Filter::Five => self.along::<S, E, P, Five, 8, 4, 5, 11>(),
+            }
+        }
+    }
+}
+
+/// Transforms weights: vectors of a kernel's taps each.
+pub(crate) struct Weights<'a> {
+    /// How kernels are filtered.
+    pub filter: Filter,
+    /// The taps of the first: tap by tap, `tap` apart.
+    pub taps: &'a [f32],
+    /// Distance of taps.
+    pub tap: usize,
+    /// Where the values go: point by point, `point` apart.
+    pub to: &'a mut [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// Elements, whole vectors, that lie side by side in both.
+    pub count: usize,
+}
+
+impl Weights<'_> {
+    /// # Safety
+    /// As for [`Explicit::run`]; the slices are as long as `count` asks for.
+    #[inline(always)]
+    unsafe fn along<S, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
+    where
+        S: Simd,
+        A: Axis<D, Y, G, N>,
+    {
+        let Self { taps, tap, to, point, count, .. } = self;
+        for at in (0..count).step_by(S::LANES) {
+            // SAFETY: by contract.
+            unsafe {
+                let mut rows = Table::<_, G, N>::new();
+                for r in 0..G {
+                    let mut values = Line::<_, G>::new();
+                    for c in 0..G {
+                        values.write(c, S::load(taps.as_ptr().add((r * G + c) * tap + at)));
+                    }
+                    rows.write(r, A::weights::<S>(values.all()));
+                }
+                for c in 0..N {
+                    let values = A::weights::<S>(rows.column(c));
+                    for (r, value) in values.into_iter().enumerate() {
+                        S::store(to.as_mut_ptr().add((r * N + c) * point + at), value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Explicit for Weights<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { filter, count, .. } = self;
+        assert!(count.is_multiple_of(S::LANES), "{count} elements are no whole vectors");
+        assert!(self.taps.len() >= (filter.taps() - 1) * self.tap + count, "taps are too short");
+        assert!(self.to.len() >= (filter.points() - 1) * self.point + count, "no room for all points");
+        // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
+        unsafe {
+            match filter {
+                Filter::Three => self.along::<S, Three, 4, 2, 3, 4>(),
+                Filter::Five => self.along::<S, Five, 8, 4, 5, 11>(),
+            }
+        }
+    }
+}
+
+/// Transforms the gradients of tiles' outputs, `A dY Aᵀ`, a block of channels of each pixel.
+pub(crate) struct Gradients<'a> {
+    /// How kernels are filtered.
+    pub filter: Filter,
+    /// A plane: pixels of a block of channels, row by row.
+    pub plane: &'a [f32],
+    /// Rows and columns of the plane.
+    pub extents: [usize; 2],
+    /// First row and column of each tile's outputs; what lies outside the plane is 0.
+    pub tiles: &'a [[usize; 2]],
+    /// Where the values go: point by point `point` apart, a row of tiles each.
+    pub to: &'a mut [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// Which tile of the row is the first.
+    pub first: usize,
+}
+
+impl Gradients<'_> {
+    /// Transforms on a tier.
+    pub fn run(self, isa: Isa, store: Store) {
+        transform(isa, store, self);
+    }
+
+    /// # Safety
+    /// As for [`Transform::transform`]; plane and room are as long as the tiles ask for.
+    #[inline(always)]
+    unsafe fn along<S, E, P, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
+    where
+        S: Simd,
+        E: Stored<S>,
+        P: Put<S>,
+        A: Axis<D, Y, G, N>,
+    {
+        let Self { plane, extents, tiles, to, point, first, .. } = self;
+        for (t, place) in tiles.iter().enumerate() {
+            let square = Square::new(plane, extents, place.map(|at| at as isize), Y);
+            // SAFETY: by contract.
+            unsafe {
+                let mut rows = Table::<_, Y, N>::new();
+                for r in 0..Y {
+                    rows.write(r, A::gradients::<S>(square.row::<S, E, Y>(r)));
+                }
+                for c in 0..N {
+                    let values = A::gradients::<S>(rows.column(c));
+                    for (r, value) in values.into_iter().enumerate() {
+                        P::put(to.as_mut_ptr().add((r * N + c) * point), first + t, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Transform for Gradients<'_> {
+    #[inline(always)]
+    unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
+        let [height, width] = self.extents;
+        assert!(self.plane.len() >= height * width * E::LEN, "a plane is too short");
+        let room = (self.filter.points() - 1) * self.point + P::room(self.first + self.tiles.len());
+        assert!(self.to.len() >= room, "no room for all tiles");
+        // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written where
+        // there is room, as asserted.
+        unsafe {
+            match self.filter {
+                Filter::Three => self.along::<S, E, P, Three, 4, 2, 3, 4>(),
+                Filter::Five => self.along::<S, E, P, Five, 8, 4, 5, 11>(),
+            }
+        }
+    }
+}
+
+/// Transforms the sums of products to gradients of weights, `Gᵀ U G`: vectors of points each to a kernel's taps.
+pub(crate) struct WeightsBack<'a> {
+    /// How kernels are filtered.
+    pub filter: Filter,
+    /// The points of the first: point by point, `point` apart.
+    pub points: &'a [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// Where the taps go: tap by tap, `tap` apart.
+    pub taps: &'a mut [f32],
+    /// Distance of taps.
+    pub tap: usize,
+    /// Elements, whole vectors, that lie side by side in both.
+    pub count: usize,
+}
+
+impl WeightsBack<'_> {
+    /// # Safety
+    /// As for [`Explicit::run`]; the slices are as long as `count` asks for.
+    #[inline(always)]
+    unsafe fn along<S, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
+    where
+        S: Simd,
+        A: Axis<D, Y, G, N>,
+    {
+        let Self { points, point, taps, tap, count, .. } = self;
+        for at in (0..count).step_by(S::LANES) {
+            // SAFETY: by contract.
+            unsafe {
+                let mut rows = Table::<_, N, G>::new();
+                for r in 0..N {
+                    let mut values = Line::<_, N>::new();
+                    for c in 0..N {
+                        values.write(c, S::load(points.as_ptr().add((r * N + c) * point + at)));
+                    }
+                    rows.write(r, A::weights_back::<S>(values.all()));
+                }
+                for c in 0..G {
+                    let values = A::weights_back::<S>(rows.column(c));
+                    for (r, value) in values.into_iter().enumerate() {
+                        S::store(taps.as_mut_ptr().add((r * G + c) * tap + at), value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Explicit for WeightsBack<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { filter, count, .. } = self;
+        assert!(count.is_multiple_of(S::LANES), "{count} elements are no whole vectors");
+        assert!(self.points.len() >= (filter.points() - 1) * self.point + count, "points are too short");
+        assert!(self.taps.len() >= (filter.taps() - 1) * self.tap + count, "no room for all taps");
+        // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
+        unsafe {
+            match filter {
+                Filter::Three => self.along::<S, Three, 4, 2, 3, 4>(),
+                Filter::Five => self.along::<S, Five, 8, 4, 5, 11>(),
+            }
+        }
+    }
+}
+
+/// Transforms products back: for each tile, a block of channels of each of its pixels.
+pub(crate) struct Outputs<'a> {
+    /// How kernels are filtered.
+    pub filter: Filter,
+    /// The products: point by point `point` apart, tile by tile a vector apart.
+    pub products: &'a [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// First row and column of each tile's outputs; what lies outside the plane is left out.
+    pub tiles: &'a [[usize; 2]],
+    /// Added to every pixel; a vector.
+    pub bias: Option<&'a [f32]>,
+    /// Whether a ReLU goes over the pixels.
+    pub relu: bool,
+    /// Whether they are added to what the plane holds.
+    pub adds: bool,
+    /// Where the plane begins: pixels of a block of channels, row by row.
+    pub plane: *mut f32,
+    /// Rows and columns of the plane.
+    pub extents: [usize; 2],
+}
+
+impl Outputs<'_> {
+    /// # Safety
+    /// As for [`OnStored::run`]; products and bias are as long as the tiles ask for.
+    #[inline(always)]
+    unsafe fn along<S, E, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
+    where
+        S: Simd,
+        E: Stored<S>,
+        A: Axis<D, Y, G, N>,
+    {
+        let Self { products, point, tiles, bias, relu, adds, plane, extents: [height, width], .. } = self;
+        for (t, [row, first_column]) in tiles.iter().copied().enumerate() {
+            // SAFETY: by contract; pixels outside of the plane are left out.
+            unsafe {
+                let bias = bias.map_or(S::zero(), |b| S::load(b.as_ptr()));
+                let mut rows = Table::<_, N, Y>::new();
+                for r in 0..N {
+                    let mut values = Line::<_, N>::new();
+                    for c in 0..N {
+                        values.write(c, S::load(products.as_ptr().add((r * N + c) * point + t * S::LANES)));
+                    }
+                    rows.write(r, A::outputs::<S>(values.all()));
+                }
+                for c in 0..Y.min(width - first_column) {
+                    let pixels = A::outputs::<S>(rows.column(c));
+                    for (r, value) in pixels.into_iter().enumerate().take(height - row) {
+                        let pixel = (row + r) * width + first_column + c;
+                        let place = plane.add(pixel * E::LEN);
+                        let value = S::add(value, if adds { E::load(place) } else { bias });
+                        let value = if relu { S::rectified(value) } else { value };
+                        E::store(place, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl OnStored for Outputs<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        let room = (self.filter.points() - 1) * self.point + self.tiles.len() * S::LANES;
+        assert!(self.products.len() >= room, "too few products");
+        assert!(self.bias.is_none_or(|b| b.len() >= S::LANES), "the bias is too short");
+        // SAFETY: the CPU has the instruction set, the plane is the caller's own, by contract; products and bias are long
+        // enough, as asserted.
+        unsafe {
+            match self.filter {
+                Filter::Three => self.along::<S, E, Three, 4, 2, 3, 4>(),
+                Filter::Five => self.along::<S, E, Five, 8, 4, 5, 11>(),
+            }
+        }
+    }
+}
