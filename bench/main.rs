@@ -4,7 +4,9 @@ mod data;
 mod kernels;
 mod networks;
 mod ours;
+mod partition;
 mod peers;
+mod plot;
 mod record;
 mod scaling;
 mod shapes;
@@ -26,7 +28,9 @@ struct Cli {
 enum Experiment {
     /// Whole training iterations beside PyTorch, pair by pair
     Peers(peers::Args),
-    /// Whole training iterations on one thread and on several, pair by pair
+    /// Time to an accuracy with the machine in 1, 2, 4, ... parts: Figure 12 of the SC17 paper
+    Partition(partition::Args),
+    /// Whole training iterations on one thread and on several, or on one quadrant and on several, pair by pair
     Scaling(scaling::Args),
     /// Convolutions one by one, by every implementation, checked and beside the measured peak
     Kernels(kernels::Args),
@@ -41,6 +45,7 @@ enum Experiment {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Peers(args) => peers::run(&args),
+        Experiment::Partition(args) => partition::run(&args),
         Experiment::Scaling(args) => scaling::run(&args),
         Experiment::Kernels(args) => kernels::run(&args),
         Experiment::Data(args) => data::run(&args),

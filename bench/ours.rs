@@ -21,7 +21,9 @@ pub struct Run {
 pub struct Iterations {
     /// Images in a mini-batch.
     pub batch: u64,
-    /// Threads of the one quadrant.
+    /// Quadrants that share a mini-batch.
+    pub quadrants: usize,
+    /// Threads of each.
     pub threads: usize,
     /// How many; 20 times as many of networks whose iterations are short.
     pub count: usize,
@@ -32,17 +34,25 @@ pub struct Iterations {
 /// Networks whose iterations are short.
 const SMALL: [&str; 3] = ["lenet", "cifar10_quick", "cifar10_full"];
 
+/// The program.
+///
+/// # Errors
+/// If it cannot be said where this one lies.
+pub fn program() -> Result<Command, String> {
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(Command::new(here.with_file_name("quadrille")))
+}
+
 /// Iterations of a bundled network on made-up data.
 ///
 /// # Errors
 /// If the program is not there, fails, or says something else than it should.
 pub fn ours(net: &str, iterations: Iterations) -> Result<Run, String> {
-    let Iterations { batch, threads, count, precision } = iterations;
-    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let Iterations { batch, quadrants, threads, count, precision } = iterations;
     let count = count * if SMALL.contains(&net) { 20 } else { 1 };
-    let mut command = Command::new(here.with_file_name("quadrille"));
-    command.args(["time", "--json", "--quadrants", "1", "--model", net]);
-    command.args(["--threads", &threads.to_string(), "--batch", &batch.to_string()]);
+    let mut command = program()?;
+    command.args(["time", "--json", "--model", net, "--batch", &batch.to_string()]);
+    command.args(["--quadrants", &quadrants.to_string(), "--threads", &threads.to_string()]);
     command.args(["--iterations", &count.to_string(), "--precision", &precision.to_string()]);
     let value = object(&output_of(&mut command)?)?;
     Ok(Run { ms: number(&value, "iteration_ms")?, batch, peak_memory_mib: value["peak_memory_mib"].as_f64() })

@@ -107,7 +107,8 @@ fn compare(args: &Args, net: &str) -> Result<Vec<Turn>, String> {
         let nchw = peer(args, net, "nchw")?;
         let nhwc = peer(args, net, "nhwc")?;
         let (batch, threads, count) = (nchw.batch, args.threads, args.iters);
-        let turn = [nchw, nhwc, ours(net, Iterations { batch, threads, count, precision: args.precision })?];
+        let iterations = Iterations { batch, quadrants: 1, threads, count, precision: args.precision };
+        let turn = [nchw, nhwc, ours(net, iterations)?];
         println!("{}", line(net, &turn, ratio(&turn)));
         turns.push(turn);
     }

@@ -1,4 +1,5 @@
-//! Whole training iterations on one thread and on several, in turn: how much of the threads arrives.
+//! Whole training iterations cut in two ways, in turn: on one thread and on several, or by several threads as one
+//! quadrant and as many quadrants of one thread.
 
 use std::path::PathBuf;
 
@@ -31,12 +32,41 @@ pub struct Args {
     /// Images in a mini-batch [default: as in `peers` where the network is one of its own, else 16]
     #[arg(long, value_name = "N")]
     batch: Option<u64>,
-    /// Threads to compare with one
+    /// What is compared
+    #[arg(long, default_value = "threads", value_name = "WHAT")]
+    over: Over,
+    /// Threads to compare with one, or to make quadrants of
     #[arg(long, default_value_t = 2, value_name = "N")]
     threads: usize,
     /// Where to write the record
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Over {
+    /// One thread, then several in the same quadrant
+    Threads,
+    /// One quadrant of several threads, then as many quadrants of one thread
+    Quadrants,
+}
+
+impl Over {
+    /// Quadrants, and threads of each, on both sides.
+    fn cuts(self, threads: usize) -> [[usize; 2]; 2] {
+        match self {
+            Self::Threads => [[1, 1], [1, threads]],
+            Self::Quadrants => [[1, threads], [threads, 1]],
+        }
+    }
+
+    fn names(self, threads: usize) -> [String; 2] {
+        match self {
+            Self::Threads => ["1 thread".to_owned(), format!("{threads} threads")],
+            Self::Quadrants => ["1 quadrant".to_owned(), format!("{threads} quadrants")],
+        }
+    }
 }
 
 /// The mini-batches of the peer's script.
@@ -49,7 +79,7 @@ const BATCHES: [(&str, u64); 6] = [
     ("resnet50", 16),
 ];
 
-/// One thread and then several.
+/// Both sides.
 type Pair = [Run; 2];
 
 /// Runs the pairs, prints the ratios and writes the record.
@@ -58,17 +88,11 @@ pub fn run(args: &Args) -> Result<(), String> {
         .check()
         .map_err(|reason| format!("--precision {}: {reason}", args.precision))?;
     if args.threads < 2 {
-        return Err(format!("--threads {}: at least 2 are compared with one", args.threads));
+        return Err(format!("--threads {}: at least 2 are needed", args.threads));
     }
     let around = surroundings();
-    println!(
-        "{:16} {:>6} {:>12} {:>12} {:>7}",
-        "network",
-        "batch",
-        "1 thread",
-        format!("{} threads", args.threads),
-        "ratio"
-    );
+    let [first, second] = args.over.names(args.threads);
+    println!("{:16} {:>6} {first:>12} {second:>12} {:>7}", "network", "batch", "ratio");
     let mut networks = Vec::new();
     for net in &args.nets {
         networks.push(compare(args, net)?);
@@ -78,7 +102,9 @@ pub fn run(args: &Args) -> Result<(), String> {
     println!("geometric mean of the medians of {} network(s): {mean:.3}", medians.len());
     let record = json!({
         "experiment": "scaling",
-        "what": "milliseconds of one training iteration, medians of each run; the ratio is that of one thread to several",
+        "what": "milliseconds of one training iteration, medians of each run; the ratio is that of the first to the second",
+        "first": first,
+        "second": second,
         "dtype": args.precision.to_string(),
         "threads": args.threads,
         "iterations": args.iters,
@@ -94,23 +120,24 @@ fn compare(args: &Args, net: &str) -> Result<Value, String> {
     let batch = args.batch.or(known).unwrap_or(16);
     let mut pairs: Vec<Pair> = Vec::new();
     for _ in 0..args.pairs.max(1) {
-        let on = |threads| {
-            let iterations = Iterations { batch, threads, count: args.iters, precision: args.precision };
-            ours(net, iterations)
+        let on = |[quadrants, threads]: [usize; 2]| {
+            let (count, precision) = (args.iters, args.precision);
+            ours(net, Iterations { batch, quadrants, threads, count, precision })
         };
-        let pair = [on(1)?, on(args.threads)?];
+        let [first, second] = args.over.cuts(args.threads);
+        let pair = [on(first)?, on(second)?];
         println!("{}", line(net, &pair, ratio(&pair)));
         pairs.push(pair);
     }
     Ok(summarize(net, &pairs))
 }
 
-fn ratio([one, several]: &Pair) -> f64 {
-    one.ms / several.ms
+fn ratio([first, second]: &Pair) -> f64 {
+    first.ms / second.ms
 }
 
-fn line(name: &str, [one, several]: &Pair, ratio: f64) -> String {
-    format!("{name:16} {:6} {:12.3} {:12.3} {ratio:7.3}", one.batch, one.ms, several.ms)
+fn line(name: &str, [first, second]: &Pair, ratio: f64) -> String {
+    format!("{name:16} {:6} {:12.3} {:12.3} {ratio:7.3}", first.batch, first.ms, second.ms)
 }
 
 fn summarize(net: &str, pairs: &[Pair]) -> Value {
@@ -121,9 +148,9 @@ fn summarize(net: &str, pairs: &[Pair]) -> Value {
     json!({
         "network": net,
         "batch": middle[0].batch,
-        "one_thread_ms": all(0),
-        "several_threads_ms": all(1),
-        "ratio_one_over_several": ratios,
+        "first_ms": all(0),
+        "second_ms": all(1),
+        "ratio_first_over_second": ratios,
         "median_ratio": median(&ratios),
     })
 }
@@ -138,6 +165,6 @@ mod tests {
         let pairs = [pair([4.0, 2.0]), pair([9.0, 6.0]), pair([5.0, 2.0])];
         let summary = summarize("a", &pairs);
         assert_eq!((&summary["median_ratio"], &summary["batch"]), (&json!(2.0), &json!(8)));
-        assert_eq!(summary["several_threads_ms"], json!([2.0, 6.0, 2.0]));
+        assert_eq!(summary["second_ms"], json!([2.0, 6.0, 2.0]));
     }
 }

@@ -30,15 +30,39 @@ pub struct Tile {
 impl Tile {
     /// Cuts a mini-batch into near-equal tiles, the larger ones first.
     pub fn cut(batch: usize, parts: usize) -> Vec<Self> {
-        let (each, more) = (batch / parts.max(1), batch % parts.max(1));
-        let mut first = 0;
-        (0..parts)
-            .map(|p| {
-                let images = each + usize::from(p < more);
-                first += images;
-                Self { first: first - images, images }
-            })
-            .collect()
+        Self::shares(batch, &vec![1; parts])
+    }
+
+    /// Cuts a mini-batch into tiles in proportion to `weights`, such as the cores of uneven quadrants: each gets the whole
+    /// images of its quota and at least one if there are as many images as tiles; those left over go where most is
+    /// missing, of equals to the first.
+    pub fn shares(batch: usize, weights: &[usize]) -> Vec<Self> {
+        let total = weights.iter().sum::<usize>().max(1) as u128;
+        let quota = |weight: usize| batch as u128 * weight as u128;
+        let least = usize::from(batch >= weights.len());
+        let mut images: Vec<usize> =
+            weights.iter().map(|&weight| ((quota(weight) / total) as usize).max(least)).collect();
+        // Compared as fractions of `total`, without rounding.
+        let missing =
+            |images: &[usize], p: usize| quota(weights[p]) as i128 - (images[p] as u128 * total) as i128;
+        while images.iter().sum::<usize>() < batch && !images.is_empty() {
+            let most = (0..images.len()).rev().max_by_key(|&p| missing(&images, p)).unwrap_or(0);
+            images[most] += 1;
+        }
+        while images.iter().sum::<usize>() > batch {
+            // Quotas below one image were filled up at the cost of the others.
+            let Some(most) =
+                (0..images.len()).rev().filter(|&p| images[p] > least).min_by_key(|&p| missing(&images, p))
+            else {
+                break;
+            };
+            images[most] -= 1;
+        }
+        let place = |first: &mut usize, images: usize| {
+            *first += images;
+            Some(Self { first: *first - images, images })
+        };
+        images.into_iter().scan(0, place).collect()
     }
 }
 
@@ -101,5 +125,55 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} on device {}", self.buffer, self.device.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn images(batch: usize, weights: &[usize]) -> Vec<usize> {
+        let tiles = Tile::shares(batch, weights);
+        let mut next = 0;
+        for tile in &tiles {
+            assert_eq!(tile.first, next, "tiles lie side by side");
+            next += tile.images;
+        }
+        assert_eq!(next, batch, "every image is in a tile");
+        tiles.into_iter().map(|tile| tile.images).collect()
+    }
+
+    #[test]
+    fn even_weights_are_an_even_cut() {
+        for (batch, parts) in [(64, 4), (10, 3), (7, 7), (100, 16), (1, 1)] {
+            let (each, more) = (batch / parts, batch % parts);
+            let even: Vec<usize> = (0..parts).map(|p| each + usize::from(p < more)).collect();
+            assert_eq!(images(batch, &vec![17; parts]), even);
+            assert_eq!(Tile::shares(batch, &vec![17; parts]), Tile::cut(batch, parts));
+        }
+    }
+
+    #[test]
+    fn uneven_quadrants_get_images_in_proportion_to_their_cores() {
+        assert_eq!(images(68, &[18, 18, 16, 16]), [18, 18, 16, 16]);
+        assert_eq!(images(64, &[18, 18, 16, 16]), [17, 17, 15, 15]);
+        assert_eq!(images(128, &[43, 43, 42]), [43, 43, 42]);
+        assert_eq!(images(9, &[2, 1]), [6, 3]);
+        assert_eq!(images(10, &[2, 1]), [7, 3]);
+    }
+
+    #[test]
+    fn nobody_is_left_without_an_image_while_there_are_enough() {
+        assert_eq!(images(4, &[100, 1, 1, 1]), [1, 1, 1, 1]);
+        assert_eq!(images(8, &[100, 1, 1, 1]), [5, 1, 1, 1]);
+        assert_eq!(images(2, &[1, 5, 1]), [0, 2, 0]);
+        assert_eq!(images(0, &[3, 4]), [0, 0]);
+        assert!(Tile::shares(5, &[]).is_empty());
+    }
+
+    #[test]
+    fn large_numbers_do_not_overflow() {
+        let images = images(usize::MAX / 4, &[usize::MAX / 8, usize::MAX / 8]);
+        assert!(images[0] - images[1] <= 1, "{images:?}");
     }
 }

@@ -102,6 +102,12 @@ fn at_least_one<N: FromStr + Default + PartialEq>(text: &str) -> Result<N, Strin
     number.ok_or_else(|| "expected a whole number, at least 1".to_owned())
 }
 
+/// A share of right answers.
+fn accuracy(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| "expected a share of right answers, above 0 and at most 1, such as 0.988".to_owned())
+}
+
 fn parse_pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(layer, name)| (layer.to_owned(), name.to_owned()));
     pair.ok_or_else(|| format!("{text:?} has no '='; expected LAYER=IMPLEMENTATION"))
@@ -185,6 +191,9 @@ pub struct TrainArgs {
     /// Iterations between tests, instead of the solver's; 0 for none
     #[arg(long, value_name = "N")]
     pub test_interval: Option<u64>,
+    /// End as soon as a test finds at least this accuracy (0.988: 98.8 %), instead of at max_iter
+    #[arg(long, value_name = "A", value_parser = accuracy)]
+    pub target_accuracy: Option<f32>,
     /// Seed of all random numbers [default: the solver's, or 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,

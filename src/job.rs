@@ -323,9 +323,11 @@ impl PhaseJob {
         Ok(Some(Self { spec: spec.clone(), state: state.clone(), feed, batch }))
     }
 
-    /// The nets of the phase as the file has them, one for each tile of the mini-batch.
-    pub fn nets(&self, quadrants: usize) -> Result<Vec<Net>, Failure> {
-        Tile::cut(self.batch, quadrants)
+    /// The nets of the phase as the file has them, one for each quadrant: its tile of the mini-batch is in proportion to
+    /// its threads.
+    pub fn nets(&self, threads: &[usize]) -> Result<Vec<Net>, Failure> {
+        let quadrants = threads.len();
+        Tile::shares(self.batch, threads)
             .into_iter()
             .map(|tile| {
                 let mut spec = self.spec.clone();
@@ -351,8 +353,8 @@ impl PhaseJob {
     }
 
     /// The nets of the phase as devices compute them.
-    pub fn device_nets(&self, quadrants: usize, rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
-        self.nets(quadrants)?.into_iter().map(|net| rewriting.of(net)).collect()
+    pub fn device_nets(&self, threads: &[usize], rewriting: Rewriting<'_>) -> Result<Vec<Net>, Failure> {
+        self.nets(threads)?.into_iter().map(|net| rewriting.of(net)).collect()
     }
 }
 
@@ -393,7 +395,7 @@ pub struct TestJob {
 
 /// Training and testing share their weights: makes sure that both phases have the same.
 pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Failure> {
-    let (net, other) = (train.nets(1)?.swap_remove(0), test.nets(1)?.swap_remove(0));
+    let (net, other) = (train.nets(&[1])?.swap_remove(0), test.nets(&[1])?.swap_remove(0));
     if net.params == other.params {
         return Ok(());
     }
@@ -475,6 +477,11 @@ pub struct Crews {
     pub how: String,
     /// What the machine made us note.
     pub notes: Vec<String>,
+}
+
+/// Threads of each of a worker's crews.
+pub fn threads_of(crews: &[CrewSpec]) -> Vec<usize> {
+    crews.iter().map(|crew| crew.cpus.len()).collect()
 }
 
 /// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images.

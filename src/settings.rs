@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::TrainArgs;
 use crate::failure::{Code, Failure};
+use crate::progress::TestResult;
 
 /// What a run was told, with nothing left open.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Settings {
     pub seed: u64,
     /// The precision of products.
     pub precision: Precision,
+    /// Accuracy of a test with which the run ends.
+    pub target_accuracy: Option<f32>,
 }
 
 impl Settings {
@@ -47,6 +50,11 @@ impl Settings {
         if solver.test_interval > 0 && solver.test_nets.is_empty() {
             let message =
                 "--test-interval: the solver has no test_iter, so the mini-batches of a test are not known";
+            return Err(Failure::new(Code::Usage, message));
+        }
+        if args.target_accuracy.is_some() && solver.test_interval == 0 {
+            let message = "--target-accuracy: nothing is tested; add test_interval and test_iter to the solver, or \
+                           --test-interval";
             return Err(Failure::new(Code::Usage, message));
         }
         if solver.snapshot_hdf5 && !quadrille_io::HAS_HDF5 {
@@ -75,7 +83,8 @@ impl Settings {
             ));
         }
         let (rho, precision) = (if elastic { rho } else { 0.0 }, args.machine.precision);
-        Ok(Self { workers, method: args.method, rho, seed, precision, solver })
+        let target_accuracy = args.target_accuracy;
+        Ok(Self { workers, method: args.method, rho, seed, precision, target_accuracy, solver })
     }
 
     /// Whether a centre pulls on the workers.
@@ -108,6 +117,11 @@ impl Settings {
         let interval = self.solver.test_interval;
         let wanted = iteration > 0 || self.solver.test_initialization;
         interval > 0 && iteration.is_multiple_of(interval) && wanted
+    }
+
+    /// Whether what a test found is what the run was to reach.
+    pub fn is_reached(&self, found: TestResult) -> bool {
+        self.target_accuracy.zip(found.accuracy).is_some_and(|(target, accuracy)| accuracy >= target)
     }
 
     /// Whether the run leaves a snapshot when so many iterations are done.
@@ -145,6 +159,7 @@ impl Settings {
             "test_iter": solver.test_nets.iter().map(|test| test.batches).collect::<Vec<_>>(),
             "test_nets": solver.test_nets.iter().map(|test| test.source.name()).collect::<Vec<_>>(),
             "test_interval": solver.test_interval,
+            "target_accuracy": self.target_accuracy,
             "snapshot": solver.snapshot,
             "method": self.method_name(),
             "workers": self.workers,

@@ -10,7 +10,7 @@ use quadrille_cpu::{CpuWorker, EngineOptions, Program};
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
 use crate::feed::Draw;
-use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
+use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
 use crate::pass::Pass;
 use crate::progress::six_digits;
 use crate::weights::{listed, read_weights, start_lines};
@@ -22,10 +22,10 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let machine = crews(&args.machine, 1, job.batch)?;
-    let nets =
-        job.device_nets(machine.workers[0].len(), Rewriting::new(&args.machine, machine.numerics, 1))?;
+    let threads = threads_of(&machine.workers[0]);
+    let nets = job.device_nets(&threads, Rewriting::new(&args.machine, machine.numerics, 1))?;
     let mut weights = vec![0.0; nets[0].params.len()];
-    let net = job.nets(1)?.swap_remove(0);
+    let net = job.nets(&[1])?.swap_remove(0);
     let placed = read_weights(&args.weights, &net, &mut weights)?;
     let missing = placed.missing(&net);
     if !missing.is_empty() {

@@ -33,8 +33,16 @@ use crate::state::About;
 use crate::weights::write_caffemodel;
 use crate::worker::{Worker, WorkerParts};
 
-/// THE training loop, as every worker runs it. Returns the iterations that are done.
-fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>) -> Result<u64, Failure> {
+/// How a training ended.
+struct End {
+    /// Iterations that are done.
+    iterations: u64,
+    /// The test that reached the accuracy that was asked for, after which nothing is left to do.
+    reached: Option<TestResult>,
+}
+
+/// THE training loop, as every worker runs it.
+fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>) -> Result<End, Failure> {
     let settings = run.settings;
     let mut iteration = run.first;
     while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration, worker.rank) {
@@ -42,7 +50,10 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             run.desk.look()?;
         }
         if settings.tests_before(iteration) {
-            test(worker, run, iteration, progress.as_deref_mut())?;
+            let found = test(worker, run, iteration, progress.as_deref_mut())?;
+            if settings.is_reached(found) {
+                return Ok(End { iterations: iteration, reached: Some(found) });
+            }
         }
         let start = Instant::now();
         let rate = settings.solver.rate(iteration, &worker.course.plateau);
@@ -71,7 +82,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             leave_snapshot(worker, run, iteration)?;
         }
     }
-    Ok(iteration)
+    Ok(End { iterations: iteration, reached: None })
 }
 
 /// What all workers of a run share.
@@ -86,6 +97,8 @@ struct Run<'a> {
 /// What a worker ends with.
 struct Outcome {
     iterations: u64,
+    /// Whether it went on as long as it was to: to the last iteration, or to the accuracy that was asked for.
+    complete: bool,
     clock: Clock,
     result: Vec<f32>,
     test: TestResult,
@@ -163,22 +176,24 @@ fn live(
     if run.settings.workers > 1 {
         worker.exchange = Exchange::join(run.settings.method, transport, run.fingerprint, centre)?;
     }
-    let iterations = train(&mut worker, run, progress.as_deref_mut())?;
+    let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
     let len = worker.pass.nets[0].params.len();
     worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
-    let stopped = iterations < run.settings.solver.max_iter;
-    let test = if stopped || run.settings.solver.test_interval == 0 {
-        TestResult::default()
-    } else {
-        test(&mut worker, run, iterations, progress)?
+    let complete = reached.is_some() || iterations == run.settings.solver.max_iter;
+    let test = match reached {
+        Some(found) => found,
+        None if complete && run.settings.solver.test_interval > 0 => {
+            test(&mut worker, run, iterations, progress)?
+        }
+        None => TestResult::default(),
     };
     let left = iterations > run.first && run.settings.leaves_snapshot_after(iterations);
-    if !left && (stopped || run.settings.solver.snapshot_after_train) {
+    if !left && (!complete || run.settings.solver.snapshot_after_train) {
         leave_snapshot(&mut worker, run, iterations)?;
     }
     let result = worker.result()?;
     check_finite(worker.rank, iterations, &[&result])?;
-    Ok(Outcome { iterations, clock: worker.clock, result, test })
+    Ok(Outcome { iterations, complete, clock: worker.clock, result, test })
 }
 
 /// Everything that is decided before the first worker starts.
@@ -259,7 +274,7 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, given, solver, &train)? };
     let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
     let machine = crews(&args.machine, settings.workers, smallest)?;
-    let net = train.nets(1)?.swap_remove(0);
+    let net = train.nets(&[1])?.swap_remove(0);
     let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let about = about(&settings, &train, &net, &machine);
     let start = Beginner { args, given, settings: &settings, net: &net, about: &about }.start()?;
@@ -375,6 +390,10 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let stop = StopAgreement::listen()?;
     let mut prepared = prepare(args)?;
     let workers = make_workers(args, &prepared)?;
+    if args.target_accuracy.is_some() && !workers[0].tests_accuracy() {
+        let message = "--target-accuracy: the network that is tested has no Accuracy layer";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let home = prepared.start.open_home(args, &prepared.net.name, &prepared.settings)?;
     let (first, centre) = (prepared.start.state.iteration, prepared.start.centre());
     announce(args, &prepared, &home, &workers[0].notes);
@@ -528,7 +547,7 @@ fn conclude(
         say!("snapshot    {} (and {beside})", path.display());
     }
     jobs(p).for_each(|job| say_bad_records(&job.feed));
-    if style() == LogStyle::Caffe && first.iterations == p.settings.solver.max_iter {
+    if style() == LogStyle::Caffe && first.complete {
         say!("Optimization Done.");
     }
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
@@ -539,7 +558,7 @@ fn conclude(
         100.0 * first.clock.communication_share(),
         100.0 * data_share
     );
-    if first.iterations < p.settings.solver.max_iter {
+    if !first.complete {
         let how = snapshot.map_or(String::new(), |latest| match p.automatic {
             true => "; to go on, give the same command again".to_owned(),
             false => format!("; to go on, give the same command with --snapshot {}", latest.path.display()),

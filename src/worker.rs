@@ -16,7 +16,7 @@ use crate::debug;
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
 use crate::feed::{Batches, Draw};
-use crate::job::{Crews, PhaseJob, Rewriting, TestJob};
+use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
 use crate::pass::Pass;
 use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
@@ -156,9 +156,9 @@ pub struct WorkerParts<'a> {
 impl Worker {
     /// Makes devices, plans and data; the exchange comes with [`Worker::exchange`] later.
     pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
-        let (settings, quadrants) = (parts.settings, parts.crews.len());
-        let nets = parts.train.device_nets(quadrants, parts.rewriting)?;
-        let test_nets = parts.tests.iter().map(|test| test.job.device_nets(quadrants, parts.rewriting));
+        let (settings, threads) = (parts.settings, threads_of(parts.crews));
+        let nets = parts.train.device_nets(&threads, parts.rewriting)?;
+        let test_nets = parts.tests.iter().map(|test| test.job.device_nets(&threads, parts.rewriting));
         let test_nets: Vec<Vec<Net>> = test_nets.collect::<Result<_, _>>()?;
         let plans = Plans::new(&nets, settings)?;
         let forward = test_nets.iter().map(|nets| plan(nets, Stage::Forward, false));
@@ -339,6 +339,11 @@ impl Worker {
     /// How many networks there are to test.
     pub fn tests(&self) -> usize {
         self.testers.len()
+    }
+
+    /// Whether the first of the tests has an accuracy.
+    pub fn tests_accuracy(&self) -> bool {
+        self.testers.first().is_some_and(|tester| tester.accuracy_output().is_some())
     }
 
     /// Tests the weights that count with one of the networks, each worker on its share of the mini-batches. Every worker

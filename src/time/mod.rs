@@ -20,7 +20,7 @@ use crate::bundled;
 use crate::cli::TimeArgs;
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
-use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records};
+use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
 use crate::made_up;
 use crate::pass::Pass;
 
@@ -30,7 +30,7 @@ use report::Report;
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let Timed { spec, batch, data } = timed(args)?;
     let machine = crews(&args.machine, 1, batch)?;
-    let nets = cut(&spec, batch, machine.workers[0].len())?;
+    let nets = cut(&spec, batch, &threads_of(&machine.workers[0]))?;
     let rewriting = Rewriting::new(&args.machine, machine.numerics, 1);
     let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
@@ -162,12 +162,12 @@ fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize
     Ok((spec, found.unwrap_or(1)))
 }
 
-fn cut(spec: &NetSpec, batch: usize, quadrants: usize) -> Result<Vec<Net>, Failure> {
+fn cut(spec: &NetSpec, batch: usize, threads: &[usize]) -> Result<Vec<Net>, Failure> {
     let net_of = |tile: Tile| {
         let (spec, _) = with_batch(spec.clone(), Some(tile.images))?;
         Ok(Net::build(&spec, &spec.state(Phase::Train), tile.images as f32 / batch as f32)?)
     };
-    Tile::cut(batch, quadrants).into_iter().map(net_of).collect()
+    Tile::shares(batch, threads).into_iter().map(net_of).collect()
 }
 
 /// Weights from their fillers; data and labels made up.

@@ -12,12 +12,13 @@ use quadrille_io::prototxt::{read_net, read_solver};
 
 /// Networks, the shape of their samples as they are stored, and their parameters: learned values, heads included,
 /// BatchNorm's statistics not.
-pub const NETWORKS: [(&str, [usize; 3], usize); 15] = [
+pub const NETWORKS: [(&str, [usize; 3], usize); 16] = [
     ("lenet", [1, 28, 28], 431_080),
     ("siamese", [2, 28, 28], 431_102),
     ("cifar10_quick", [3, 32, 32], 145_578),
     ("cifar10_full", [3, 32, 32], 89_578),
     ("alexnet", [3, 256, 256], 60_965_224),
+    ("alexnet_cifar10", [3, 32, 32], 35_910_026),
     ("caffenet", [3, 256, 256], 60_965_224),
     ("googlenet", [3, 256, 256], 13_378_280),
     ("vgg16", [3, 256, 256], 138_357_544),

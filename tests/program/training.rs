@@ -47,6 +47,38 @@ fn every_way_of_training_learns() {
 }
 
 #[test]
+fn a_run_ends_with_the_accuracy_that_it_was_to_reach() {
+    let stage = Stage::new();
+    for (index, way) in ["--workers 1", "--workers 2 --method sync-easgd"].iter().enumerate() {
+        let run = format!("out{index}");
+        let flags = format!("--max-iter 400 --test-interval 10 --target-accuracy 0.8 {way}");
+        let summary = stage.train(&run, &flags);
+        assert!(number(&summary, "accuracy") >= 0.8, "{way}: {summary}");
+        let iterations = number(&summary, "iterations");
+        assert!(iterations < 400.0 && iterations % 10.0 == 0.0, "{way}: {summary}");
+        let metrics = stage.metrics(&run);
+        let (_, tests, _) = split(&metrics);
+        let (last, before) = tests.split_last().expect("it tested");
+        assert_eq!(number(last, "iteration"), iterations, "{way}: the last test is that which reached it");
+        assert!(before.iter().all(|test| number(test, "accuracy") < 0.8), "{way}: it ended with the first");
+    }
+    let refused = stage.run("train --solver solver.prototxt --run r --test-interval 0 --target-accuracy 0.8");
+    assert_eq!(
+        (refused.code, refused.stderr.contains("nothing is tested")),
+        (Some(2), true),
+        "{}",
+        refused.stderr
+    );
+    let refused = stage.run("train --solver solver.prototxt --run r --target-accuracy 98.8");
+    assert_eq!(
+        (refused.code, refused.stderr.contains("such as 0.988")),
+        (Some(2), true),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
 fn metrics_have_the_documented_fields() {
     let stage = Stage::new();
     for (index, way) in WAYS.iter().enumerate() {
