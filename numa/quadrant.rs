@@ -5,6 +5,7 @@
 //! only where even those run out. Everything decided here is said in [`Partition::how`].
 
 use crate::cpu_list;
+use crate::threads::{Role, Thread};
 use crate::topology::{Core, Machine, Node, Tier};
 
 /// Quadrants beyond the number of CPUs are for tests on small machines; this many are always granted.
@@ -46,6 +47,8 @@ impl Quadrant {
 pub struct Partition {
     /// The quadrants, in order of socket, node and core.
     pub quadrants: Vec<Quadrant>,
+    /// Every thread and its place.
+    pub threads: Vec<Thread>,
     /// What was decided and why, on one line.
     pub how: String,
 }
@@ -165,7 +168,17 @@ pub fn quadrants(
         Some(_) => format!("{} as asked: {cut}", counted(count, "quadrant")),
     }];
     how.push(describe_threads(machine, &quadrants, threads, capped, shared));
-    Ok(Partition { quadrants, how: how.join("; ") })
+    let crews = quadrants.iter().flat_map(|quadrant| {
+        let at = |thread| (Some(quadrant.index), quadrant.cpu_of_thread(thread));
+        (0..quadrant.threads).map(at).map(|(quadrant, cpu)| Thread {
+            role: Role::Compute,
+            worker: 0,
+            quadrant,
+            cpu,
+        })
+    });
+    let threads = crews.collect();
+    Ok(Partition { quadrants, threads, how: how.join("; ") })
 }
 
 fn check(
