@@ -59,7 +59,7 @@ pub fn detect_at(root: &Path, fallback_cpus: usize) -> Result<Machine, TopologyE
     }
     let (cores, assumed) = cores::cores(files, &nodes);
     notes.extend(assumed);
-    let cpus = allowed;
+    let cpus = usable(&allowed, &nodes, &mut notes);
     let quota = quota::noted(files, cpus.len(), &mut notes);
     let caches = cpus.first().map_or_else(Vec::new, |&cpu| cores::caches(files, cpu));
     let sockets = cores::sockets(&cores);
@@ -178,7 +178,9 @@ fn adopt(files: Files, allowed: &[usize], nodes: &mut Vec<Node>) -> Vec<String> 
     // A set, since a corrupt mask may hold tens of thousands.
     let homed: BTreeSet<usize> = nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect();
     let mut homeless: BTreeMap<orphans::Clue, Vec<usize>> = BTreeMap::new();
-    for &cpu in allowed.iter().filter(|cpu| !homed.contains(cpu)) {
+    // What a corrupt mask makes up is not there.
+    let there = files.numbered(CPUS, "cpu").unwrap_or_default();
+    for &cpu in allowed.iter().filter(|cpu| !homed.contains(cpu) && there.binary_search(cpu).is_ok()) {
         let socket = cores::socket(files, cpu).unwrap_or(0);
         homeless.entry(orphans::Clue { node: None, socket }).or_default().push(cpu);
     }
@@ -240,6 +242,16 @@ fn single_node(files: Files, allowed: &[usize]) -> Node {
         allowed: true,
         distances: Vec::new(),
     }
+}
+
+/// The allowed CPUs that have a node; those that have none are given up aloud.
+fn usable(allowed: &[usize], nodes: &[Node], notes: &mut Vec<String>) -> Vec<usize> {
+    let homed: BTreeSet<usize> = nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect();
+    let (inside, outside): (Vec<usize>, Vec<usize>) = allowed.iter().partition(|cpu| homed.contains(cpu));
+    if !outside.is_empty() {
+        notes.push(format!("CPUs {} belong to no node and are left idle.", cpu_list::format(&outside)));
+    }
+    inside
 }
 
 /// `16384 kB` in bytes.

@@ -308,3 +308,52 @@ fn a_version_1_quota_counts_and_none_is_none() {
     fixture.write("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1");
     assert_eq!(fixture.detect().quota, None);
 }
+
+#[test]
+fn cpus_whose_node_is_offline_are_a_quadrant_without_memory() {
+    let fixture = two_sockets();
+    fixture.write("sys/devices/system/node/online", "1");
+    let machine = fixture.detect();
+    assert_eq!(machine.cpus, [0, 1, 2, 3, 4, 5, 6, 7]);
+    let partition = quadrants(&machine, None, None).unwrap();
+    let memory: Vec<_> = partition.quadrants.iter().map(|q| (q.cpus.clone(), q.dram_node)).collect();
+    assert_eq!(memory, [(vec![0, 1, 2, 3], None), (vec![4, 5, 6, 7], Some(1))]);
+    assert!(
+        machine.notes.iter().any(|note| note.starts_with("the node of CPUs 0-3 is offline")),
+        "{:?}",
+        machine.notes
+    );
+}
+
+#[test]
+fn nodes_made_by_numa_fake_are_joined() {
+    let nodes = [node("0-3", 4, "10 10"), node("0-3", 4, "10 10")];
+    let machine = Fixture::machine("x", &nodes).detect();
+    assert_eq!(
+        machine.notes[0].split(':').next(),
+        Some("nodes 0-1 have the same CPUs, as numa=fake makes them of one")
+    );
+    let quadrant = &quadrants(&machine, None, None).unwrap().quadrants[0];
+    assert_eq!((quadrant.dram_node, &quadrant.dram_nodes[..], quadrant.threads), (None, &[0, 1][..], 4));
+}
+
+#[test]
+fn caches_before_memory_and_memory_of_gpus_are_told() {
+    let fixture = two_sockets();
+    fixture.write("sys/devices/system/node/node1/memory_side_cache/index1/size", (16u64 << 30).to_string());
+    fixture.write("proc/driver/nvidia/gpus/0000:01:00.0/numa_status", "Node:\t2\n");
+    for file in ["cpulist", "distance", "meminfo"] {
+        let text = match file {
+            "cpulist" => "",
+            "distance" => "40 40 10",
+            _ => "Node 2 MemTotal: 100 kB",
+        };
+        fixture.write(&format!("sys/devices/system/node/node2/{file}"), text);
+    }
+    fixture.write("sys/devices/system/node/online", "0-2");
+    let machine = fixture.detect();
+    assert_eq!(machine.node(2).map(|node| node.tier), Some(Tier::Gpu));
+    assert_eq!(machine.node(1).and_then(|node| node.cache_bytes), Some(16 << 30));
+    assert!(machine.notes.iter().any(|n| n.contains("stands before node 1")), "{:?}", machine.notes);
+    assert!(machine.notes.iter().any(|n| n.contains("nodes 2 are memory of GPUs")), "{:?}", machine.notes);
+}

@@ -145,15 +145,19 @@ fn line_of(text: &str, at: usize) -> usize {
 /// Whether the library should get this text: it is whole, and its format is 2 or older.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let mut open: Vec<Tag> = Vec::new();
-    let mut root: Option<String> = None;
+    let (mut root, mut needs_sets) = (None, false);
+    let mut needed = vec!["PU", "NUMANode"];
     for tag in tags(text) {
         let tag = tag?;
         let line = line_of(text, tag.at);
         if root.is_none() {
-            check_root(&tag)?;
+            needs_sets = check_root(&tag)?;
             root = Some(tag.name.to_owned());
         } else if open.is_empty() {
             return Err(format!("line {line}: <{}> behind the end of the topology", tag.name));
+        } else if needs_sets && tag.name == "object" && tag.kind != Kind::Closes {
+            check_object(&tag, open.len() == 1).map_err(|why| format!("line {line}: {why}"))?;
+            needed.retain(|kind| tag.attribute("type") != Some(*kind));
         }
         match tag.kind {
             Kind::Empty => {}
@@ -175,11 +179,13 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         (_, Some(tag)) => {
             Err(format!("cut off: <{}> of line {} has no end", tag.name, line_of(text, tag.at)))
         }
+        _ if needs_sets && !needed.is_empty() => Err(format!("without any object of type {}", needed[0])),
         _ => Ok(()),
     }
 }
 
-fn check_root(tag: &Tag) -> Result<(), String> {
+/// Whether the objects of this format have all sets.
+fn check_root(tag: &Tag) -> Result<bool, String> {
     if tag.name != "topology" || tag.kind != Kind::Opens {
         return Err(format!(
             "it begins with <{}>; expected <topology>, as \"lstopo --of xml\" writes it",
@@ -187,10 +193,11 @@ fn check_root(tag: &Tag) -> Result<(), String> {
         ));
     }
     // Format 1 has no version.
-    let Some(version) = tag.attribute("version") else { return Ok(()) };
+    let Some(version) = tag.attribute("version") else { return Ok(false) };
     let major: Option<u32> = version.split('.').next().and_then(|major| major.parse().ok());
     match major {
-        Some(1 | 2) => Ok(()),
+        Some(1) => Ok(false),
+        Some(2) => Ok(true),
         Some(3..) => Err(format!(
             "of format {version}, which is that of hwloc 3; expected format 2. \
              Write it with \"lstopo --of xml --export-xml-flags v2\" or by an hwloc 2"
@@ -199,12 +206,37 @@ fn check_root(tag: &Tag) -> Result<(), String> {
     }
 }
 
+/// The library ends the process where an object of CPUs lacks one of its sets, or where no machine is around all.
+fn check_object(tag: &Tag, outermost: bool) -> Result<(), String> {
+    let kind = tag.attribute("type").unwrap_or_default();
+    if outermost != (kind == "Machine") {
+        return Err(format!(
+            "an object of type {kind:?}; the outermost one, and no other, is of type Machine"
+        ));
+    }
+    if ["Bridge", "PCIDev", "OSDev", "Misc"].contains(&kind) {
+        return Ok(());
+    }
+    let kinds = ["Machine", "Package", "Die", "Core", "PU", "Group", "NUMANode", "MemCache"];
+    let is_cache = kind.starts_with('L') && kind.ends_with("Cache");
+    if !is_cache && !kinds.contains(&kind) {
+        return Err(format!("an object of type {kind:?}, which hwloc 2 does not have"));
+    }
+    for set in ["cpuset", "complete_cpuset", "nodeset", "complete_nodeset"] {
+        let value = tag.attribute(set).ok_or_else(|| format!("an object of type {kind} without {set}"))?;
+        let of_set = |byte: u8| byte.is_ascii_hexdigit() || b"x,.f".contains(&byte);
+        if value.is_empty() || !value.bytes().all(of_set) {
+            return Err(format!("{set} is {value:?}; expected a set such as 0x0000000f"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WHOLE: &str = "<?xml version=\"1.0\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n\
-                         <object type=\"Machine\" name='a > \"b\"'><info/></object>\n<!-- <end> -->\n</topology>\n";
+    const WHOLE: &str = include_str!("../../tests/numa/fixtures/one-core.xml");
 
     #[test]
     fn a_whole_file_is_handed_over_and_no_part_of_it() {
@@ -234,12 +266,28 @@ mod tests {
         assert_eq!(said("<topology></topology>\n<a/>"), "line 2: <a> behind the end of the topology");
         assert!(said("<!DOCTYPE a [<!ENTITY b \"c\">]><topology/>").contains("definitions of its own"));
         assert!(said(&"<topology>".repeat(300)).contains("more than 200 elements"));
+        let without = |part: &str| said(&WHOLE.replacen(part, "", 1));
+        assert_eq!(
+            said(&WHOLE.replace("\"PU\"", "\"Cat\"")),
+            "line 10: an object of type \"Cat\", which hwloc 2 does not have"
+        );
+        assert_eq!(
+            without(" complete_cpuset=\"0x00000001\""),
+            "line 4: an object of type Machine without complete_cpuset"
+        );
+        assert!(said(&WHOLE.replacen("0x00000001", "-1", 1)).contains("expected a set"));
+        assert!(said(&WHOLE.replace("\"Machine\"", "\"Group\"")).contains("the outermost one"));
+        let empty =
+            WHOLE.lines().filter(|line| !line.contains("\"NUMANode\"")).collect::<Vec<_>>().join("\n");
+        assert_eq!(said(&empty), "without any object of type NUMANode");
     }
 
     #[test]
     fn attributes_are_found_by_name() {
         let tag = tags(WHOLE).nth(1).unwrap().unwrap();
-        assert_eq!((tag.attribute("type"), tag.attribute("name")), (Some("Machine"), Some("a > \"b\"")));
-        assert_eq!(tag.attribute("ype"), None);
+        assert_eq!((tag.attribute("type"), tag.attribute("gp_index")), (Some("Machine"), Some("1")));
+        assert_eq!((tag.attribute("ype"), tag.attribute("index")), (None, None));
+        let odd = tags("<a b = 'c > \"d\"' e=\"f=g\"/>").next().unwrap().unwrap();
+        assert_eq!((odd.attribute("b"), odd.attribute("e")), (Some("c > \"d\""), Some("f=g")));
     }
 }
