@@ -111,7 +111,7 @@ fn draw_bars(panel: &Panel<'_>, bars: &Bars) -> Outcome {
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(55)
-        .build_cartesian_2d((0..count).into_segmented(), 0.0..top)?;
+        .build_cartesian_2d((0..count.max(1) - 1).into_segmented(), 0.0..top)?;
     let name = |place: &SegmentValue<usize>| match place {
         SegmentValue::CenterOf(place) => bars.bars.get(*place).map_or(String::new(), |bar| bar.0.clone()),
         _ => String::new(),
@@ -126,8 +126,9 @@ fn draw_bars(panel: &Panel<'_>, bars: &Bars) -> Outcome {
         let mut bar = Rectangle::new(corners, colour.mix(0.8).filled());
         bar.set_margin(0, 0, 9, 9);
         chart.draw_series([bar])?;
-        let text = Text::new(format!("{height:.0}"), (SegmentValue::CenterOf(place), height), TEXT);
-        chart.draw_series([text])?;
+        let digits = if height < 10.0 { 2 } else { 0 };
+        let above = Text::new(format!("{height:.digits$}"), (-12, -18), TEXT);
+        chart.draw_series([EmptyElement::at((SegmentValue::CenterOf(place), height)) + above])?;
     }
     Ok(())
 }

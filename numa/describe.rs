@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::cpu_list;
 use crate::quadrant::{Partition, Quadrant};
-use crate::topology::{Machine, Node};
+use crate::topology::{Machine, Node, Tier};
 
 /// How to look up an environment variable; outside of tests `|name| std::env::var(name).ok()`.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -95,9 +95,11 @@ fn kind(node: &Node) -> &'static str {
     match node {
         Node { memory_bytes: Some(0), .. } => "no memory",
         Node { allowed: false, .. } => "not allowed",
-        Node { fast: true, .. } => "fast",
-        Node { total_cpus: 0, .. } => "not used",
-        _ => "DRAM",
+        Node { tier: Tier::Fast, .. } => "fast",
+        Node { tier: Tier::Slow, .. } => "slow, not used",
+        Node { tier: Tier::Gpu, .. } => "GPU, not used",
+        Node { tier: Tier::Unknown, .. } => "not used",
+        Node { tier: Tier::Dram, .. } => "DRAM",
     }
 }
 
@@ -105,7 +107,7 @@ fn quadrant_rows(partition: &Partition) -> Vec<Vec<String>> {
     let mut rows = vec![row(["quadrant", "memory node", "fast node", "threads", "CPUs"])];
     let or_none = |node: Option<usize>| node.map_or_else(|| "-".to_string(), |node| node.to_string());
     for quadrant in &partition.quadrants {
-        let Quadrant { index, cpus, dram_node, fast_node, threads, pinned } = quadrant;
+        let Quadrant { index, cpus, dram_node, fast_node, threads, pinned, .. } = quadrant;
         rows.push(vec![
             index.to_string(),
             or_none(*dram_node),
@@ -190,7 +192,7 @@ fn table(rows: &[Vec<String>]) -> String {
 }
 
 /// A size as people say it: `48 KiB`, `16.0 GiB`.
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     for (name, unit) in UNITS {
         if count >= unit {

@@ -11,9 +11,11 @@ pub mod cpu_list;
 pub mod describe;
 pub mod pin;
 pub mod quadrant;
+pub mod threads;
 pub mod topology;
 
 pub use describe::describe;
 pub use pin::{Pinning, pin_current_thread};
 pub use quadrant::{Partition, PartitionError, Quadrant, quadrants};
-pub use topology::{Machine, TopologyError, detect};
+pub use threads::{Role, Thread};
+pub use topology::{Machine, TopologyError, detect, survey};

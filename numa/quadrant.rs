@@ -5,7 +5,8 @@
 //! only where even those run out. Everything decided here is said in [`Partition::how`].
 
 use crate::cpu_list;
-use crate::topology::{Core, Machine, Node};
+use crate::threads::{Role, Thread};
+use crate::topology::{Core, Machine, Node, Tier};
 
 /// Quadrants beyond the number of CPUs are for tests on small machines; this many are always granted.
 const SHARED_QUADRANTS: usize = 64;
@@ -24,6 +25,10 @@ pub struct Quadrant {
     pub dram_node: Option<usize>,
     /// The near fast node, if there is one and it may be used.
     pub fast_node: Option<usize>,
+    /// All nodes of its ordinary memory: several if it spans nodes or `numa=fake` cut its node.
+    pub dram_nodes: Vec<usize>,
+    /// All fast nodes near it that it may use.
+    pub fast_nodes: Vec<usize>,
     /// How many threads its crew has.
     pub threads: usize,
     /// Whether its threads are pinned: there is a CPU for each, shared with no other quadrant.
@@ -42,6 +47,8 @@ impl Quadrant {
 pub struct Partition {
     /// The quadrants, in order of socket, node and core.
     pub quadrants: Vec<Quadrant>,
+    /// Every thread and its place.
+    pub threads: Vec<Thread>,
     /// What was decided and why, on one line.
     pub how: String,
 }
@@ -99,6 +106,15 @@ struct Home<'a> {
     cores: Vec<&'a Core>,
 }
 
+/// The memory near a quadrant.
+#[derive(Default)]
+struct NearMemory {
+    dram_node: Option<usize>,
+    fast_node: Option<usize>,
+    dram_nodes: Vec<usize>,
+    fast_nodes: Vec<usize>,
+}
+
 /// A quadrant before its threads are counted.
 struct Piece {
     cpus: Vec<usize>,
@@ -133,8 +149,17 @@ pub fn quadrants(
             capped |= granted < own;
             let threads = threads.unwrap_or(granted);
             let pinned = !shared && threads <= piece.cpus.len();
-            let (dram_node, fast_node) = memory(machine, &piece.nodes);
-            Quadrant { index, cpus: piece.cpus, dram_node, fast_node, threads, pinned }
+            let NearMemory { dram_node, fast_node, dram_nodes, fast_nodes } = memory(machine, &piece.nodes);
+            Quadrant {
+                index,
+                cpus: piece.cpus,
+                dram_node,
+                fast_node,
+                dram_nodes,
+                fast_nodes,
+                threads,
+                pinned,
+            }
         })
         .collect();
     let mut how = vec![match requested {
@@ -143,7 +168,17 @@ pub fn quadrants(
         Some(_) => format!("{} as asked: {cut}", counted(count, "quadrant")),
     }];
     how.push(describe_threads(machine, &quadrants, threads, capped, shared));
-    Ok(Partition { quadrants, how: how.join("; ") })
+    let crews = quadrants.iter().flat_map(|quadrant| {
+        let at = |thread| (Some(quadrant.index), quadrant.cpu_of_thread(thread));
+        (0..quadrant.threads).map(at).map(|(quadrant, cpu)| Thread {
+            role: Role::Compute,
+            worker: 0,
+            quadrant,
+            cpu,
+        })
+    });
+    let threads = crews.collect();
+    Ok(Partition { quadrants, threads, how: how.join("; ") })
 }
 
 fn check(
@@ -285,30 +320,35 @@ fn interleave(units: &[Vec<usize>]) -> Vec<usize> {
     (0..depth).flat_map(|level| units.iter().filter_map(move |unit| unit.get(level).copied())).collect()
 }
 
-/// The DRAM and fast node of a quadrant on these nodes.
-fn memory(machine: &Machine, nodes: &[usize]) -> (Option<usize>, Option<usize>) {
-    let [home] = nodes else { return (None, None) };
+/// The memory of a quadrant on these nodes: what can be bound to, and all that is near.
+fn memory(machine: &Machine, homes: &[usize]) -> NearMemory {
     if !machine.numa_known {
-        return (None, None);
+        return NearMemory::default();
     }
     let may_hold = |node: &&Node| node.allowed && node.memory_bytes != Some(0);
-    let own = machine.node(*home).filter(may_hold);
-    let dram = own.or_else(|| {
+    let near_here = |near: Option<usize>| near.is_some_and(|near| homes.contains(&near));
+    // Another node beside them is theirs if the kernel made it of theirs, or theirs has no memory.
+    let own =
+        |node: &&Node| homes.contains(&node.os_index) || node.tier == Tier::Dram && near_here(node.near);
+    let nodes = || machine.nodes.iter().filter(may_hold);
+    let mut dram: Vec<usize> = nodes().filter(own).map(|node| node.os_index).collect();
+    if let ([home], true) = (homes, dram.is_empty()) {
         // A node without DIMMs, or one whose memory the job may not touch: the nearest that has some.
-        let distance = |node: &Node| {
-            let place = machine.nodes.iter().position(|other| other.os_index == *home)?;
-            node.distances.get(place).copied()
-        };
-        let others = machine.nodes.iter().filter(may_hold).filter(|node| node.total_cpus > 0);
-        others.filter_map(|node| Some((distance(node)?, node))).min_by_key(|(far, _)| *far).map(|(_, n)| n)
-    });
-    let fast = machine
-        .nodes
-        .iter()
-        .filter(|node| node.fast && node.near == Some(*home))
-        .filter(may_hold)
-        .max_by_key(|node| (node.memory_bytes, std::cmp::Reverse(node.os_index)));
-    (dram.map(|node| node.os_index), fast.map(|node| node.os_index))
+        let place = machine.nodes.iter().position(|other| other.os_index == *home);
+        let distance = |node: &Node| node.distances.get(place?).copied().filter(|&far| far != Node::FAR);
+        let others = nodes().filter(|node| node.total_cpus > 0);
+        let nearest = others.filter_map(|node| Some((distance(node)?, node.os_index))).min();
+        dram.extend(nearest.map(|(_, node)| node));
+    }
+    let fast: Vec<&Node> = nodes().filter(|n| n.tier == Tier::Fast && near_here(n.near)).collect();
+    let largest = fast.iter().max_by_key(|node| (node.memory_bytes, std::cmp::Reverse(node.os_index)));
+    let one_home = homes.len() == 1;
+    NearMemory {
+        dram_node: if let [only] = dram[..] { Some(only) } else { None },
+        fast_node: largest.filter(|_| one_home).map(|node| node.os_index),
+        dram_nodes: dram,
+        fast_nodes: fast.iter().map(|node| node.os_index).collect(),
+    }
 }
 
 /// What each of `count` quadrants may use of the granted time, at least one thread.

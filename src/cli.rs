@@ -395,6 +395,10 @@ pub struct ConvertWeightsArgs {
 
 /// What `topo` takes.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Other machines: HWLOC_XMLFILE=FILE (of \"lstopo --of xml FILE\"; needs a build with --features hwloc) or
+HWLOC_FSROOT=FOLDER (of hwloc-gather-topology) shows the machine described there; nothing is bound. Training ignores
+these variables and says so.")]
 pub struct TopoArgs {
     /// Quadrants to cut the machine into [default: one for each NUMA node]
     #[arg(long, value_name = "Q", value_parser = at_least_one::<usize>)]
@@ -402,6 +406,9 @@ pub struct TopoArgs {
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
+    /// Print one JSON object instead of the drawing: quadrants, threads, warnings
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Turns Caffe's single-dash flags (`-solver F`, `-solver=F`) and underscores in flags into ours.

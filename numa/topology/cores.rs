@@ -19,16 +19,12 @@ pub(super) fn cores(files: Files, nodes: &[Node]) -> (Vec<Core>, Vec<String>) {
                 no_siblings.push(cpu);
                 vec![cpu]
             });
-            let socket = files.number(&topology(cpu, "physical_package_id")).unwrap_or_else(|_| {
+            let socket = socket(files, cpu).unwrap_or_else(|| {
                 no_socket.push(cpu);
                 0
             });
             let first = siblings.first().copied().unwrap_or(cpu);
-            let core = groups.entry(first).or_insert(Core {
-                cpus: Vec::new(),
-                node: node.os_index,
-                socket: socket as usize,
-            });
+            let core = groups.entry(first).or_insert(Core { cpus: Vec::new(), node: node.os_index, socket });
             core.cpus.push(cpu);
         }
         // Cores that share their last-level cache stay side by side, so that a cut keeps them together.
@@ -100,6 +96,12 @@ fn last_level_group(files: Files, cpu: usize) -> usize {
         })
         .max_by_key(|(level, _)| *level);
     last.map_or(cpu, |(_, first)| first)
+}
+
+/// The socket of a CPU.
+pub(super) fn socket(files: Files, cpu: usize) -> Option<usize> {
+    // Some systems write -1 where they do not know.
+    files.number(&topology(cpu, "physical_package_id")).ok()?.try_into().ok()
 }
 
 fn siblings(files: Files, cpu: usize) -> Option<Vec<usize>> {

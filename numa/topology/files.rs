@@ -69,6 +69,15 @@ impl<'a> Files<'a> {
         Ok(found)
     }
 
+    /// The names of at most `limit` entries of a folder, in order.
+    pub fn names(&self, folder: &str, limit: usize) -> Option<Vec<String>> {
+        let entries = std::fs::read_dir(self.root.join(folder)).ok()?;
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).take(limit).collect();
+        names.sort_unstable();
+        Some(names)
+    }
+
     /// The value of a `Name:  value` line, as in `/proc/self/status`.
     pub fn field(&self, path: &str, name: &str) -> Result<String, Trouble> {
         let text = self.text(path)?;

@@ -1,89 +1,123 @@
-//! Which nodes of memory only are fast memory, and whose.
+//! What kind of memory each node is, for both readers.
 //!
-//! Firmware numbers nodes as it likes: cluster 0's MCDRAM may be node 7. So a node of memory only belongs to
-//! the CPU node at the smallest distance, never to "number + 4". Nor is every such node fast (CXL memory is
-//! slower than DRAM), so speed is believed only from bandwidths the firmware tells, or for the two chip
-//! families whose only such nodes are on the package.
+//! Not every node of memory only is fast: memory behind CXL is slower than DRAM, and a GPU's is not ours. So
+//! bandwidth decides. Only where it is not told, what the node is called is believed, and last the names of the
+//! two families of chips whose only such nodes are on the package.
 
-use super::Node;
-use super::files::Files;
+use super::{Node, Tier};
 
 /// Chip names whose nodes of memory only are MCDRAM or HBM.
 const FAST_ON_PACKAGE: [&str; 2] = ["Xeon Phi", "CPU Max"];
 
-/// Fills in `near` and `fast` of the nodes without CPUs; returns what is worth saying.
-pub(super) fn place_memory(files: Files, model: &str, nodes: &mut [Node]) -> Vec<String> {
+/// Whether a node is called what memory on the package is called.
+pub(super) fn is_called_fast(subtype: &str) -> bool {
+    ["MCDRAM", "HBM"].contains(&subtype)
+}
+
+/// Whether a node is called what memory behind DRAM is called: `NVM`, `CXL-DRAM` and the like.
+pub(super) fn is_called_slow(subtype: &str) -> bool {
+    subtype == "NVM" || subtype.starts_with("CXL")
+}
+
+/// Says of a node that it lies between several others.
+pub(super) fn shared_note(os_index: usize, homes: &str) -> String {
+    format!("node {os_index} has memory but no CPUs and is equally near nodes {homes}: it is not used.")
+}
+
+/// Decides what each node is, from what is known of it and of the node near it; returns what is worth saying.
+pub(super) fn judge(model: &str, nodes: &mut [Node]) -> Vec<String> {
     let mut notes = Vec::new();
-    let homes: Vec<(usize, usize)> = nodes
-        .iter()
-        .enumerate()
-        .filter(|(_, node)| node.total_cpus > 0)
-        .map(|(place, node)| (place, node.os_index))
-        .collect();
-    for node in nodes.iter_mut() {
-        if node.total_cpus > 0 || node.memory_bytes == Some(0) {
+    for place in 0..nodes.len() {
+        let node = &nodes[place];
+        if node.total_cpus > 0 || node.tier == Tier::Gpu || node.fake_of.is_some() {
             continue;
         }
-        let near = nearest(files, node, &homes, &mut notes);
-        let fast = near.is_some_and(|home| is_fast(files, model, node.os_index, home, &mut notes));
-        node.near = near;
-        node.fast = fast;
+        let home = node.near.and_then(|near| nodes.iter().find(|other| other.os_index == near));
+        let tier = home.map_or(Tier::Unknown, |home| tier(model, node, home, &mut notes));
+        nodes[place].tier = tier;
+    }
+    notes.extend(about_caches(nodes));
+    notes.extend(about_fakes(nodes));
+    notes.extend(about_gpus(nodes));
+    notes
+}
+
+fn tier(model: &str, node: &Node, home: &Node, notes: &mut Vec<String>) -> Tier {
+    let (name, near) = (node.os_index, home.os_index);
+    if node.memory_bytes == Some(0) {
+        return Tier::Unknown;
+    }
+    let subtype = node.subtype.as_deref().unwrap_or_default();
+    if home.memory_bytes == Some(0) && !is_called_slow(subtype) {
+        notes.push(format!("node {near} has CPUs but no memory: that of node {name} near it is theirs."));
+        return Tier::Dram;
+    }
+    match (node.bandwidth, home.bandwidth) {
+        (Some(own), Some(dram)) if own > dram => Tier::Fast,
+        (Some(own), Some(dram)) => {
+            notes.push(format!(
+                "node {name} has memory but no CPUs and is no faster than node {near} \
+                 ({own} against {dram} MB/s): it is not used."
+            ));
+            Tier::Slow
+        }
+        _ if is_called_fast(subtype) => Tier::Fast,
+        _ if is_called_slow(subtype) => {
+            notes
+                .push(format!("node {name} is called {subtype}, which is slower than DRAM: it is not used."));
+            Tier::Slow
+        }
+        _ if FAST_ON_PACKAGE.iter().any(|name| model.contains(name)) => Tier::Fast,
+        _ => {
+            notes.push(format!(
+                "node {name} has memory but no CPUs, and the firmware does not tell its bandwidth: \
+                 it is not taken for fast memory."
+            ));
+            Tier::Unknown
+        }
+    }
+}
+
+fn about_caches(nodes: &[Node]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut sizes: Vec<u64> = nodes.iter().filter_map(|node| node.cache_bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for size in sizes {
+        let those: Vec<usize> =
+            nodes.iter().filter(|n| n.cache_bytes == Some(size)).map(|n| n.os_index).collect();
+        let noun = if those.len() == 1 { "node" } else { "each of nodes" };
+        notes.push(format!(
+            "a memory-side cache of {} stands before {noun} {} (MCDRAM or HBM in cache mode, or DRAM before persistent \
+             memory): the hardware fills it, and nothing can be placed there.",
+            crate::describe::bytes(size),
+            crate::cpu_list::format(&those)
+        ));
     }
     notes
 }
 
-fn nearest(files: Files, node: &Node, homes: &[(usize, usize)], notes: &mut Vec<String>) -> Option<usize> {
-    let os_index = node.os_index;
-    if let [(_, only)] = homes {
-        return Some(*only);
-    }
-    let distances: Vec<(u32, usize)> =
-        homes.iter().filter_map(|&(place, home)| Some((*node.distances.get(place)?, home))).collect();
-    let Some(least) = distances.iter().map(|(distance, _)| *distance).min() else {
+fn about_fakes(nodes: &[Node]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for home in nodes.iter().filter(|node| node.fake_of.is_none()) {
+        let mut joined: Vec<usize> =
+            nodes.iter().filter(|n| n.fake_of == Some(home.os_index)).map(|n| n.os_index).collect();
+        if joined.is_empty() {
+            continue;
+        }
+        joined.push(home.os_index);
         notes.push(format!(
-            "node {os_index} has memory but no CPUs and its distances are unknown: it is not used."
+            "nodes {} have the same CPUs, as numa=fake makes them of one: they count as one, and the kernel \
+             chooses among them.",
+            crate::cpu_list::format(&joined)
         ));
-        return None;
-    };
-    let candidates: Vec<usize> =
-        distances.iter().filter(|(distance, _)| *distance == least).map(|(_, home)| *home).collect();
-    if let [only] = candidates[..] {
-        return Some(only);
     }
-    let folder = format!("sys/devices/system/node/node{os_index}/access0/initiators");
-    let initiators = files.numbered(&folder, "node").unwrap_or_default();
-    let told: Vec<usize> = candidates.iter().copied().filter(|home| initiators.contains(home)).collect();
-    if let [only] = told[..] {
-        return Some(only);
-    }
-    notes.push(format!(
-        "node {os_index} has memory but no CPUs and is equally near nodes {}: it is not used.",
-        crate::cpu_list::format(&candidates)
-    ));
-    None
+    notes
 }
 
-fn is_fast(files: Files, model: &str, os_index: usize, home: usize, notes: &mut Vec<String>) -> bool {
-    let bandwidth = |node: usize| {
-        let path = format!("sys/devices/system/node/node{node}/access0/initiators/read_bandwidth");
-        files.number(&path).ok().filter(|&megabytes| megabytes > 0)
-    };
-    match (bandwidth(os_index), bandwidth(home)) {
-        (Some(own), Some(dram)) if own > dram => true,
-        (Some(own), Some(dram)) => {
-            notes.push(format!(
-                "node {os_index} has memory but no CPUs and is no faster than node {home} \
-                 ({own} against {dram} MB/s): it is not used."
-            ));
-            false
-        }
-        _ if FAST_ON_PACKAGE.iter().any(|name| model.contains(name)) => true,
-        _ => {
-            notes.push(format!(
-                "node {os_index} has memory but no CPUs, and the firmware does not tell its bandwidth: \
-                 it is not taken for fast memory."
-            ));
-            false
-        }
-    }
+fn about_gpus(nodes: &[Node]) -> Option<String> {
+    let those: Vec<usize> = nodes.iter().filter(|n| n.tier == Tier::Gpu).map(|n| n.os_index).collect();
+    (!those.is_empty()).then(|| {
+        format!("nodes {} are memory of GPUs: nothing is placed there.", crate::cpu_list::format(&those))
+    })
 }

@@ -2,10 +2,20 @@
 
 use super::files::Files;
 
+/// The limit that counts where `cpus` CPUs may be used: one that is lower. It is noted.
+pub(super) fn noted(files: Files, cpus: usize, notes: &mut Vec<String>) -> Option<f64> {
+    let limit = quota(files).filter(|&limit| limit < cpus as f64)?;
+    notes.push(format!(
+        "the cgroup grants the time of {limit:.1} CPUs although {cpus} may be used: \
+         more threads than that are stopped for part of every period."
+    ));
+    Some(limit)
+}
+
 /// CPUs' worth of time granted by the cgroup of this process or any above it; `None` without a limit.
 ///
 /// The smallest limit on the way up counts. Version 2 writes `cpu.max`, version 1 two files of microseconds.
-pub(super) fn quota(files: Files) -> Option<f64> {
+fn quota(files: Files) -> Option<f64> {
     let groups = files.text("proc/self/cgroup").ok()?;
     let mut least: Option<f64> = None;
     for line in groups.lines() {

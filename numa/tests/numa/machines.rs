@@ -1,7 +1,7 @@
 //! Machines that are not here, described by folders: what is detected, and how it is cut.
 
 use crate::fixture::{Fixture, epyc, knl, laptop, node, two_sockets};
-use quadrille_numa::topology::{TopologyError, detect, detect_at};
+use quadrille_numa::topology::{Tier, TopologyError, detect, detect_at};
 use quadrille_numa::{Partition, PartitionError, describe, quadrants};
 
 fn cpus(partition: &Partition) -> Vec<Vec<usize>> {
@@ -190,7 +190,7 @@ fn missing_files_leave_one_node_and_a_note() {
 fn corrupt_files_are_named_and_never_fatal() {
     let broken: [(&str, &[u8], &str); 6] = [
         ("sys/devices/system/node/node0/cpulist", b"0-x", "\"0-x\" is not a CPU number"),
-        ("sys/devices/system/node/node1/cpulist", b"0-3", "CPU 0 is in node 0 and in node 1"),
+        ("sys/devices/system/node/node1/cpulist", b"3-7", "CPU 3 is in node 0 and in node 1"),
         ("sys/devices/system/node/node0/meminfo", b"\xff\xfe", "the memory of node 0 is unknown"),
         ("sys/devices/system/node/node0/distance", b"10", "1 distances for 2 nodes"),
         ("proc/self/status", b"Cpus_allowed_list:\t9-0", "the range 9-0 runs backwards"),
@@ -257,14 +257,15 @@ fn memory_without_cpus_is_fast_only_if_told_so() {
         fixture.write(&path, value);
     };
     let silent = Fixture::machine("Intel(R) Xeon(R) Platinum 8480+", &nodes()).detect();
-    assert!(!silent.nodes[1].fast && silent.notes[0].contains("does not tell its bandwidth"));
-    for (own, fast) in [("400000", true), ("60000", false)] {
+    assert!(silent.nodes[1].tier == Tier::Unknown && silent.notes[0].contains("does not tell its bandwidth"));
+    for (own, tier) in [("400000", Tier::Fast), ("60000", Tier::Slow)] {
         let fixture = Fixture::machine("Intel(R) Xeon(R) Platinum 8480+", &nodes());
         bandwidth(&fixture, 0, "200000");
         bandwidth(&fixture, 1, own);
-        assert_eq!(fixture.detect().nodes[1].fast, fast);
+        assert_eq!(fixture.detect().nodes[1].tier, tier);
     }
-    assert!(Fixture::machine("Intel(R) Xeon(R) CPU Max 9480", &nodes()).detect().nodes[1].fast);
+    let max = Fixture::machine("Intel(R) Xeon(R) CPU Max 9480", &nodes()).detect();
+    assert_eq!(max.nodes[1].tier, Tier::Fast);
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn fast_memory_without_distances_is_not_guessed() {
     let fixture = knl([2, 2, 2, 2]);
     fixture.remove("sys/devices/system/node/node7/distance");
     let machine = fixture.detect();
-    assert_eq!(machine.node(7).map(|node| (node.near, node.fast)), Some((None, false)));
+    assert_eq!(machine.node(7).map(|node| (node.near, node.tier)), Some((None, Tier::Unknown)));
     assert!(machine.notes.iter().any(|note| note.contains("node 7") && note.ends_with("it is not used.")));
 }
 
@@ -306,4 +307,53 @@ fn a_version_1_quota_counts_and_none_is_none() {
     assert_eq!(fixture.detect().quota, Some(1.0));
     fixture.write("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1");
     assert_eq!(fixture.detect().quota, None);
+}
+
+#[test]
+fn cpus_whose_node_is_offline_are_a_quadrant_without_memory() {
+    let fixture = two_sockets();
+    fixture.write("sys/devices/system/node/online", "1");
+    let machine = fixture.detect();
+    assert_eq!(machine.cpus, [0, 1, 2, 3, 4, 5, 6, 7]);
+    let partition = quadrants(&machine, None, None).unwrap();
+    let memory: Vec<_> = partition.quadrants.iter().map(|q| (q.cpus.clone(), q.dram_node)).collect();
+    assert_eq!(memory, [(vec![0, 1, 2, 3], None), (vec![4, 5, 6, 7], Some(1))]);
+    assert!(
+        machine.notes.iter().any(|note| note.starts_with("the node of CPUs 0-3 is offline")),
+        "{:?}",
+        machine.notes
+    );
+}
+
+#[test]
+fn nodes_made_by_numa_fake_are_joined() {
+    let nodes = [node("0-3", 4, "10 10"), node("0-3", 4, "10 10")];
+    let machine = Fixture::machine("x", &nodes).detect();
+    assert_eq!(
+        machine.notes[0].split(':').next(),
+        Some("nodes 0-1 have the same CPUs, as numa=fake makes them of one")
+    );
+    let quadrant = &quadrants(&machine, None, None).unwrap().quadrants[0];
+    assert_eq!((quadrant.dram_node, &quadrant.dram_nodes[..], quadrant.threads), (None, &[0, 1][..], 4));
+}
+
+#[test]
+fn caches_before_memory_and_memory_of_gpus_are_told() {
+    let fixture = two_sockets();
+    fixture.write("sys/devices/system/node/node1/memory_side_cache/index1/size", (16u64 << 30).to_string());
+    fixture.write("proc/driver/nvidia/gpus/0000:01:00.0/numa_status", "Node:\t2\n");
+    for file in ["cpulist", "distance", "meminfo"] {
+        let text = match file {
+            "cpulist" => "",
+            "distance" => "40 40 10",
+            _ => "Node 2 MemTotal: 100 kB",
+        };
+        fixture.write(&format!("sys/devices/system/node/node2/{file}"), text);
+    }
+    fixture.write("sys/devices/system/node/online", "0-2");
+    let machine = fixture.detect();
+    assert_eq!(machine.node(2).map(|node| node.tier), Some(Tier::Gpu));
+    assert_eq!(machine.node(1).and_then(|node| node.cache_bytes), Some(16 << 30));
+    assert!(machine.notes.iter().any(|n| n.contains("stands before node 1")), "{:?}", machine.notes);
+    assert!(machine.notes.iter().any(|n| n.contains("nodes 2 are memory of GPUs")), "{:?}", machine.notes);
 }

@@ -1,5 +1,6 @@
 //! The crate from outside, on machines that are not here.
 
+mod described;
 mod fixture;
 mod machines;
 mod text;
