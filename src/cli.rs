@@ -393,6 +393,10 @@ pub struct TopoArgs {
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
+    /// Take memory of each kind in every quadrant, touch it from the quadrant's threads, ask the system where it is, and
+    /// end with code 71 if any of it is elsewhere
+    #[arg(long)]
+    pub verify: bool,
 }
 
 /// Turns Caffe's single-dash flags (`-solver F`, `-solver=F`) and underscores in flags into ours.

@@ -1,5 +1,7 @@
 //! `quadrille topo`: how the program sees the machine.
 
+mod verify;
+
 use quadrille_cpu::isa::Isa;
 
 use crate::cli::TopoArgs;
@@ -17,5 +19,8 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
     say!("kernels     {} (tiers of this CPU: {})", Isa::detect(), tiers.join(", "));
     say!("gpu         {}", quadrille_gpu::describe());
     say!("mpi         {}", quadrille_comm::transport::mpi::describe());
+    if args.verify {
+        return verify::run(&partition);
+    }
     Ok(())
 }

@@ -2,4 +2,5 @@
 
 mod fixture;
 mod machines;
+mod memory_plan;
 mod text;
