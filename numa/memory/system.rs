@@ -94,11 +94,14 @@ impl Mapping {
         (unsafe { self.start.add(first) }.as_ptr().cast(), range.end.next_multiple_of(page) - first)
     }
 
-    /// Asks for large pages. The system may have been told not to give any, and may have none: then they are small.
+    /// Asks for large pages, if it could hold one. The system may have been told not to give any, and may have none: then they are small.
     ///
     /// # Errors
     /// If the system does not know large pages, or not for memory like this.
     pub fn advise_large(&self) -> Result<(), Refusal> {
+        if self.bytes < LARGE_PAGE {
+            return Ok(());
+        }
         let (start, len) = self.pages(0..self.bytes);
         #[cfg(target_os = "linux")]
         // SAFETY: obligations 1 and 2.
