@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
+use quadrille_numa::memory::plan::FastMemory;
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
@@ -83,6 +84,10 @@ pub struct MachineArgs {
     /// their gradients are f32
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub precision: Precision,
+    /// How fast memory (MCDRAM, HBM) near a quadrant is used: prefer puts there what fits, activations and weights before
+    /// histories; require ends with code 71 if not all fits; off uses DRAM only
+    #[arg(long, default_value = "prefer", value_name = "prefer|require|off")]
+    pub fast_memory: FastMemory,
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,
@@ -194,6 +199,10 @@ pub struct TrainArgs {
     /// How lines look
     #[arg(long, default_value = "plain", value_name = "STYLE")]
     pub log_style: LogStyle,
+    /// After the first iteration ask the system where each page of all replicas and each thread of their crews is, and end
+    /// with code 71 if any is elsewhere
+    #[arg(long, hide_short_help = true)]
+    pub verify_placement: bool,
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,
@@ -352,6 +361,7 @@ impl ExtractArgs {
             threads,
             isa,
             precision,
+            fast_memory: FastMemory::default(),
             kernels,
             no_fusion: true,
             no_memory_sharing: true,

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use super::capacity::Capacity;
 use super::page_bytes;
@@ -27,6 +28,27 @@ pub enum FastMemory {
     Require,
     /// Nothing goes there.
     Off,
+}
+
+impl FastMemory {
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::Prefer, "prefer"), (Self::Require, "require"), (Self::Off, "off")];
+}
+
+impl FromStr for FastMemory {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::NAMES.into_iter().find(|(_, other)| *other == name);
+        known.map(|(fast, _)| fast).ok_or_else(|| format!("{name:?} is none of prefer, require, off"))
+    }
+}
+
+impl fmt::Display for FastMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.into_iter().find(|(other, _)| other == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
 }
 
 /// Which memory a need wishes for.
