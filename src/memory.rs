@@ -113,7 +113,9 @@ fn too_little(error: &TooLittle, workers: &[WorkerNeeds]) -> Failure {
             workers.len()
         ));
         message.push_str(&match fits {
-            0 => "\n  hint: no mini-batch fits; use fewer --workers or --quadrants, or a machine with more memory".to_owned(),
+            0 => {
+                "\n  hint: a much smaller --batch, fewer --workers and fewer --quadrants need less".to_owned()
+            }
             fits => format!("\n  hint: --batch {fits} would fit"),
         });
     }
@@ -272,6 +274,6 @@ mod tests {
         assert!(failure.message.ends_with("--batch 50 would fit"), "{failure}");
         let error = TooLittle::Machine { needed: 106_000, available: 5000, limited_by: None };
         let failure = too_little(&error, &[needs(50_000, 100)]);
-        assert!(failure.message.contains("no mini-batch fits"), "{failure}");
+        assert!(failure.message.contains("a much smaller --batch"), "{failure}");
     }
 }
