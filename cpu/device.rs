@@ -1,115 +1,41 @@
 //! `CpuDevice`: a quadrant as a device of the one scheduler.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use quadrille_core::check::check;
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
-use quadrille_core::net::{Net, Phase, StorageId};
-use quadrille_core::plan::{LaneRole, Plan, tiles};
-use quadrille_core::solver::Rule;
+use quadrille_core::net::StorageId;
 use quadrille_core::task::{Copy, LaneId, Task};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
-use crate::isa::{Isa, Numerics, Precision};
-use crate::layer::{Choice, Grain, MAX_STAGES, Stages};
+use crate::isa::Isa;
+use crate::layer::{Grain, Stages};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::{BlobBytes, LaneMemory, Memory, OutOfMemory, PackedMemory};
-use crate::program::{BoundLayer, BoundNet, MappedNet, width};
-
-/// The crew of one quadrant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CrewSpec {
-    /// A name for people.
-    pub name: String,
-    /// One entry for each thread: the CPU that it is pinned to, or `None` to let it roam.
-    pub cpus: Vec<Option<usize>>,
-}
-
-/// What a worker's devices are to run.
-#[derive(Clone, Copy, Debug)]
-pub struct Program<'a> {
-    /// One net for each device.
-    pub nets: &'a [Net],
-    /// The plans that will be run on them.
-    pub plans: &'a [&'a Plan],
-}
-
-/// How a worker's devices compute.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// The kernels' tier.
-    pub isa: Isa,
-    /// The precision of products.
-    pub precision: Precision,
-    /// Forced implementations: (layer or type, implementation).
-    pub kernels: Vec<(String, String)>,
-    /// The update rule.
-    pub rule: Rule,
-    /// Whether updates are pulled by a centre (EASGD).
-    pub elastic: bool,
-    /// Whether threads without work look around for a while before they sleep; not when they share CPUs.
-    pub spin: bool,
-}
-
-impl EngineOptions {
-    /// Tier and precision.
-    pub fn numerics(&self) -> Numerics {
-        Numerics { isa: self.isa, precision: self.precision }
-    }
-}
-
-/// A worker's devices could not be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineError {
-    /// A plan that is not valid. A bug of the planner.
-    Plan(String),
-    /// A forced implementation that does not exist or cannot do the layer.
-    Kernel(String),
-    /// The system refused threads.
-    Threads(String),
-    /// The system refused memory: so many bytes in one piece.
-    Memory(usize),
-}
-
-impl fmt::Display for EngineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plan(reason) => write!(f, "invalid plan: {reason}"),
-            Self::Kernel(reason) => f.write_str(reason),
-            Self::Threads(reason) => write!(f, "cannot start the threads of a quadrant: {reason}"),
-            Self::Memory(bytes) => {
-                let mib = bytes.div_ceil(1 << 20);
-                write!(f, "the system does not give {mib} MiB of memory; a smaller mini-batch needs less")
-            }
-        }
-    }
-}
-
-impl std::error::Error for EngineError {}
-
-impl From<OutOfMemory> for EngineError {
-    fn from(error: OutOfMemory) -> Self {
-        Self::Memory(error.bytes)
-    }
-}
+use crate::memory::Memory;
+use crate::program::{BoundLayer, BoundNet, width};
 
 /// A net on all devices of a worker.
-struct BoundProgram {
-    nets: Vec<BoundNet>,
-    copies: Vec<Copy>,
+pub(crate) struct BoundProgram {
+    /// One net for each device.
+    pub nets: Vec<BoundNet>,
+    /// The transfers between devices.
+    pub copies: Vec<Copy>,
 }
 
 /// Everything that the crews need to run a grain.
-struct Bound {
-    programs: Vec<BoundProgram>,
-    iteration: AtomicU64,
-    rate: AtomicU32,
-    elastic: AtomicU32,
-    seed: AtomicU64,
+pub(crate) struct Bound {
+    /// What devices run.
+    pub programs: Vec<BoundProgram>,
+    /// What changes from step to step: see [`Scalars`].
+    pub iteration: AtomicU64,
+    /// The bits of an f32.
+    pub rate: AtomicU32,
+    /// The bits of an f32.
+    pub elastic: AtomicU32,
+    /// Of this step.
+    pub seed: AtomicU64,
 }
 
 /// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 8 bits stage, 32 bits layer or copy.
@@ -196,6 +122,13 @@ impl Bound {
 }
 
 impl Work for Bound {
+    fn touch(&self, device: usize, thread: usize, threads: usize) {
+        for (index, program) in self.programs.iter().enumerate() {
+            let arenas = program.nets[device].memory.arenas(index);
+            arenas.for_each(|(_, arena)| arena.touch_share(thread, threads));
+        }
+    }
+
     fn run(&self, device: usize, payload: u64, grain: usize, scratch: &mut [f32]) {
         let payload = Payload::unpack(payload);
         let Some(sub) = payload.sub() else { return self.copy(payload, grain) };
@@ -230,159 +163,16 @@ impl Work for Bound {
     }
 }
 
-struct Engine {
-    // Dropped first: the threads end before what they work on goes.
-    _crews: Crews,
-    lanes: Arc<Lanes>,
-    bound: Arc<Bound>,
-    infos: Vec<DeviceInfo>,
-}
-
-/// A worker's quadrants with all they run.
-pub struct CpuWorker {
-    engine: Arc<Engine>,
-    choices: Vec<Choice>,
-    notes: Vec<String>,
-}
-
-impl CpuWorker {
-    /// Makes the devices of a worker: memory for all programs, kernels for every layer, one crew for each entry
-    /// of `crews`. Programs share weights, gradients, histories and centre.
-    ///
-    /// # Errors
-    /// If a plan is not valid, the nets are not one for each crew with the same parameters, the CPU lacks the tier, a
-    /// forced implementation does not fit, or memory or threads are refused.
-    pub fn new(
-        crews: &[CrewSpec],
-        programs: &[Program<'_>],
-        options: &EngineOptions,
-    ) -> Result<Self, EngineError> {
-        let packed: Vec<Arc<PackedMemory>> = (0..crews.len())
-            .map(|_| {
-                let len = programs.first().and_then(|p| p.nets.first()).map_or(0, |n| n.params.len());
-                let gathers = programs.iter().flat_map(|p| p.nets).any(|net| net.parts > 1);
-                let histories = options.rule.kind.histories();
-                PackedMemory::new(len, histories, options.elastic, gathers).map(Arc::new)
-            })
-            .collect::<Result<_, _>>()?;
-        check_options(crews, programs, options)?;
-        let mut mapped: Vec<Vec<MappedNet>> = Vec::new();
-        for program in programs {
-            for plan in program.plans {
-                check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
-            }
-            let nets = program.nets.iter().zip(tiles(program.nets));
-            mapped
-                .push(nets.map(|(net, tile)| MappedNet::new(net, tile, options)).collect::<Result<_, _>>()?);
-        }
-        let scratch = mapped.iter().flatten().map(|net| net.scratch).max().unwrap_or(0);
-        let choices = mapped.first().and_then(|p| p.first()).map_or(Vec::new(), |net| net.choices.clone());
-        let lanes: Vec<Arc<LaneMemory>> = (0..crews.len())
-            .map(|device| LaneMemory::new(mapped.iter().map(|nets| &nets[device].map)).map(Arc::new))
-            .collect::<Result<_, _>>()?;
-        let mut bound = Vec::new();
-        for (program, nets) in programs.iter().zip(mapped) {
-            let memories = packed.iter().zip(&lanes);
-            let nets = nets.into_iter().zip(memories).map(|(net, (packed, lanes))| net.placed(packed, lanes));
-            let nets = nets.collect::<Result<_, _>>()?;
-            let copies = program.plans.iter().flat_map(|p| p.nodes.iter().filter_map(|n| n.copy.clone()));
-            let mut distinct: Vec<Copy> = Vec::new();
-            for copy in copies {
-                if !distinct.contains(&copy) {
-                    distinct.push(copy);
-                }
-            }
-            bound.push(BoundProgram { nets, copies: distinct });
-        }
-        // No lane gets more than all stages of all tasks of a plan and all their waits.
-        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
-        let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
-        let lanes = Arc::new(Lanes::new(crews.len(), longest));
-        let bound = Arc::new(Bound {
-            programs: bound,
-            iteration: AtomicU64::new(0),
-            rate: AtomicU32::new(0),
-            elastic: AtomicU32::new(0),
-            seed: AtomicU64::new(0),
-        });
-        let cpus: Vec<Vec<Option<usize>>> = crews.iter().map(|c| c.cpus.clone()).collect();
-        let work: Arc<dyn Work> = bound.clone();
-        let spin = if options.spin { Machine::of(options.isa).spin_looks } else { 0 };
-        let (threads, refused) = Crews::start(lanes.clone(), &work, &cpus, scratch, spin)
-            .map_err(|error| EngineError::Threads(error.to_string()))?;
-        let infos = crews
-            .iter()
-            .map(|c| DeviceInfo { name: c.name.clone(), threads: c.cpus.len(), isa: options.isa.to_string() })
-            .collect();
-        Ok(Self {
-            engine: Arc::new(Engine { _crews: threads, lanes, bound, infos }),
-            choices,
-            notes: refused.into_iter().map(|r| format!("a thread is not pinned: {r}")).collect(),
-        })
-    }
-
-    /// The devices, as seen by one of the programs.
-    pub fn devices(&self, program: usize) -> Vec<CpuDevice> {
-        let lanes: Vec<Lane> =
-            LaneRole::ALL.iter().map(|r| Lane { id: r.lane(), priority: *r as u8 }).collect();
-        (0..self.engine.infos.len())
-            .map(|index| CpuDevice { engine: self.engine.clone(), index, program, lanes: lanes.clone() })
-            .collect()
-    }
-
-    /// The implementation that was chosen for each layer of the first program.
-    pub fn choices(&self) -> &[Choice] {
-        &self.choices
-    }
-
-    /// What the values and gradients of one of the programs take on all devices.
-    ///
-    /// # Panics
-    /// If there is no such program.
-    pub fn blob_bytes(&self, program: usize) -> BlobBytes {
-        let nets = self.engine.bound.programs[program].nets.iter();
-        nets.map(|net| net.memory.blobs()).fold(BlobBytes::default(), |sum, net| BlobBytes {
-            taken: sum.taken + net.taken,
-            apart: sum.apart + net.apart,
-        })
-    }
-
-    /// What the environment refused.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-}
-
-/// Checks what the engine relies on and nothing else has checked.
-fn check_options(
-    crews: &[CrewSpec],
-    programs: &[Program<'_>],
-    options: &EngineOptions,
-) -> Result<(), EngineError> {
-    options.numerics().check().map_err(EngineError::Kernel)?;
-    if let Some(idle) = crews.iter().find(|c| c.cpus.is_empty()) {
-        return Err(EngineError::Threads(format!("{} has no thread that would work", idle.name)));
-    }
-    let nets = || programs.iter().flat_map(|program| program.nets);
-    if options.rule.clip.is_some() && nets().any(|net| net.phase == Phase::Train && !net.clips) {
-        return Err(EngineError::Plan("gradients are clipped, but a net has no norm of them".into()));
-    }
-    let place = |net: &Net| -> Vec<(String, std::ops::Range<usize>)> {
-        net.params.views().iter().map(|v| (v.name.clone(), v.range())).collect()
-    };
-    let first = programs.first().and_then(|p| p.nets.first()).map(place);
-    for program in programs {
-        if program.nets.len() != crews.len() {
-            let (nets, crews) = (program.nets.len(), crews.len());
-            return Err(EngineError::Plan(format!("{nets} nets for {crews} quadrants")));
-        }
-        if program.nets.iter().any(|net| Some(place(net)) != first) {
-            return Err(EngineError::Plan(
-                "nets with other parameters cannot share one packed buffer".into(),
-            ));
-        }
-    }
-    Ok(())
+/// What all devices of a worker share.
+pub(crate) struct Engine {
+    /// Dropped first: the threads end before what they work on goes.
+    pub crews: Crews,
+    /// Where tasks are pushed.
+    pub lanes: Arc<Lanes>,
+    /// What tasks work on.
+    pub bound: Arc<Bound>,
+    /// What devices say of themselves.
+    pub infos: Vec<DeviceInfo>,
 }
 
 /// One quadrant, running one program.
@@ -419,6 +209,11 @@ impl Event for CpuEvent {
 }
 
 impl CpuDevice {
+    /// Device number `index` of a worker, running program number `program`.
+    pub(crate) fn new(engine: Arc<Engine>, index: usize, program: usize, lanes: Vec<Lane>) -> Self {
+        Self { engine, index, program, lanes }
+    }
+
     fn name(&self) -> String {
         self.engine.infos[self.index].name.clone()
     }

@@ -1,6 +1,8 @@
 //! The quadrant engine: a crew of pinned threads, prioritised lanes and events, and the kernels of every layer.
 
 #[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
 mod device;
 #[cfg(not(loom))]
 pub mod isa;
@@ -15,18 +17,24 @@ pub mod machine;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
-mod pages;
-#[cfg(not(loom))]
 mod program;
+#[cfg(not(loom))]
+mod worker;
 
 mod crew;
 
 #[cfg(not(loom))]
-pub use device::{CpuDevice, CpuEvent, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
+pub use arena::{ArenaPlace, Homes, Purpose};
+#[cfg(not(loom))]
+pub use crew::CrewThread;
+#[cfg(not(loom))]
+pub use device::{CpuDevice, CpuEvent};
 #[cfg(not(loom))]
 pub use layer::{Choice, adders, implementations, stepping_layers, storage_needs};
 #[cfg(not(loom))]
 pub use memory::{BlobBytes, NAN_HALVES};
+#[cfg(not(loom))]
+pub use worker::{CpuWorker, CrewSpec, EngineError, EngineOptions, MappedWorker, Program};
 
 /// The queue and the bell of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]

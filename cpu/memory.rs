@@ -1,4 +1,4 @@
-//! A device's memory: every array that tasks touch, in a few aligned arenas that are made once.
+//! A device's memory: every array that tasks touch, in a few arenas that are made once.
 //!
 //! Arrays are named by [`Span`]s. Reading and writing through a span is unsafe because the type system cannot see
 //! why it is right; the reason is always the same and stands here:
@@ -17,9 +17,7 @@
 //! Between the images of a storage that lies inside another, other parts of that one lie. They are other arrays to rule 1,
 //! which other tasks may write meanwhile: whoever has such a span makes slices of parts of one image, and none of it all.
 
-use std::alloc::{alloc_zeroed, dealloc};
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
@@ -27,9 +25,9 @@ use quadrille_core::device::{Packed, Region};
 use quadrille_core::net::{AuxId, Net, ParamId, StorageId};
 use quadrille_core::task::LaneId;
 
+use crate::arena::{Arena, Homes, OutOfMemory, Purpose};
 use crate::crew::LANES;
 use crate::layout::{Arrangement, Layout};
-use crate::pages::advise_large;
 
 /// A word that is no number, neither as f32 nor in either half as bf16: what is left where nothing should be read.
 pub const NAN_HALVES: f32 = f32::from_bits(0x7fc0_7fc0);
@@ -47,8 +45,10 @@ enum ArenaKind {
     Histories,
     Centre,
     Sums,
-    /// Blobs, layers' state and staging of one net.
+    /// Blobs and layers' state of one net.
     Net,
+    /// What the host has staged for one net.
+    Stage,
     /// What the tasks of one lane use while they run; one task after the other.
     Lane(usize),
 }
@@ -74,56 +74,29 @@ impl Span {
     }
 }
 
-/// The system did not give memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfMemory {
-    /// What was asked for.
-    pub bytes: usize,
+/// Lengths of the packed buffers of a device, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedLengths {
+    /// Of the weights and of their gradients.
+    pub parameters: usize,
+    /// Histories of each.
+    pub histories: usize,
+    /// Whether there is a centre, for EASGD.
+    pub elastic: bool,
+    /// Whether there are sums, for iterations of several mini-batches.
+    pub gathers: bool,
 }
 
-/// Zeroed, aligned memory of fixed length. The system fills a page when it is first touched: what nobody touches takes
-/// nothing, and whoever touches a page first has it near.
-#[derive(Debug)]
-struct Arena {
-    /// As the allocator gave it.
-    allocation: NonNull<u8>,
-    /// Its first cache line.
-    start: NonNull<f32>,
-    len: usize,
-}
-
-// SAFETY: an arena is plain memory; who may touch what and when is the rule of this module.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
-
-impl Arena {
-    fn new(len: usize) -> Result<Self, OutOfMemory> {
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is not zero.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let allocation = NonNull::new(memory).ok_or(OutOfMemory { bytes: layout.size() })?;
-        // SAFETY: just allocated with this size.
-        unsafe { advise_large(allocation, layout.size()) };
-        // SAFETY: the layout has room for the way to the next cache line.
-        let start = unsafe { allocation.add(allocation.align_offset(ALIGN)) }.cast::<f32>();
-        Ok(Self { allocation, start, len })
-    }
-
-    /// Room for `len` elements from a cache line on. The allocator is asked for no more than its own alignment: pages
-    /// that it aligns itself it also fills itself, all of them.
-    fn layout(len: usize) -> std::alloc::Layout {
-        let bytes = len.checked_mul(size_of::<f32>()).and_then(|bytes| bytes.checked_add(ALIGN));
-        let layout =
-            bytes.and_then(|bytes| std::alloc::Layout::from_size_align(bytes, align_of::<f32>()).ok());
-        layout.expect("checked shapes have lengths far below the limit of an allocation")
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.allocation.as_ptr(), Self::layout(self.len)) }
+impl PackedLengths {
+    /// Elements of one of the buffers; none of anything else.
+    pub fn of(self, purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Weights | Purpose::Gradients => self.parameters,
+            Purpose::Histories => self.histories * self.parameters,
+            Purpose::Centre if self.elastic => self.parameters,
+            Purpose::Sums if self.gathers => self.parameters,
+            _ => 0,
+        }
     }
 }
 
@@ -139,17 +112,28 @@ pub(crate) struct PackedMemory {
 }
 
 impl PackedMemory {
-    /// Buffers of `len` elements, and of `histories` times as many for the histories; a centre only for EASGD, and sums only
-    /// for iterations of several mini-batches.
-    pub fn new(len: usize, histories: usize, elastic: bool, gathers: bool) -> Result<Self, OutOfMemory> {
+    /// Buffers of these lengths.
+    pub fn new(lengths: PackedLengths, homes: &Homes) -> Result<Self, OutOfMemory> {
+        let arena = |purpose| Arena::new(lengths.of(purpose), homes.of(purpose));
         Ok(Self {
-            weights: Arena::new(len)?,
-            gradients: Arena::new(len)?,
-            histories: Arena::new(histories * len)?,
-            centre: Arena::new(if elastic { len } else { 0 })?,
-            sums: Arena::new(if gathers { len } else { 0 })?,
-            len,
+            weights: arena(Purpose::Weights)?,
+            gradients: arena(Purpose::Gradients)?,
+            histories: arena(Purpose::Histories)?,
+            centre: arena(Purpose::Centre)?,
+            sums: arena(Purpose::Sums)?,
+            len: lengths.parameters,
         })
+    }
+
+    /// The buffers with their purposes.
+    pub fn arenas(&self) -> [(Purpose, &Arena); 5] {
+        [
+            (Purpose::Weights, &self.weights),
+            (Purpose::Gradients, &self.gradients),
+            (Purpose::Histories, &self.histories),
+            (Purpose::Centre, &self.centre),
+            (Purpose::Sums, &self.sums),
+        ]
     }
 }
 
@@ -182,6 +166,7 @@ pub(crate) struct MemoryMap {
     /// States that layers keep from step to step.
     kept: Vec<AuxId>,
     len: usize,
+    stages_len: usize,
     lanes: [usize; LANES],
 }
 
@@ -222,8 +207,9 @@ impl MemoryMap {
         for source in net.layers.iter().filter(|l| l.layer.is_source()) {
             for top in &source.tops {
                 let blob = net.blob(*top);
-                let range = map.reserve(blob.shape.count());
-                map.stages.push((blob.data, range));
+                let start = map.stages_len;
+                map.stages_len = (start + blob.shape.count()).next_multiple_of(ALIGN_ELEMENTS);
+                map.stages.push((blob.data, start..start + blob.shape.count()));
             }
         }
         Ok(map)
@@ -259,7 +245,13 @@ impl MemoryMap {
 
     /// The staging array of a storage, if a source writes it.
     pub fn stage(&self, id: StorageId) -> Option<Span> {
-        self.stages.iter().find(|(s, _)| *s == id).map(|(_, range)| Self::net(range.clone()))
+        let (_, range) = self.stages.iter().find(|(s, _)| *s == id)?;
+        Some(Span { arena: ArenaKind::Stage, offset: range.start, len: range.len() })
+    }
+
+    /// Elements of the net's arenas: values, and staging.
+    pub fn lengths(&self) -> [usize; 2] {
+        [self.len, self.stages_len]
     }
 
     /// A layer's state of `len` elements, placed when it is first asked for: a layout may need more elements than
@@ -295,11 +287,20 @@ fn arena_of(packed: Packed) -> ArenaKind {
 pub(crate) struct LaneMemory([Arena; LANES]);
 
 impl LaneMemory {
-    /// As much for each lane as the most that one of `maps` needs.
-    pub fn new<'a>(maps: impl Iterator<Item = &'a MemoryMap>) -> Result<Self, OutOfMemory> {
-        let most = maps.fold([0; LANES], |most, map| std::array::from_fn(|i| map.lanes[i].max(most[i])));
-        let [a, b, c, d] = most.map(Arena::new);
+    /// As many elements for each lane as the most that one of `maps` needs.
+    pub fn lengths<'a>(maps: impl Iterator<Item = &'a MemoryMap>) -> [usize; LANES] {
+        maps.fold([0; LANES], |most, map| std::array::from_fn(|i| map.lanes[i].max(most[i])))
+    }
+
+    /// Workspaces of these lengths.
+    pub fn new(lengths: [usize; LANES], homes: &Homes) -> Result<Self, OutOfMemory> {
+        let [a, b, c, d] = lengths.map(|len| Arena::new(len, homes.of(Purpose::Workspaces)));
         Ok(Self([a?, b?, c?, d?]))
+    }
+
+    /// The workspaces.
+    pub fn arenas(&self) -> &[Arena; LANES] {
+        &self.0
     }
 }
 
@@ -308,17 +309,30 @@ impl LaneMemory {
 pub(crate) struct Memory {
     packed: Arc<PackedMemory>,
     net: Arena,
+    stage: Arena,
     lanes: Arc<LaneMemory>,
     map: MemoryMap,
 }
 
 impl Memory {
+    /// Memory for the net of a program, beside what the device's nets share.
     pub fn new(
         packed: Arc<PackedMemory>,
         lanes: Arc<LaneMemory>,
         map: MemoryMap,
+        program: usize,
+        homes: &Homes,
     ) -> Result<Self, OutOfMemory> {
-        Ok(Self { net: Arena::new(map.len)?, lanes, packed, map })
+        let net = Arena::new(map.len, homes.of(Purpose::Values(program)))?;
+        let stage = Arena::new(map.stages_len, homes.of(Purpose::Staging(program)))?;
+        Ok(Self { net, stage, lanes, packed, map })
+    }
+
+    /// All arenas of program number `program`; what programs share is named by the first.
+    pub fn arenas(&self, program: usize) -> impl Iterator<Item = (Purpose, &Arena)> {
+        let own = [(Purpose::Values(program), &self.net), (Purpose::Staging(program), &self.stage)];
+        let lanes = self.lanes.arenas().iter().map(|arena| (Purpose::Workspaces, arena));
+        own.into_iter().chain(lanes.chain(self.packed.arenas()).filter(move |_| program == 0))
     }
 
     /// Bytes of values and gradients.
@@ -348,8 +362,7 @@ impl Memory {
         let mut free = vec![];
         let mut start = 0;
         let kept = self.map.kept.iter().filter_map(|id| self.map.aux[id.0].as_ref());
-        let mut lasting: Vec<&Range<usize>> =
-            self.map.stages.iter().map(|(_, range)| range).chain(kept).collect();
+        let mut lasting: Vec<&Range<usize>> = kept.collect();
         lasting.sort_unstable_by_key(|range| range.start);
         for range in lasting {
             free.push(start..range.start);
@@ -400,6 +413,7 @@ impl Memory {
             ArenaKind::Centre => &self.packed.centre,
             ArenaKind::Sums => &self.packed.sums,
             ArenaKind::Net => &self.net,
+            ArenaKind::Stage => &self.stage,
             ArenaKind::Lane(lane) => &self.lanes.0[lane],
         }
     }
@@ -435,7 +449,7 @@ impl Memory {
         let arena = self.arena(span.arena);
         assert!(span.offset + span.len <= arena.len, "a span beyond its arena");
         // SAFETY: inside the arena's allocation, as just asserted.
-        unsafe { arena.start.as_ptr().add(span.offset) }
+        unsafe { arena.start().as_ptr().add(span.offset) }
     }
 
     /// The values of a span.

@@ -7,9 +7,11 @@ use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{LayerId, Net};
 use quadrille_core::task::Tile;
 
-use crate::device::{COPY_GRAIN, EngineError, EngineOptions};
+use crate::arena::{Homes, OutOfMemory};
+use crate::device::COPY_GRAIN;
 use crate::layer::{Bound, Choice, Gradients, LayerKernel, Norms, Update, bind};
-use crate::memory::{LaneMemory, Memory, MemoryMap, OutOfMemory, PackedMemory, Span};
+use crate::memory::{LaneMemory, Memory, MemoryMap, PackedMemory, Span};
+use crate::worker::{EngineError, EngineOptions};
 
 /// One layer on one device.
 pub(crate) struct BoundLayer {
@@ -68,13 +70,15 @@ impl MappedNet {
         Ok(Self { layers, tile, map, choices, scratch })
     }
 
-    /// The net in memory.
+    /// The net in memory, as that of program number `program`.
     pub fn placed(
         self,
         packed: &Arc<PackedMemory>,
         lanes: &Arc<LaneMemory>,
+        program: usize,
+        homes: &Homes,
     ) -> Result<BoundNet, OutOfMemory> {
-        let memory = Memory::new(packed.clone(), lanes.clone(), self.map)?;
+        let memory = Memory::new(packed.clone(), lanes.clone(), self.map, program, homes)?;
         Ok(BoundNet { layers: self.layers, memory, tile: self.tile })
     }
 }

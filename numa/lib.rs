@@ -2,17 +2,20 @@
 //! into quadrants.
 //!
 //! Three steps, each plain data: [`topology::detect`] reads the machine, [`quadrant::quadrants`] decides the
-//! cut, [`describe::describe`] says both in words. [`pin::pin_current_thread`] is the only thing here that
-//! changes anything, and it changes one thread.
+//! cut, [`describe::describe`] says both in words. [`pin::pin_current_thread`] changes one thread, and
+//! [`memory::Mapping`] its own pages; nothing else here changes anything.
 
-#![forbid(unsafe_code)]
+// Allowed in one file, `memory/system.rs`.
+#![deny(unsafe_code)]
 
 pub mod cpu_list;
 pub mod describe;
+pub mod memory;
 pub mod pin;
 pub mod quadrant;
 pub mod threads;
 pub mod topology;
+pub mod verify;
 
 pub use describe::describe;
 pub use pin::{Pinning, pin_current_thread};

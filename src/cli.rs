@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
+use quadrille_numa::memory::plan::FastMemory;
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
@@ -83,6 +84,10 @@ pub struct MachineArgs {
     /// their gradients are f32
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub precision: Precision,
+    /// How fast memory (MCDRAM, HBM) near a quadrant is used: prefer puts there what fits, activations and weights before
+    /// histories; require ends with code 71 if not all fits; off uses DRAM only
+    #[arg(long, default_value = "prefer", value_name = "prefer|require|off")]
+    pub fast_memory: FastMemory,
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,
@@ -203,6 +208,10 @@ pub struct TrainArgs {
     /// How lines look
     #[arg(long, default_value = "plain", value_name = "STYLE")]
     pub log_style: LogStyle,
+    /// After the first iteration ask the system where each page of all replicas and each thread of their crews is, and end
+    /// with code 71 if any is elsewhere
+    #[arg(long, hide_short_help = true)]
+    pub verify_placement: bool,
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,
@@ -361,6 +370,7 @@ impl ExtractArgs {
             threads,
             isa,
             precision,
+            fast_memory: FastMemory::default(),
             kernels,
             no_fusion: true,
             no_memory_sharing: true,
@@ -409,6 +419,10 @@ pub struct TopoArgs {
     /// Print one JSON object instead of the drawing: quadrants, threads, warnings
     #[arg(long)]
     pub json: bool,
+    /// Take memory of each kind in every quadrant, touch it from the quadrant's threads, ask the system where it is, and
+    /// end with code 71 if any of it is elsewhere
+    #[arg(long, conflicts_with = "json")]
+    pub verify: bool,
 }
 
 /// Turns Caffe's single-dash flags (`-solver F`, `-solver=F`) and underscores in flags into ours.

@@ -9,13 +9,14 @@ use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamRule, Phase, S
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::Rule;
-use quadrille_cpu::{CpuDevice, CpuWorker, EngineOptions, Program};
+use quadrille_cpu::{CpuDevice, EngineOptions, Program};
 use quadrille_io::npz::{Archive, Array, Values, write_npz};
 
 use crate::cli::ExtractArgs;
 use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::job::{crews, load_net};
+use crate::memory;
 use crate::weights::{read_weights, start_lines};
 
 /// Runs one mini-batch.
@@ -117,7 +118,8 @@ impl Look {
             elastic: false,
             spin: machine.exclusive,
         };
-        let worker = CpuWorker::new(&machine.workers[0], &[Program { nets, plans: &[&plan] }], &options)?;
+        let program = Program { nets, plans: &[&plan] };
+        let (worker, _) = memory::worker(&machine, &[program], &options, net.batch())?;
         let device = worker.devices(0).swap_remove(0);
         Ok(Self { net, plan, device })
     }

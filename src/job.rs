@@ -15,7 +15,10 @@ use quadrille_io::data::{
 };
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
-use quadrille_numa::{Machine, Partition};
+use quadrille_numa::memory::Strictness;
+use quadrille_numa::memory::capacity::Capacity;
+use quadrille_numa::memory::plan::FastMemory;
+use quadrille_numa::{Machine, Partition, Quadrant};
 
 use crate::bundled;
 use crate::cli::{DataArgs, MachineArgs};
@@ -473,6 +476,14 @@ pub struct Crews {
     pub numerics: Numerics,
     /// Whether every thread has a CPU of its own.
     pub exclusive: bool,
+    /// The quadrants of all workers, one worker after the other.
+    pub quadrants: Vec<Quadrant>,
+    /// What memory there was before anything was allocated.
+    pub capacity: Capacity,
+    /// How fast memory is used.
+    pub fast_memory: FastMemory,
+    /// What becomes of what the system refuses.
+    pub strictness: Strictness,
     /// What was decided, for the first lines.
     pub how: String,
     /// What the machine made us note.
@@ -528,6 +539,10 @@ fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &Machi
         workers: (0..workers).map(|w| (0..per_worker).map(|q| crew(w * per_worker + q)).collect()).collect(),
         numerics: numerics_of(args),
         exclusive: threads <= machine.cpus.len(),
+        quadrants: partition.quadrants.iter().take(workers * per_worker).cloned().collect(),
+        capacity: Capacity::now(machine),
+        fast_memory: args.fast_memory,
+        strictness: Strictness::default(),
         how: partition.how.clone(),
         notes: machine.notes.clone(),
     }

@@ -16,6 +16,7 @@ mod feed;
 mod given;
 mod job;
 mod made_up;
+mod memory;
 mod pass;
 mod progress;
 mod resume;

@@ -5,12 +5,13 @@ use quadrille_core::net::Phase;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::Rule;
-use quadrille_cpu::{CpuWorker, EngineOptions, Program};
+use quadrille_cpu::{EngineOptions, Program};
 
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
 use crate::feed::Draw;
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
+use crate::memory;
 use crate::pass::Pass;
 use crate::progress::six_digits;
 use crate::weights::{listed, read_weights, start_lines};
@@ -42,7 +43,8 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         elastic: false,
         spin: machine.exclusive,
     };
-    let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
+    let program = Program { nets: &nets, plans: &[&plan] };
+    let (worker, placement) = memory::worker(&machine, &[program], &engine, job.batch)?;
     say!("network     {} ({})", nets[0].name, nets[0].file);
     for note in &spec.notes {
         say!("note        {note}");
@@ -51,6 +53,9 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         say!("{line}");
     }
     say!("machine     {}; kernels for {}", machine.how, machine.numerics);
+    for line in placement.iter().chain(worker.notes()) {
+        say!("{line}");
+    }
     let batches = args.iterations.unwrap_or(job.feed.whole(job.batch)).max(1);
     let images = job.feed.data_set().map_or(0, |source| source.len()) as u64;
     let again = (batches * job.batch as u64).saturating_sub(images);

@@ -1,6 +1,7 @@
 //! `quadrille topo`: how the program sees the machine, or the one that hwloc's variables describe.
 
 mod json;
+mod verify;
 
 use quadrille_cpu::isa::Isa;
 
@@ -25,6 +26,14 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
         say!("kernels     {} (tiers of this CPU: {})", Isa::detect(), tiers.join(", "));
         say!("gpu         {}", quadrille_gpu::describe());
         say!("mpi         {}", quadrille_comm::transport::mpi::describe());
+    }
+    if args.verify && !machine.here {
+        let message = "--verify: the machine that hwloc's variables describe is not this one\n  hint: unset HWLOC_XMLFILE, \
+                       HWLOC_FSROOT and HWLOC_SYNTHETIC";
+        return Err(Failure::new(Code::Usage, message));
+    }
+    if args.verify {
+        return verify::run(&partition);
     }
     Ok(())
 }

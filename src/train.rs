@@ -23,6 +23,7 @@ use crate::job::{
     Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, load_net, load_solver,
     no_data, say_bad_records,
 };
+use crate::memory;
 use crate::output::{LogStyle, set_style, style};
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
 use crate::resume::{Beginner, Home, Start, is_automatic};
@@ -31,7 +32,7 @@ use crate::signal::StopAgreement;
 use crate::solver_state;
 use crate::state::About;
 use crate::weights::write_caffemodel;
-use crate::worker::{Worker, WorkerParts};
+use crate::worker::{Draft, Worker, WorkerParts};
 
 /// How a training ended.
 struct End {
@@ -69,6 +70,10 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
         worker.update(settings, &Scalars { rate, ..scalars })?;
 
         worker.clock.training += start.elapsed();
+        if run.verifies && iteration == run.first {
+            let quadrants = worker.pass.devices.len();
+            memory::verify(&worker.engine, worker.rank * quadrants)?;
+        }
         if let Some(progress) = progress.as_deref_mut() {
             worker.shown.drain(..).for_each(|line| progress.say(&line));
             let shows = progress.shows_outputs(iteration);
@@ -89,6 +94,8 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
 struct Run<'a> {
     settings: &'a Settings,
     first: u64,
+    /// Whether the system is asked where memory and threads are.
+    verifies: bool,
     stop: Arc<StopAgreement>,
     desk: &'a SnapshotDesk,
     fingerprint: Fingerprint,
@@ -315,7 +322,7 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
 }
 
 /// The first lines: what the run decided, and why.
-fn announce(args: &TrainArgs, p: &Prepared<'_>, home: &Home, kernels: &[String]) {
+fn announce<'a>(args: &TrainArgs, p: &Prepared<'_>, home: &Home, kernels: impl Iterator<Item = &'a String>) {
     let solver = args
         .solver
         .as_deref()
@@ -389,14 +396,14 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let timeout = peer_timeout(args.peer_timeout)?;
     let stop = StopAgreement::listen()?;
     let mut prepared = prepare(args)?;
-    let workers = make_workers(args, &prepared)?;
+    let (workers, placement) = make_workers(args, &prepared)?;
     if args.target_accuracy.is_some() && !workers[0].tests_accuracy() {
         let message = "--target-accuracy: the network that is tested has no Accuracy layer";
         return Err(Failure::new(Code::Usage, message));
     }
     let home = prepared.start.open_home(args, &prepared.net.name, &prepared.settings)?;
     let (first, centre) = (prepared.start.state.iteration, prepared.start.centre());
-    announce(args, &prepared, &home, &workers[0].notes);
+    announce(args, &prepared, &home, placement.iter().chain(&workers[0].notes));
     let settings = &prepared.settings;
     home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
     let binder = Binder {
@@ -407,7 +414,8 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         present: home.present,
     };
     let desk = SnapshotDesk::new(binder, settings.workers);
-    let run = Run { settings, first, stop, desk: &desk, fingerprint: fingerprint(&prepared) };
+    let (verifies, fingerprint) = (args.verify_placement, fingerprint(&prepared));
+    let run = Run { settings, first, verifies, stop, desk: &desk, fingerprint };
     let mut progress = Progress::new(
         home.folder.metrics()?,
         run.first,
@@ -419,23 +427,33 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     conclude(&prepared, &run, &outcomes, &mut progress)
 }
 
-fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<Vec<Worker>, Failure> {
-    let parts =
-        p.machine.workers.iter().zip(&p.start.state.workers).enumerate().map(|(rank, (crews, state))| {
-            WorkerParts {
-                rank,
-                settings: &p.settings,
-                crews,
-                machine: &p.machine,
-                kernels: &args.machine.kernels,
-                rewriting: p.rewriting,
-                train: &p.train,
-                tests: &p.tests,
-                first: p.start.state.iteration,
-                state,
-            }
-        });
-    parts.map(|parts| Worker::new(&parts)).collect()
+/// Makes the workers once it is known where the memory of all of them goes, and says where.
+fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<(Vec<Worker>, Vec<String>), Failure> {
+    let parts: Vec<WorkerParts<'_>> = p
+        .machine
+        .workers
+        .iter()
+        .zip(&p.start.state.workers)
+        .enumerate()
+        .map(|(rank, (crews, state))| WorkerParts {
+            rank,
+            settings: &p.settings,
+            crews,
+            machine: &p.machine,
+            kernels: &args.machine.kernels,
+            rewriting: p.rewriting,
+            train: &p.train,
+            tests: &p.tests,
+            first: p.start.state.iteration,
+            state,
+        })
+        .collect();
+    let drafts = parts.iter().map(Draft::new).collect::<Result<Vec<_>, _>>()?;
+    let needs: Vec<_> = drafts.iter().zip(&parts).map(|(draft, parts)| draft.needs(parts)).collect();
+    let placement = memory::plan(&p.machine, &needs)?;
+    let workers = parts.iter().zip(drafts).zip(&placement.homes);
+    let workers = workers.map(|((parts, draft), homes)| Worker::new(parts, draft, homes));
+    Ok((workers.collect::<Result<_, _>>()?, placement.lines))
 }
 
 /// Runs every worker in a thread of its own. If one fails the others lose a peer and end, too; the failure that

@@ -9,7 +9,7 @@ use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Program};
+use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
 use quadrille_io::weights::Tensors;
 
 use crate::debug;
@@ -17,6 +17,7 @@ use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
 use crate::feed::{Batches, Draw};
 use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
+use crate::memory::{self, WorkerNeeds};
 use crate::pass::Pass;
 use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
@@ -54,6 +55,8 @@ pub struct Worker {
     pub plans: Plans,
     /// When the tasks of the last step ran.
     pub times: StepTimes<CpuEvent>,
+    /// Its devices' memory and threads.
+    pub engine: CpuWorker,
     /// Its mini-batches.
     pub batches: Batches,
     /// The loss of each mini-batch of the last iteration.
@@ -153,8 +156,17 @@ pub struct WorkerParts<'a> {
     pub state: &'a WorkerState,
 }
 
-impl Worker {
-    /// Makes devices, plans and data; the exchange comes with [`Worker::exchange`] later.
+/// A worker whose arrays have places, but no memory yet.
+pub struct Draft {
+    nets: Vec<Net>,
+    test_nets: Vec<Vec<Net>>,
+    plans: Plans,
+    forward: Vec<Plan>,
+    mapped: MappedWorker,
+}
+
+impl Draft {
+    /// Makes plans, and maps the devices that will run them.
     pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
         let (settings, threads) = (parts.settings, threads_of(parts.crews));
         let nets = parts.train.device_nets(&threads, parts.rewriting)?;
@@ -175,8 +187,29 @@ impl Worker {
             elastic: settings.is_elastic(),
             spin: parts.machine.exclusive,
         };
-        let engine = CpuWorker::new(parts.crews, &programs, &options)?;
-        let notes = notes(&engine, &nets[0], programs.len());
+        let mapped = MappedWorker::new(parts.crews, &programs, &options)?;
+        Ok(Self { nets, test_nets, plans, forward, mapped })
+    }
+
+    /// What it needs: memory of devices, and what the host copies of packed buffers: state that was read and is to be written,
+    /// weights that are set aside for a test, and what is on its way to other workers.
+    pub fn needs(&self, parts: &WorkerParts<'_>) -> WorkerNeeds {
+        let state = 2 * (1 + parts.settings.solver.rule.kind.histories());
+        let aside = usize::from(!parts.tests.is_empty());
+        let travelling = if parts.settings.workers > 1 { 4 } else { 0 };
+        let needs = WorkerNeeds::of(&self.mapped, 1 + self.test_nets.len(), parts.train.batch);
+        needs.with_copies(state + aside + travelling)
+    }
+}
+
+impl Worker {
+    /// Makes devices with memory on these nodes, and data; the exchange comes with [`Worker::exchange`] later.
+    pub fn new(parts: &WorkerParts<'_>, draft: Draft, homes: &[Homes]) -> Result<Self, Failure> {
+        let settings = parts.settings;
+        let Draft { nets, test_nets, plans, forward, mapped } = draft;
+        let engine = mapped.place(homes)?;
+        memory::check(&engine, parts.machine)?;
+        let notes = notes(&engine, &nets[0], 1 + test_nets.len());
         let first = parts.first.saturating_mul(settings.solver.iter_size);
         let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
         let batches = parts.train.feed.start(draw, parts.train.batch, first)?;
@@ -199,6 +232,7 @@ impl Worker {
             clock: Clock::default(),
             course: parts.state.course.clone(),
             testers: testers.collect(),
+            engine,
             aside: vec![0.0; if parts.tests.is_empty() { 0 } else { len }],
             workers: settings.workers,
             histories: settings.solver.rule.kind.histories(),

@@ -13,6 +13,8 @@ mod threads;
 pub use bell::Bell;
 pub use queue::{Claim, LaneQueue, Offer, Ticket};
 #[cfg(not(loom))]
+pub use threads::CrewThread;
+#[cfg(not(loom))]
 pub(crate) use {
     queue::MAX_GRAINS,
     threads::{Crews, LANES, Lanes, Work},

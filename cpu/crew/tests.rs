@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::arena::Arena;
+
 use super::{Claim, Crews, LANES, LaneQueue, Lanes, Offer, Work};
 
 #[path = "../tests/engine/watchdog.rs"]
@@ -30,6 +32,8 @@ struct Recorder {
 }
 
 impl Work for Recorder {
+    fn touch(&self, _: usize, _: usize, _: usize) {}
+
     fn run(&self, _: usize, payload: u64, grain: usize, scratch: &mut [f32]) {
         assert_eq!(scratch.len(), 3);
         match payload {
@@ -61,7 +65,9 @@ fn start(quadrants: usize, threads: usize, spin: u32) -> (Arc<Lanes>, Arc<Record
     let (lanes, recorder) = (Arc::new(Lanes::new(quadrants, 64)), Arc::new(Recorder::default()));
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; quadrants];
-    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, 3, spin).expect("threads");
+    let scratch =
+        cpus.iter().map(|cpus| cpus.iter().map(|_| Arena::new(3, None).expect("memory")).collect()).collect();
+    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, scratch, spin).expect("threads");
     assert!(refused.is_empty());
     (lanes, recorder, crews)
 }

@@ -2,13 +2,12 @@
 //! the critical lane leaves idle work on what nobody waits for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{Bell, Claim, LaneQueue, Offer, Ticket};
-use crate::pages::advise_large;
+use crate::arena::Arena;
 
 /// Lanes of a quadrant.
 pub(crate) const LANES: usize = 4;
@@ -17,6 +16,10 @@ pub(crate) const LANES: usize = 4;
 pub(crate) trait Work: Send + Sync {
     /// Runs one grain of what was pushed as `payload` on a device.
     fn run(&self, device: usize, payload: u64, grain: usize, scratch: &mut [f32]);
+
+    /// Touches the share of one of a device's threads in what the device works on. Each thread does so before any grain
+    /// runs, on its CPU, so that memory is filled by who owns it.
+    fn touch(&self, device: usize, thread: usize, threads: usize);
 }
 
 /// A lane of a quadrant with the times of its latest entries.
@@ -223,14 +226,35 @@ fn describe_panic(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a kernel panicked".into())
 }
 
+/// A thread of a crew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrewThread {
+    /// The device whose grains it runs.
+    pub device: usize,
+    /// The CPU that it is pinned to; `None` if it may roam.
+    pub cpu: Option<usize>,
+    /// The system's number for it, where there is one.
+    pub id: Option<u32>,
+}
+
+/// What a thread reports when it is ready.
+struct Arrival {
+    thread: CrewThread,
+    refused: Option<String>,
+}
+
 /// The threads of all crews of a worker; they end when this is dropped.
 pub(crate) struct Crews {
     lanes: Arc<Lanes>,
-    threads: Vec<std::thread::JoinHandle<()>>,
+    handles: Vec<std::thread::JoinHandle<()>>,
+    threads: Vec<CrewThread>,
+    /// Of each thread, with its device. Outlives the threads, since `drop` joins them.
+    scratch: Vec<(usize, Arc<Arena>)>,
 }
 
 impl Crews {
-    /// Starts the threads: for each quadrant one for each entry, pinned to the CPU that the entry names.
+    /// Starts the threads: for each quadrant one for each entry, pinned to the CPU that the entry names, with scratch of its
+    /// own. Returns when all are where they belong and have touched what is theirs, with what the system refused.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -238,50 +262,71 @@ impl Crews {
         lanes: Arc<Lanes>,
         work: &Arc<dyn Work>,
         cpus: &[Vec<Option<usize>>],
-        scratch: usize,
+        scratch: Vec<Vec<Arena>>,
         spin_looks: u32,
     ) -> std::io::Result<(Self, Vec<String>)> {
-        let mut crews = Self { lanes: lanes.clone(), threads: Vec::new() };
-        let (report, refusals) = std::sync::mpsc::channel();
-        for (device, cpus) in cpus.iter().enumerate() {
-            for (thread, cpu) in cpus.iter().copied().enumerate() {
+        let mut crews =
+            Self { lanes: lanes.clone(), handles: Vec::new(), threads: Vec::new(), scratch: Vec::new() };
+        let (report, arrivals) = std::sync::mpsc::channel();
+        for (device, (cpus, scratch)) in cpus.iter().zip(scratch).enumerate() {
+            let threads = cpus.len();
+            for (thread, (cpu, scratch)) in cpus.iter().copied().zip(scratch).enumerate() {
                 let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
-                let mut buffer: Vec<f32> = Vec::new();
-                let refused = |_| std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-                buffer.try_reserve_exact(scratch).map_err(refused)?;
-                if let Some(memory) = NonNull::new(buffer.as_mut_ptr()) {
-                    // SAFETY: so many elements were just reserved.
-                    unsafe { advise_large(memory.cast(), scratch * size_of::<f32>()) };
-                }
+                let scratch = Arc::new(scratch);
+                crews.scratch.push((device, scratch.clone()));
                 let body = move || {
-                    if let Some(cpu) = cpu
-                        && let quadrille_numa::Pinning::Refused(reason) =
-                            quadrille_numa::pin_current_thread(cpu)
-                    {
-                        // Nobody listens any more only if the start itself has failed.
-                        report.send(reason).ok();
-                    }
+                    let arrival = arrive(device, cpu);
+                    scratch.touch_share(0, 1);
+                    work.touch(device, thread, threads);
+                    // Nobody listens any more only if the start itself has failed.
+                    report.send(arrival).ok();
                     drop(report);
-                    // Filled here, so that the thread that uses it touches it first.
-                    buffer.resize(scratch, 0.0);
-                    lanes.serve(device, &*work, &mut buffer, spin_looks);
+                    // SAFETY: the arena is this thread's alone; others ask the system where it is, and read nothing.
+                    let scratch =
+                        unsafe { std::slice::from_raw_parts_mut(scratch.start().as_ptr(), scratch.len) };
+                    lanes.serve(device, &*work, scratch, spin_looks);
                 };
                 let name = format!("crew {device}.{thread}");
-                crews.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+                crews.handles.push(std::thread::Builder::new().name(name).spawn(body)?);
             }
         }
         drop(report);
-        let mut refused: Vec<String> = refusals.iter().collect();
+        let mut refused: Vec<String> = Vec::new();
+        for arrival in arrivals {
+            crews.threads.push(arrival.thread);
+            refused.extend(arrival.refused);
+        }
+        crews.threads.sort_by_key(|thread| (thread.device, thread.cpu, thread.id));
         refused.sort();
         refused.dedup();
         Ok((crews, refused))
     }
+
+    /// Who they are.
+    pub fn threads(&self) -> &[CrewThread] {
+        &self.threads
+    }
+
+    /// The scratch of all threads, with their devices.
+    pub fn scratch(&self) -> impl Iterator<Item = (usize, &Arena)> {
+        self.scratch.iter().map(|(device, arena)| (*device, &**arena))
+    }
+}
+
+/// A new thread goes to its CPU.
+fn arrive(device: usize, cpu: Option<usize>) -> Arrival {
+    let refused = match cpu.map(quadrille_numa::pin_current_thread) {
+        Some(quadrille_numa::Pinning::Refused(reason)) => Some(reason),
+        _ => None,
+    };
+    let cpu = cpu.filter(|_| refused.is_none());
+    Arrival { thread: CrewThread { device, cpu, id: quadrille_numa::verify::thread_id() }, refused }
 }
 
 impl Drop for Crews {
     fn drop(&mut self) {
         self.lanes.stop();
-        for thread in self.threads.drain(..) {
+        for thread in self.handles.drain(..) {
             // A crew's panics were caught and reported; there is nothing more to learn here.
             thread.join().ok();
         }

@@ -7,11 +7,11 @@ use quadrille_core::net::{LayerId, Net, ParamRule, ParamView};
 use quadrille_core::solver::{Elastic, Rule, Step, add_to_running_sum, update};
 
 use super::{Grain, Norms};
-use crate::device::EngineOptions;
 use crate::isa::Isa;
 use crate::kernel::vectorised::{Vectorised, on, prefetch};
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
+use crate::worker::EngineOptions;
 
 /// A piece of one parameter.
 #[derive(Clone, Debug)]

@@ -6,9 +6,6 @@
 use crate::isa::{Isa, Numerics, Precision, Vectors};
 use crate::kernel::winograd::Filter;
 
-/// Bytes of a large page, on x86-64 and on most of AArch64.
-pub(crate) const LARGE_PAGE: usize = 2 << 20;
-
 /// The constants of one tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {

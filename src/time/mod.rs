@@ -14,7 +14,7 @@ use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
-use quadrille_cpu::{CpuWorker, EngineOptions, Program};
+use quadrille_cpu::{EngineOptions, Program};
 
 use crate::bundled;
 use crate::cli::TimeArgs;
@@ -22,6 +22,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
 use crate::made_up;
+use crate::memory;
 use crate::pass::Pass;
 
 use report::Report;
@@ -43,7 +44,8 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         elastic: false,
         spin: machine.exclusive,
     };
-    let worker = CpuWorker::new(&machine.workers[0], &[Program { nets: &nets, plans: &[&plan] }], &engine)?;
+    let program = Program { nets: &nets, plans: &[&plan] };
+    let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
     let pass = Pass::new(nets, worker.devices(0));
     fill(&pass)?;
     // As the only worker of a training would draw.
@@ -62,6 +64,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         quadrants: pass.devices.len(),
         threads,
         machine: &machine,
+        placement: &placement,
         choices: worker.choices(),
         measured: &measured,
         ceilings,

@@ -25,6 +25,8 @@ pub struct Report<'a> {
     pub threads: usize,
     /// How the machine was cut.
     pub machine: &'a Crews,
+    /// Where memory went, line by line.
+    pub placement: &'a [String],
     /// How each layer is computed.
     pub choices: &'a [Choice],
     /// The times.
@@ -111,6 +113,9 @@ impl Report<'_> {
         }
         say!("machine     {}", self.machine.how);
         say!("            kernels for {}", self.machine.numerics);
+        for line in self.placement {
+            say!("{line}");
+        }
         say!(
             "ceilings    {gflops:.0} GFLOP/s of multiply-adds in {}, {gbs:.1} GB/s of a triad in memory; measured on {} \
              thread(s)",

@@ -17,6 +17,7 @@ mod layer_times;
 mod layers;
 mod lifetime;
 mod made_up;
+mod memory;
 mod mistakes;
 mod models;
 mod mutations;

@@ -3,4 +3,5 @@
 mod described;
 mod fixture;
 mod machines;
+mod memory_plan;
 mod text;

@@ -1,0 +1,365 @@
+//! A worker's devices: first mapped, which says what memory they need, and then placed in it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use quadrille_core::check::check;
+use quadrille_core::device::{DeviceInfo, Lane};
+use quadrille_core::net::{Net, Phase};
+use quadrille_core::plan::{LaneRole, Plan, tiles};
+use quadrille_core::solver::Rule;
+use quadrille_core::task::Copy;
+use quadrille_numa::memory::plan::Need;
+
+use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
+use crate::crew::{CrewThread, Crews, Lanes, Work};
+use crate::device::{Bound, BoundProgram, CpuDevice, Engine};
+use crate::isa::{Isa, Numerics, Precision};
+use crate::layer::{Choice, MAX_STAGES};
+use crate::machine::Machine;
+use crate::memory::{BlobBytes, LaneMemory, PackedLengths, PackedMemory};
+use crate::program::MappedNet;
+
+/// The crew of one quadrant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrewSpec {
+    /// A name for people.
+    pub name: String,
+    /// One entry for each thread: the CPU that it is pinned to, or `None` to let it roam.
+    pub cpus: Vec<Option<usize>>,
+}
+
+/// What a worker's devices are to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Program<'a> {
+    /// One net for each device.
+    pub nets: &'a [Net],
+    /// The plans that will be run on them.
+    pub plans: &'a [&'a Plan],
+}
+
+/// How a worker's devices compute.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The kernels' tier.
+    pub isa: Isa,
+    /// The precision of products.
+    pub precision: Precision,
+    /// Forced implementations: (layer or type, implementation).
+    pub kernels: Vec<(String, String)>,
+    /// The update rule.
+    pub rule: Rule,
+    /// Whether updates are pulled by a centre (EASGD).
+    pub elastic: bool,
+    /// Whether threads without work look around for a while before they sleep; not when they share CPUs.
+    pub spin: bool,
+}
+
+impl EngineOptions {
+    /// Tier and precision.
+    pub fn numerics(&self) -> Numerics {
+        Numerics { isa: self.isa, precision: self.precision }
+    }
+}
+
+/// A worker's devices could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// A plan that is not valid. A bug of the planner.
+    Plan(String),
+    /// A forced implementation that does not exist or cannot do the layer.
+    Kernel(String),
+    /// The system refused threads.
+    Threads(String),
+    /// The system refused memory: so many bytes in one piece.
+    Memory(usize),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(reason) => write!(f, "invalid plan: {reason}"),
+            Self::Kernel(reason) => f.write_str(reason),
+            Self::Threads(reason) => write!(f, "cannot start the threads of a quadrant: {reason}"),
+            Self::Memory(bytes) => {
+                let mib = bytes.div_ceil(1 << 20);
+                write!(f, "the system does not give {mib} MiB of memory; a smaller mini-batch needs less")
+            }
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+impl From<OutOfMemory> for EngineError {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error.bytes)
+    }
+}
+
+/// A worker's quadrants with all they will run, before they have any memory: [`MappedWorker::needs`] says how much.
+pub struct MappedWorker {
+    crews: Vec<CrewSpec>,
+    programs: Vec<MappedProgram>,
+    choices: Vec<Choice>,
+    packed: PackedLengths,
+    /// Elements that each thread needs.
+    scratch: usize,
+    /// Entries that a lane needs.
+    longest: usize,
+    isa: Isa,
+    spin: bool,
+}
+
+/// A program on all devices of a worker.
+struct MappedProgram {
+    nets: Vec<MappedNet>,
+    copies: Vec<Copy>,
+}
+
+impl MappedProgram {
+    fn new(program: &Program<'_>, options: &EngineOptions) -> Result<Self, EngineError> {
+        for plan in program.plans {
+            check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
+        }
+        let nets = program.nets.iter().zip(tiles(program.nets));
+        let nets = nets.map(|(net, tile)| MappedNet::new(net, tile, options)).collect::<Result<_, _>>()?;
+        let mut copies: Vec<Copy> = Vec::new();
+        for copy in program.plans.iter().flat_map(|p| p.nodes.iter().filter_map(|n| n.copy.clone())) {
+            if !copies.contains(&copy) {
+                copies.push(copy);
+            }
+        }
+        Ok(Self { nets, copies })
+    }
+}
+
+impl MappedWorker {
+    /// Chooses kernels for every layer and a place for every array, for one device for each entry of `crews`. Programs
+    /// share weights, gradients, histories and centre.
+    ///
+    /// # Errors
+    /// If a plan is not valid, the nets are not one for each crew with the same parameters, the CPU lacks the tier, or a
+    /// forced implementation does not fit.
+    pub fn new(
+        crews: &[CrewSpec],
+        programs: &[Program<'_>],
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
+        check_options(crews, programs, options)?;
+        let packed = PackedLengths {
+            parameters: programs.first().and_then(|p| p.nets.first()).map_or(0, |n| n.params.len()),
+            histories: options.rule.kind.histories(),
+            elastic: options.elastic,
+            gathers: programs.iter().flat_map(|p| p.nets).any(|net| net.parts > 1),
+        };
+        // No lane gets more than all stages of all tasks of a plan and all their waits.
+        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
+        let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
+        let programs: Vec<MappedProgram> =
+            programs.iter().map(|program| MappedProgram::new(program, options)).collect::<Result<_, _>>()?;
+        let nets = || programs.iter().flat_map(|program| &program.nets);
+        let scratch = nets().map(|net| net.scratch).max().unwrap_or(0);
+        let choices = nets().next().map_or(Vec::new(), |net| net.choices.clone());
+        let (crews, isa, spin) = (crews.to_vec(), options.isa, options.spin);
+        Ok(Self { crews, programs, choices, packed, scratch, longest, isa, spin })
+    }
+
+    /// What each device needs, in the order of [`Purpose::all`].
+    pub fn needs(&self) -> Vec<Vec<Need>> {
+        let need = |device, purpose: Purpose| purpose.need(self.bytes(device, purpose));
+        let needs = |device| Purpose::all(self.programs.len()).map(|purpose| need(device, purpose)).collect();
+        (0..self.crews.len()).map(needs).collect()
+    }
+
+    fn bytes(&self, device: usize, purpose: Purpose) -> usize {
+        let lengths = |program: usize| self.programs[program].nets[device].map.lengths();
+        match purpose {
+            Purpose::Workspaces => self.lane_lengths(device).into_iter().map(Arena::bytes).sum(),
+            Purpose::Scratch => self.crews[device].cpus.len() * Arena::bytes(self.scratch),
+            Purpose::Values(program) => Arena::bytes(lengths(program)[0]),
+            Purpose::Staging(program) => Arena::bytes(lengths(program)[1]),
+            purpose => Arena::bytes(self.packed.of(purpose)),
+        }
+    }
+
+    fn lane_lengths(&self, device: usize) -> [usize; crate::crew::LANES] {
+        LaneMemory::lengths(self.programs.iter().map(|program| &program.nets[device].map))
+    }
+
+    /// Makes the devices, with memory on nodes as `homes` say for each of them, and their crews. Threads touch first what
+    /// is bound to a node.
+    ///
+    /// # Errors
+    /// If memory or threads are refused.
+    pub fn place(self, homes: &[Homes]) -> Result<CpuWorker, EngineError> {
+        let nowhere = Homes::default();
+        let homes: Vec<&Homes> = (0..self.crews.len()).map(|i| homes.get(i).unwrap_or(&nowhere)).collect();
+        let lengths: Vec<_> = (0..self.crews.len()).map(|device| self.lane_lengths(device)).collect();
+        let shared = homes.iter().zip(lengths).map(|(homes, lengths)| {
+            let packed = PackedMemory::new(self.packed, homes).map(Arc::new)?;
+            Ok((packed, LaneMemory::new(lengths, homes).map(Arc::new)?))
+        });
+        let shared: Vec<_> = shared.collect::<Result<_, OutOfMemory>>()?;
+        let programs = self.programs.into_iter().enumerate().map(|(index, program)| {
+            let homes = shared.iter().zip(&homes);
+            let nets = program.nets.into_iter().zip(homes);
+            let nets = nets.map(|(net, ((packed, lanes), homes))| net.placed(packed, lanes, index, homes));
+            Ok(BoundProgram { nets: nets.collect::<Result<_, _>>()?, copies: program.copies })
+        });
+        let programs = programs.collect::<Result<_, OutOfMemory>>()?;
+        let lanes = Arc::new(Lanes::new(self.crews.len(), self.longest));
+        let bound = Arc::new(Bound {
+            programs,
+            iteration: AtomicU64::new(0),
+            rate: AtomicU32::new(0),
+            elastic: AtomicU32::new(0),
+            seed: AtomicU64::new(0),
+        });
+        let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();
+        let scratch = homes.iter().zip(&cpus).map(|(homes, cpus)| {
+            let home = homes.of(Purpose::Scratch);
+            cpus.iter().map(|_| Arena::new(self.scratch, home)).collect()
+        });
+        let scratch: Vec<Vec<Arena>> = scratch.collect::<Result<_, _>>()?;
+        let work: Arc<dyn Work> = bound.clone();
+        let spin = if self.spin { Machine::of(self.isa).spin_looks } else { 0 };
+        let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, scratch, spin)
+            .map_err(|error| EngineError::Threads(error.to_string()))?;
+        let name = |c: &CrewSpec| DeviceInfo {
+            name: c.name.clone(),
+            threads: c.cpus.len(),
+            isa: self.isa.to_string(),
+        };
+        let infos = self.crews.iter().map(name).collect();
+        let worker = CpuWorker {
+            engine: Arc::new(Engine { crews, lanes, bound, infos }),
+            choices: self.choices,
+            notes: refused.into_iter().map(|r| format!("a thread is not pinned: {r}")).collect(),
+        };
+        Ok(worker.settled())
+    }
+}
+
+/// A worker's quadrants with all they run.
+pub struct CpuWorker {
+    engine: Arc<Engine>,
+    choices: Vec<Choice>,
+    notes: Vec<String>,
+}
+
+impl CpuWorker {
+    /// The devices of a worker in memory that is bound to no node: see [`MappedWorker`].
+    ///
+    /// # Errors
+    /// Those of [`MappedWorker::new`] and [`MappedWorker::place`].
+    pub fn new(
+        crews: &[CrewSpec],
+        programs: &[Program<'_>],
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
+        MappedWorker::new(crews, programs, options)?.place(&[])
+    }
+
+    /// Moves what was touched elsewhere to its node, and notes what the system refused.
+    fn settled(mut self) -> Self {
+        self.arenas().for_each(|(.., arena)| arena.settle());
+        let mut refused: Vec<String> = self
+            .arenas()
+            .filter_map(|(.., arena)| {
+                Some(format!("memory is not bound to its node: {}", arena.refused.as_ref()?))
+            })
+            .collect();
+        refused.sort();
+        refused.dedup();
+        self.notes.extend(refused);
+        self
+    }
+
+    /// All arenas with their device and purpose.
+    fn arenas(&self) -> impl Iterator<Item = (usize, Purpose, &Arena)> {
+        let programs = self.engine.bound.programs.iter().enumerate();
+        let nets = programs.flat_map(|(program, bound)| {
+            let nets = bound.nets.iter().enumerate();
+            nets.flat_map(move |(device, net)| {
+                net.memory.arenas(program).map(move |(purpose, arena)| (device, purpose, arena))
+            })
+        });
+        nets.chain(self.engine.crews.scratch().map(|(device, arena)| (device, Purpose::Scratch, arena)))
+    }
+
+    /// Where all memory of all devices lies.
+    pub fn places(&self) -> Vec<ArenaPlace> {
+        let used = self.arenas().filter(|(.., arena)| arena.len > 0);
+        used.map(|(device, purpose, arena)| arena.place(device, purpose)).collect()
+    }
+
+    /// The threads of all devices.
+    pub fn threads(&self) -> &[CrewThread] {
+        self.engine.crews.threads()
+    }
+
+    /// The devices, as seen by one of the programs.
+    pub fn devices(&self, program: usize) -> Vec<CpuDevice> {
+        let lanes: Vec<Lane> =
+            LaneRole::ALL.iter().map(|r| Lane { id: r.lane(), priority: *r as u8 }).collect();
+        (0..self.engine.infos.len())
+            .map(|index| CpuDevice::new(self.engine.clone(), index, program, lanes.clone()))
+            .collect()
+    }
+
+    /// The implementation that was chosen for each layer of the first program.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// What the values and gradients of one of the programs take on all devices.
+    ///
+    /// # Panics
+    /// If there is no such program.
+    pub fn blob_bytes(&self, program: usize) -> BlobBytes {
+        let nets = self.engine.bound.programs[program].nets.iter();
+        nets.map(|net| net.memory.blobs()).fold(BlobBytes::default(), |sum, net| BlobBytes {
+            taken: sum.taken + net.taken,
+            apart: sum.apart + net.apart,
+        })
+    }
+
+    /// What the environment refused.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+/// Checks what the engine relies on and nothing else has checked.
+fn check_options(
+    crews: &[CrewSpec],
+    programs: &[Program<'_>],
+    options: &EngineOptions,
+) -> Result<(), EngineError> {
+    options.numerics().check().map_err(EngineError::Kernel)?;
+    if let Some(idle) = crews.iter().find(|c| c.cpus.is_empty()) {
+        return Err(EngineError::Threads(format!("{} has no thread that would work", idle.name)));
+    }
+    let nets = || programs.iter().flat_map(|program| program.nets);
+    if options.rule.clip.is_some() && nets().any(|net| net.phase == Phase::Train && !net.clips) {
+        return Err(EngineError::Plan("gradients are clipped, but a net has no norm of them".into()));
+    }
+    let place = |net: &Net| -> Vec<(String, std::ops::Range<usize>)> {
+        net.params.views().iter().map(|v| (v.name.clone(), v.range())).collect()
+    };
+    let first = programs.first().and_then(|p| p.nets.first()).map(place);
+    for program in programs {
+        if program.nets.len() != crews.len() {
+            let (nets, crews) = (program.nets.len(), crews.len());
+            return Err(EngineError::Plan(format!("{nets} nets for {crews} quadrants")));
+        }
+        if program.nets.iter().any(|net| Some(place(net)) != first) {
+            return Err(EngineError::Plan(
+                "nets with other parameters cannot share one packed buffer".into(),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! The system calls of memory: the only unsafe code of this crate.
+//!
+//! SAFETY, for the whole file. Each obligation has one place that meets it:
+//!
+//! 1. *Addresses.* A call that names memory names whole pages inside of a [`Mapping`], which owns them from
+//!    `mmap` in [`Mapping::reserve`] to `munmap` in its `drop` and never lends them to anybody who could unmap them.
+//!    [`Mapping::pages`] checks each range.
+//! 2. *Contents.* No call here changes what memory holds, as seen by whoever reads it: policies, advice and moves
+//!    between nodes keep contents, and [`Mapping::touch`] writes back the byte that it read.
+//! 3. *Races.* Only `touch` reads and writes memory, so nobody may use the pages that it touches meanwhile. Whoever
+//!    reads or writes through [`Mapping::start`] does so in unsafe code of his own, and this is one of his obligations.
+//! 4. *Arrays.* The lengths that `mbind` and `move_pages` are given are those of the arrays that they are given.
+//!    Those live through the call, which keeps no pointer to them.
+//! 5. *Failure.* A call that fails has no effect; it becomes a [`Refusal`].
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+use std::ops::Range;
+use std::ptr::{NonNull, null_mut};
+
+use super::{Policy, Refusal};
+
+/// Bytes of a large page, on x86-64 and on most of AArch64.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Zeroed memory of this process, of whole pages. The system fills a page when it is first touched.
+///
+/// Whoever reads or writes it through [`Mapping::start`] keeps to the bounds, and away from pages that
+/// [`Mapping::touch`] is touching.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is plain memory that belongs to no thread; for its use see obligation 3.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; what a shared mapping lets safe code do is obligations 2 and 3.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// At least `bytes` (and at least one page) of zeros. What fills a large page begins with one, so that the system
+    /// can give some; nothing is touched yet.
+    ///
+    /// # Errors
+    /// If the system has not so many addresses.
+    pub fn reserve(bytes: usize) -> Result<Self, Refusal> {
+        let too_many = Refusal::new("mmap", libc::ENOMEM);
+        let page = page_bytes();
+        let bytes = bytes.max(1).checked_next_multiple_of(page).ok_or(too_many.clone())?;
+        let spare = if bytes >= LARGE_PAGE { LARGE_PAGE - page } else { 0 };
+        let whole = bytes.checked_add(spare).ok_or(too_many)?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: asks for new pages, wherever there is room.
+        let address = unsafe { libc::mmap(null_mut(), whole, protection, flags, -1, 0) };
+        let start = match NonNull::new(address.cast::<u8>()) {
+            Some(start) if address != libc::MAP_FAILED => start,
+            _ => return Err(Refusal::last("mmap")),
+        };
+        let before = if spare > 0 { start.align_offset(LARGE_PAGE) } else { 0 };
+        // SAFETY: less than `spare`, so inside of what was just mapped.
+        let aligned = unsafe { start.add(before) };
+        for (offset, len) in [(0, before), (before + bytes, spare - before)] {
+            if len > 0 {
+                // SAFETY: pages of what was just mapped, before and behind those that are kept. Should the call fail,
+                // they stay, untouched, and cost nothing.
+                unsafe { libc::munmap(start.add(offset).as_ptr().cast(), len) };
+            }
+        }
+        Ok(Self { start: aligned, bytes })
+    }
+
+    /// Its first byte, at the start of a page.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How much there is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The whole pages that hold a range of bytes.
+    ///
+    /// # Panics
+    /// If the range goes beyond the mapping.
+    fn pages(&self, range: Range<usize>) -> (*mut c_void, usize) {
+        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} of {} bytes", self.bytes);
+        let page = page_bytes();
+        let first = range.start / page * page;
+        // SAFETY: inside of the mapping, as just asserted.
+        (unsafe { self.start.add(first) }.as_ptr().cast(), range.end.next_multiple_of(page) - first)
+    }
+
+    /// Asks for large pages, if it could hold one. The system may have been told not to give any, and may have none: then they are small.
+    ///
+    /// # Errors
+    /// If the system does not know large pages, or not for memory like this.
+    pub fn advise_large(&self) -> Result<(), Refusal> {
+        if self.bytes < LARGE_PAGE {
+            return Ok(());
+        }
+        let (start, len) = self.pages(0..self.bytes);
+        #[cfg(target_os = "linux")]
+        // SAFETY: obligations 1 and 2.
+        if unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) } == 0 {
+            return Ok(());
+        }
+        let _ = (start, len);
+        Err(Refusal::last("madvise"))
+    }
+
+    /// Says where the pages that hold `range` are to come from when they are first touched; those that were touched stay.
+    ///
+    /// # Errors
+    /// If the system refuses: a container's rules, a kernel without NUMA, or a node that this process may not use.
+    pub fn set_policy(&self, range: Range<usize>, policy: &Policy) -> Result<(), Refusal> {
+        let (mode, nodes) = policy.mode();
+        let mask = node_mask(nodes);
+        let (start, len) = self.pages(range);
+        // The kernel reads one bit less than it is told.
+        let bits = if nodes.is_empty() { 0 } else { mask.len() * u64::BITS as usize + 1 };
+        let mask = if nodes.is_empty() { std::ptr::null() } else { mask.as_ptr() };
+        // SAFETY: obligations 1, 2 and 4.
+        unsafe {
+            call(
+                "mbind",
+                MBIND,
+                [start as c_long, len as c_long, mode as c_long, mask as c_long, bits as c_long, 0],
+            )
+        }
+        .map(drop)
+    }
+
+    /// Touches the pages that begin in `range`, so that the system fills them: near the thread that calls, if their
+    /// policy does not say where. Threads that touch ranges side by side touch no page twice.
+    pub fn touch(&self, range: Range<usize>) {
+        let page = page_bytes();
+        assert!(range.end <= self.bytes, "{range:?} of {} bytes", self.bytes);
+        for offset in (range.start.next_multiple_of(page)..range.end).step_by(page) {
+            // SAFETY: obligations 1, 2 and 3. Volatile, or nothing would be left of it.
+            unsafe {
+                let byte = self.start.add(offset);
+                byte.write_volatile(byte.read_volatile());
+            }
+        }
+    }
+
+    /// The node of each page from the one numbered `first` on, into `nodes`; a negative number of Linux's where there is
+    /// none: `-ENOENT` of a page that nobody has touched.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub(super) fn ask(&self, first: usize, nodes: &mut [c_int]) -> Result<(), Refusal> {
+        self.move_or_ask(first, None, nodes)
+    }
+
+    /// Moves pages from the one numbered `first` on to a node; `nodes` becomes where they are then.
+    ///
+    /// # Errors
+    /// If the system does not move pages.
+    pub(super) fn send(&self, first: usize, node: usize, nodes: &mut [c_int]) -> Result<(), Refusal> {
+        self.move_or_ask(first, Some(node), nodes)
+    }
+
+    fn move_or_ask(&self, first: usize, to: Option<usize>, nodes: &mut [c_int]) -> Result<(), Refusal> {
+        let page = page_bytes();
+        let (start, len) = self.pages(first * page..(first + nodes.len()) * page);
+        let pages: Vec<*mut c_void> =
+            (0..len).step_by(page).map(|offset| start.wrapping_byte_add(offset)).collect();
+        let to: Option<Vec<c_int>> =
+            to.map(|node| vec![c_int::try_from(node).unwrap_or(c_int::MAX); pages.len()]);
+        let target = to.as_ref().map_or(std::ptr::null(), |to| to.as_ptr());
+        let (count, flag) = (pages.len() as c_long, if to.is_some() { MOVE_OWN } else { 0 });
+        let arguments =
+            [0, count, pages.as_ptr() as c_long, target as c_long, nodes.as_mut_ptr() as c_long, flag];
+        // SAFETY: obligations 1, 2 and 4: as many addresses, targets and answers as the count says; process 0 is this one.
+        unsafe { call("move_pages", MOVE_PAGES, arguments) }.map(drop)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: obligation 1: these pages are this mapping's, which ends here.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// `MPOL_MF_MOVE`: moves pages that no other process maps.
+const MOVE_OWN: c_long = 2;
+
+#[cfg(target_os = "linux")]
+const MBIND: c_long = libc::SYS_mbind as c_long;
+#[cfg(target_os = "linux")]
+const MOVE_PAGES: c_long = libc::SYS_move_pages as c_long;
+#[cfg(not(target_os = "linux"))]
+const MBIND: c_long = 0;
+#[cfg(not(target_os = "linux"))]
+const MOVE_PAGES: c_long = 0;
+
+/// Calls the system, which has no functions in the C library for this.
+///
+/// # Safety
+/// The arguments are what the system call of this number asks for.
+unsafe fn call(name: &'static str, number: c_long, arguments: [c_long; 6]) -> Result<c_long, Refusal> {
+    #[cfg(target_os = "linux")]
+    {
+        let [a, b, c, d, e, f] = arguments;
+        // SAFETY: by contract.
+        let answer = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+        if answer >= 0 { Ok(answer) } else { Err(Refusal::last(name)) }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (number, arguments);
+        Err(Refusal::new(name, libc::ENOSYS))
+    }
+}
+
+/// Bytes of a small page.
+pub fn page_bytes() -> usize {
+    // SAFETY: asks for a number, and touches no memory.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
+}
+
+/// Nodes as the system reads them: 64 bits a word.
+fn node_mask(nodes: &[usize]) -> Vec<u64> {
+    let words = nodes.iter().max().map_or(1, |most| most / 64 + 1);
+    let mut mask = vec![0; words];
+    nodes.iter().for_each(|node| mask[node / 64] |= 1 << (node % 64));
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_a_bit_for_each_node() {
+        assert_eq!(node_mask(&[]), [0]);
+        assert_eq!(node_mask(&[0, 7]), [0x81]);
+        assert_eq!(node_mask(&[65]), [0, 2]);
+    }
+
+    #[test]
+    fn memory_is_zero_aligned_and_our_own() {
+        for bytes in [0, 1, 5000, LARGE_PAGE, 3 * LARGE_PAGE + 1] {
+            let mapping = Mapping::reserve(bytes).unwrap();
+            assert!(mapping.bytes() >= bytes && mapping.bytes().is_multiple_of(page_bytes()));
+            let align = if bytes >= LARGE_PAGE { LARGE_PAGE } else { page_bytes() };
+            assert_eq!(mapping.start().align_offset(align), 0);
+            mapping.touch(0..mapping.bytes());
+            // SAFETY: nobody else has this mapping.
+            let values = unsafe { std::slice::from_raw_parts(mapping.start().as_ptr(), mapping.bytes()) };
+            assert!(values.iter().all(|value| *value == 0));
+        }
+    }
+
+    #[test]
+    fn touching_keeps_what_is_there() {
+        let mapping = Mapping::reserve(3 * page_bytes()).unwrap();
+        // SAFETY: nobody else has this mapping; one byte of it.
+        unsafe { mapping.start().add(page_bytes()).write(7) };
+        mapping.touch(page_bytes()..page_bytes() + 1);
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.start().add(page_bytes()).read() }, 7);
+    }
+
+    #[test]
+    fn more_than_there_are_addresses_is_refused() {
+        for bytes in [usize::MAX, usize::MAX / 2] {
+            let refusal = Mapping::reserve(bytes).unwrap_err().to_string();
+            assert!(refusal.starts_with("mmap: "), "{refusal}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = " bytes")]
+    fn beyond_the_end_is_a_bug() {
+        Mapping::reserve(4096).unwrap().touch(0..page_bytes() + 1);
+    }
+}

@@ -1,0 +1,127 @@
+//! Placement on machines of several NUMA nodes, which `scripts/numa-vm` emulates: a Knights Landing in SNC-4 flat mode,
+//! and sockets with fast memory of which an HMAT tells.
+//!
+//! In the guest `topo --verify` and trainings of LeNet on four quadrants run with every page and thread checked, and the
+//! weights must be those of four quadrants out here, bit by bit.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+use quadrille_cpu::isa::Isa;
+
+/// Four quadrants, two images each: emulated vectors are a thousand times slower than real ones.
+const TRAINING: &str = "train --workers 1 --quadrants 4 --isa avx2 --batch 8 --max-iter 2 --test-interval 0";
+
+/// What the guest does. The last two are refused before they begin.
+const SCRIPT: &str = r#"
+told() { "$@"; echo "exit code $?"; }
+told $Q topo --verify
+told $Q $TRAINING --run fast --fast-memory require --verify-placement
+told $Q time --quadrants 4 --batch 20000 --fast-memory require 2>&1
+told $Q time --quadrants 4 --batch 100000 2>&1
+"#;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_quadrille")
+}
+
+/// Why there is no such machine here; `None` if there is one.
+fn missing() -> Option<String> {
+    if !Isa::available().any(|tier| tier == Isa::Avx2) {
+        return Some("the guest computes in the tier avx2, which this CPU has not".to_owned());
+    }
+    match Command::new(root().join("scripts/numa-vm")).arg("--check").output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("scripts/numa-vm: {error}")),
+    }
+}
+
+/// Runs the script in a guest.
+fn guest(mode: &str, cpus: usize) -> Output {
+    // One after the other: each takes all of a small machine.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("script");
+    let head = format!("#!/bin/sh\nQ='{}'\nTRAINING='{TRAINING}'\n", program());
+    std::fs::write(&file, head + SCRIPT).expect("a script");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("a script that runs");
+    let mut vm = Command::new(root().join("scripts/numa-vm"));
+    vm.args(["-m", mode, "-c", &cpus.to_string(), "-t", "900", "-f", program(), "-f"]);
+    vm.arg(root().join("data/mnist"));
+    vm.arg("--").arg(&file).output().expect("scripts/numa-vm starts")
+}
+
+/// What stands behind the word "weights" in each summary.
+fn weights(stdout: &str) -> Vec<&str> {
+    let summaries = stdout.lines().filter(|line| line.starts_with("summary "));
+    summaries.map(|line| line.rsplit_once("weights ").expect("a hash of the weights").1.trim()).collect()
+}
+
+/// The weights of the same training out here.
+fn weights_outside() -> String {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let arguments = TRAINING.split(' ').chain(["--run", "out"]);
+    let output =
+        Command::new(program()).args(arguments).current_dir(&folder).output().expect("the program starts");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let hashes = weights(&stdout);
+    assert_eq!(hashes.len(), 1, "{stdout}");
+    hashes[0].to_owned()
+}
+
+fn places_and_trains(mode: &str, cpus: usize) {
+    if let Some(reason) = missing() {
+        return println!("skipped: {reason}");
+    }
+    let output = guest(mode, cpus);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(125) {
+        return println!("skipped: {}", stderr.trim());
+    }
+    let seen = format!("in mode {mode}:\n{stdout}\n{stderr}");
+    let codes: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("exit code ")).collect();
+    assert_eq!(codes, ["0", "0", "71", "71"], "{seen}");
+    let parts: Vec<&str> = stdout.split("exit code ").collect();
+    let [verified, trained, large, huge, _] = parts[..] else { panic!("five parts {seen}") };
+    for quadrant in 0..4 {
+        let (dram, near) = (quadrant, quadrant + 4);
+        let line = format!(
+            "verify      quadrant {quadrant}: DRAM node {dram}: all 4096 pages there; fast memory node {near}: all 4096 \
+             pages there"
+        );
+        assert!(verified.contains(&line), "no {line:?} {seen}");
+        let start = format!("verify      quadrant {quadrant}: all pages on their nodes (");
+        let found = trained.lines().find_map(|line| line.strip_prefix(&start));
+        let (pages, threads) =
+            found.and_then(|found| found.split_once(')')).unwrap_or_else(|| panic!("{start:?} {seen}"));
+        assert_eq!(threads, format!("; {cpus} of {cpus} thread(s) on their CPUs"), "{seen}");
+        // Staging in DRAM, all else in fast memory.
+        let nodes: Vec<&str> =
+            pages.split(", ").filter_map(|part| part.split_once(" on node ")).map(|(_, node)| node).collect();
+        assert_eq!(nodes, [dram.to_string(), near.to_string()], "{seen}");
+    }
+    assert!(large.contains("--fast-memory require: node 4 is to hold "), "{seen}");
+    assert!(large.contains(" missing\n  hint: "), "{seen}");
+    assert!(huge.contains("the run needs ") && huge.contains("  hint: --batch "), "{seen}");
+    let hashes = weights(&stdout);
+    assert_eq!(hashes, [weights_outside()], "{seen}");
+}
+
+#[test]
+fn a_knights_landing_in_snc4_flat_mode() {
+    places_and_trains("knl", 2);
+}
+
+#[test]
+fn sockets_with_fast_memory_that_an_hmat_tells_of() {
+    places_and_trains("hmat", 1);
+}
