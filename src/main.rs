@@ -17,6 +17,7 @@ mod given;
 mod job;
 mod made_up;
 mod pass;
+mod places;
 mod progress;
 mod resume;
 mod settings;
