@@ -5,22 +5,28 @@
 use std::fmt::Write;
 
 use crate::cpu_list;
+use crate::drawing;
+use crate::environment;
 use crate::quadrant::{Partition, Quadrant};
+use crate::threads::Thread;
 use crate::topology::{Machine, Node, Tier};
 
-/// How to look up an environment variable; outside of tests `|name| std::env::var(name).ok()`.
-pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub use crate::environment::Env;
 
 /// Describes a machine, its cut and what of the environment counts, for someone who sees it for the first
 /// time.
 pub fn describe(machine: &Machine, partition: &Partition, env: Env) -> String {
     let mut text = String::new();
     machine_lines(&mut text, machine);
+    text.push('\n');
+    text.push_str(&drawing::draw(machine, partition));
     text.push_str("\nNUMA nodes: memory and the CPUs near it\n");
     text.push_str(&table(&node_rows(machine)));
     text.push_str("\nQuadrants: each trains on its own CPUs\n");
     text.push_str(&table(&quadrant_rows(partition)));
     push(&mut text, &format!("  {}.", partition.how));
+    text.push_str("\nThreads: each on one CPU\n");
+    text.push_str(&table(&thread_rows(partition)));
     if !machine.notes.is_empty() {
         text.push_str("\nNotes\n");
         for note in &machine.notes {
@@ -28,7 +34,7 @@ pub fn describe(machine: &Machine, partition: &Partition, env: Env) -> String {
         }
     }
     text.push_str("\nEnvironment\n");
-    for line in environment(machine, env) {
+    for line in environment::read(machine, env) {
         push(&mut text, &format!("  {line}"));
     }
     text
@@ -76,7 +82,7 @@ fn machine_lines(text: &mut String, machine: &Machine) {
 }
 
 fn node_rows(machine: &Machine) -> Vec<Vec<String>> {
-    let mut rows = vec![row(["node", "memory", "kind", "CPUs"])];
+    let mut rows = vec![row(["node", "memory", "bandwidth", "kind", "CPUs"])];
     for node in &machine.nodes {
         let cpus = match (node.cpus.is_empty(), node.near) {
             (false, _) => cpu_list::format(&node.cpus),
@@ -86,21 +92,22 @@ fn node_rows(machine: &Machine) -> Vec<Vec<String>> {
         };
         let memory = node.memory_bytes.map_or_else(|| "unknown".to_string(), bytes);
         let index = if machine.numa_known { node.os_index.to_string() } else { "?".to_string() };
-        rows.push(vec![index, memory, kind(node).to_string(), cpus]);
+        rows.push(vec![index, memory, bandwidth(node.bandwidth), kind(node), cpus]);
     }
     rows
 }
 
-fn kind(node: &Node) -> &'static str {
-    match node {
-        Node { memory_bytes: Some(0), .. } => "no memory",
-        Node { allowed: false, .. } => "not allowed",
+fn kind(node: &Node) -> String {
+    let used = match node {
+        Node { memory_bytes: Some(0), .. } => return "no memory".to_string(),
+        Node { allowed: false, .. } => return "not allowed".to_string(),
         Node { tier: Tier::Fast, .. } => "fast",
         Node { tier: Tier::Slow, .. } => "slow, not used",
-        Node { tier: Tier::Gpu, .. } => "GPU, not used",
+        Node { tier: Tier::Gpu, .. } => return "GPU, not used".to_string(),
         Node { tier: Tier::Unknown, .. } => "not used",
-        Node { tier: Tier::Dram, .. } => "DRAM",
-    }
+        Node { tier: Tier::Dram, .. } => return node.subtype.clone().unwrap_or_else(|| "DRAM".to_string()),
+    };
+    node.subtype.as_ref().map_or_else(|| used.to_string(), |subtype| format!("{subtype}, {used}"))
 }
 
 fn quadrant_rows(partition: &Partition) -> Vec<Vec<String>> {
@@ -119,53 +126,18 @@ fn quadrant_rows(partition: &Partition) -> Vec<Vec<String>> {
     rows
 }
 
-/// What of Slurm's and OpenMP's wishes counts here. One line each, only for variables that are set.
-fn environment(machine: &Machine, env: Env) -> Vec<String> {
-    let mut lines = Vec::new();
-    let cpus = machine.cpus.len();
-    if let Some(value) = env("SLURM_CPUS_PER_TASK") {
-        let value = printable(&value);
-        let meaning = match value.parse::<usize>() {
-            Ok(count) if count == cpus => "honoured: it agrees with the affinity mask".to_string(),
-            Ok(count) if count > cpus => format!(
-                "not met: the affinity mask holds {cpus} CPUs, and the mask counts. \
-                 Pass --cpus-per-task=$SLURM_CPUS_PER_TASK to srun, which does not inherit it everywhere"
-            ),
-            Ok(_) => format!(
-                "the affinity mask holds {cpus} CPUs, and the mask counts. \
-                 If ranks share a node, let srun bind them: --cpu-bind=cores"
-            ),
-            Err(_) => format!("ignored: it is not a number; the affinity mask ({cpus} CPUs) counts"),
-        };
-        lines.push(format!("SLURM_CPUS_PER_TASK={value}: {meaning}."));
+/// The threads of each role, worker and quadrant in one row.
+fn thread_rows(partition: &Partition) -> Vec<Vec<String>> {
+    let mut rows = vec![row(["role", "worker", "quadrant", "threads", "CPUs"])];
+    let alike = |a: &Thread, b: &Thread| (a.role, a.worker, a.quadrant) == (b.role, b.worker, b.quadrant);
+    for threads in partition.threads.chunk_by(alike) {
+        let Some(Thread { role, worker, quadrant, .. }) = threads.first() else { continue };
+        let cpus: Vec<usize> = threads.iter().filter_map(|thread| thread.cpu).collect();
+        let cpus = if cpus.is_empty() { "any".to_string() } else { cpu_list::format(&cpus) };
+        let quadrant = quadrant.map_or_else(|| "-".to_string(), |quadrant| quadrant.to_string());
+        rows.push(vec![role.to_string(), worker.to_string(), quadrant, threads.len().to_string(), cpus]);
     }
-    if let Some(value) = env("SLURM_CPU_BIND") {
-        let value = printable(&value);
-        let none = value.split([',', ':']).any(|word| word == "none");
-        let meaning = if none {
-            "Slurm bound nothing, so ranks on one node would pin to the same CPUs. Use --cpu-bind=cores"
-        } else {
-            "honoured: what Slurm bound is the affinity mask, and threads are pinned inside it"
-        };
-        lines.push(format!("SLURM_CPU_BIND={value}: {meaning}."));
-    }
-    if let Some(value) = env("OMP_NUM_THREADS") {
-        let value = printable(&value);
-        lines.push(format!("OMP_NUM_THREADS={value}: ignored, there is no OpenMP here. Use --threads."));
-    }
-    if let Some(value) = env("OMP_PROC_BIND") {
-        let value = printable(&value);
-        lines.push(format!("OMP_PROC_BIND={value}: ignored, Quadrille pins its own threads."));
-    }
-    if lines.is_empty() {
-        lines.push("nothing set by Slurm or OpenMP that would matter here.".to_string());
-    }
-    lines
-}
-
-/// A value fit for a terminal, whatever it holds.
-fn printable(value: &str) -> String {
-    value.chars().filter(|c| !c.is_control()).take(80).collect()
+    rows
 }
 
 fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -203,6 +175,11 @@ pub(crate) fn bytes(count: u64) -> String {
         }
     }
     format!("{count} bytes")
+}
+
+/// A bandwidth in GiB/s; a dash where it is unknown.
+pub(crate) fn bandwidth(mebibytes: Option<u64>) -> String {
+    mebibytes.map_or_else(|| "-".to_string(), |value| format!("{:.0} GiB/s", value as f64 / 1024.0))
 }
 
 fn counted(count: usize, noun: &str) -> String {

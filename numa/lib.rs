@@ -10,15 +10,19 @@
 
 pub mod cpu_list;
 pub mod describe;
+mod drawing;
+mod environment;
 pub mod memory;
 pub mod pin;
 pub mod quadrant;
+mod strictness;
 pub mod threads;
 pub mod topology;
 pub mod verify;
 
 pub use describe::describe;
-pub use pin::{Pinning, pin_current_thread};
-pub use quadrant::{Partition, PartitionError, Quadrant, quadrants};
-pub use threads::{Role, Thread};
+pub use pin::{Pinning, pin_current_thread, refusals, release_current_thread};
+pub use quadrant::{Partition, PartitionError, Quadrant, Wishes, cut, quadrants};
+pub use strictness::Strictness;
+pub use threads::{Reserve, Role, Thread};
 pub use topology::{Machine, TopologyError, detect, survey};

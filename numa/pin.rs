@@ -34,6 +34,49 @@ pub fn pin_current_thread(cpu: usize) -> Pinning {
     }
 }
 
+/// Lets the thread that calls run on any of these CPUs. A new thread has the CPUs of the one that started it, so one without a
+/// place of its own must be let go where that one is pinned.
+#[cfg(target_os = "linux")]
+pub fn release_current_thread(cpus: &[usize]) -> Pinning {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
+    match (sched_setaffinity(None, &set), cpus.first()) {
+        (Ok(()), Some(&first)) => Pinning::Pinned(first),
+        (Ok(()), None) => Pinning::Refused("no CPU was named".to_owned()),
+        (Err(error), _) => {
+            Pinning::Refused(format!("the operating system refused to let a thread go: {error}"))
+        }
+    }
+}
+
+/// Lets the thread that calls run on any of these CPUs: nothing is ever pinned here.
+#[cfg(not(target_os = "linux"))]
+pub fn release_current_thread(_cpus: &[usize]) -> Pinning {
+    Pinning::Refused("only Linux lets a thread run on some CPUs".to_owned())
+}
+
+/// Tries to pin a thread to each of these CPUs, and returns why not, one line for each reason.
+///
+/// A container or a filter of system calls may refuse what the affinity mask allows. It is better to know before crews
+/// start, since a run says what it does in its first lines.
+pub fn refusals(cpus: &[usize]) -> Vec<String> {
+    let cpus = cpus.to_vec();
+    // A thread of its own, so that whoever asks is not moved.
+    let attempt = move || -> Vec<String> {
+        let outcomes = cpus.into_iter().map(pin_current_thread);
+        let refused = outcomes.filter_map(|outcome| match outcome {
+            Pinning::Refused(reason) => Some(reason),
+            Pinning::Pinned(_) => None,
+        });
+        refused.collect()
+    };
+    let thread = std::thread::Builder::new().name("pinning".to_owned()).spawn(attempt);
+    let outcome =
+        thread.map(|thread| thread.join().unwrap_or_else(|_| vec!["the attempt failed".to_owned()]));
+    outcome.unwrap_or_else(|error| vec![format!("no thread can be started ({error})")])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +97,23 @@ mod tests {
             assert!(matches!(absent, Pinning::Refused(_)));
         }
         assert!(matches!(absurd, Pinning::Refused(reason) if reason.contains("mask reaches CPU 1023")));
+    }
+
+    #[test]
+    fn a_thread_of_a_pinned_one_is_let_go() {
+        let allowed: Vec<usize> =
+            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        let Some(&first) = allowed.first() else { return };
+        let all = allowed.clone();
+        let of_child = std::thread::spawn(move || {
+            pin_current_thread(first);
+            let child = std::thread::spawn(move || {
+                let before = core_affinity::get_core_ids().map(|ids| ids.len());
+                release_current_thread(&all);
+                (before, core_affinity::get_core_ids().map(|ids| ids.len()))
+            });
+            child.join().unwrap()
+        });
+        assert_eq!(of_child.join().unwrap(), (Some(1), Some(allowed.len())));
     }
 }

@@ -5,7 +5,7 @@
 //! only where even those run out. Everything decided here is said in [`Partition::how`].
 
 use crate::cpu_list;
-use crate::threads::{Role, Thread};
+use crate::threads::{self, Place, Reserve, Role, Thread};
 use crate::topology::{Core, Machine, Node, Tier};
 
 /// Quadrants beyond the number of CPUs are for tests on small machines; this many are always granted.
@@ -117,19 +117,53 @@ struct NearMemory {
 
 /// A quadrant before its threads are counted.
 struct Piece {
-    cpus: Vec<usize>,
-    cores: usize,
+    /// Its cores, or single hardware threads where there are more quadrants than cores.
+    units: Vec<Vec<usize>>,
     nodes: Vec<usize>,
+}
+
+/// How a machine is to be cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Wishes {
+    /// Quadrants of all workers together; one for each NUMA node if none is given.
+    pub quadrants: Option<usize>,
+    /// Threads of each crew; as many for each of its cores as `smt` says if none is given.
+    pub threads: Option<usize>,
+    /// Hardware threads of a core that a crew uses; at least 1.
+    pub smt: usize,
+    /// Cores for threads that do not compute.
+    pub reserve: Reserve,
+    /// Workers that share the quadrants evenly.
+    pub workers: usize,
+}
+
+impl Wishes {
+    /// One worker whose crews have all cores.
+    pub fn new(quadrants: Option<usize>, threads: Option<usize>) -> Self {
+        Self { quadrants, threads, smt: 1, reserve: Reserve::NONE, workers: 1 }
+    }
 }
 
 /// Cuts a machine into quadrants: one per NUMA node, or as many as requested, with one thread per core or as
 /// many per quadrant as requested.
+///
+/// # Errors
+/// See [`cut`].
 pub fn quadrants(
     machine: &Machine,
     requested: Option<usize>,
     threads: Option<usize>,
 ) -> Result<Partition, PartitionError> {
-    let homes = homes(machine);
+    cut(machine, &Wishes::new(requested, threads))
+}
+
+/// Cuts a machine into quadrants and gives every thread its place.
+///
+/// # Errors
+/// If the machine cannot be cut as wished.
+pub fn cut(machine: &Machine, wishes: &Wishes) -> Result<Partition, PartitionError> {
+    let Wishes { quadrants: requested, threads, reserve, workers, .. } = *wishes;
+    let (homes, smt) = (homes(machine), wishes.smt.max(1));
     let (nodes, cpus) = (homes.len(), machine.cpus.len());
     if homes.is_empty() {
         return Err(PartitionError::NoCpus);
@@ -139,46 +173,69 @@ pub fn quadrants(
     let (pieces, cut) = if count < nodes { join(&homes, count) } else { divide(&homes, count) };
     let shared = count > cpus;
     let cap = if threads.is_none() { machine.quota.map(|limit| per_quadrant(limit, count)) } else { None };
+    let sizes: Vec<usize> = pieces.iter().map(|piece| piece.units.len()).collect();
+    let crew_cores = threads.or(cap).map(|threads| threads.div_ceil(smt));
+    let may_shrink = threads.is_none() && !shared;
+    let wish = threads::Wish { workers, reserve, crew_cores, may_shrink };
+    // Where quadrants share CPUs, no core is anybody's own.
+    let wish = if shared { threads::Wish { reserve: Reserve::NONE, ..wish } } else { wish };
+    let places = threads::reserve(&sizes, &wish);
     let mut capped = false;
-    let quadrants: Vec<Quadrant> = pieces
-        .into_iter()
-        .enumerate()
-        .map(|(index, piece)| {
-            let own = piece.cores.max(1);
-            let granted = cap.map_or(own, |cap| own.min(cap));
-            capped |= granted < own;
-            let threads = threads.unwrap_or(granted);
-            let pinned = !shared && threads <= piece.cpus.len();
-            let NearMemory { dram_node, fast_node, dram_nodes, fast_nodes } = memory(machine, &piece.nodes);
-            Quadrant {
-                index,
-                cpus: piece.cpus,
-                dram_node,
-                fast_node,
-                dram_nodes,
-                fast_nodes,
-                threads,
-                pinned,
-            }
-        })
-        .collect();
+    let made = pieces.iter().enumerate().map(|(index, piece)| {
+        let kept = places.iter().filter(|place| place.quadrant == Some(index)).count();
+        let (crew, kept) = piece.units.split_at(piece.units.len() - kept);
+        let own = crew.iter().map(|unit| unit.len().min(smt)).sum::<usize>().max(1);
+        let granted = cap.map_or(own, |cap| own.min(cap));
+        capped |= granted < own;
+        let threads = threads.unwrap_or(granted);
+        let mut cpus = order(crew, smt);
+        let pinned = !shared && threads <= cpus.len();
+        cpus.extend(interleave(kept));
+        let NearMemory { dram_node, fast_node, dram_nodes, fast_nodes } = memory(machine, &piece.nodes);
+        Quadrant { index, cpus, dram_node, fast_node, dram_nodes, fast_nodes, threads, pinned }
+    });
+    let quadrants: Vec<Quadrant> = made.collect();
     let mut how = vec![match requested {
         None if !machine.numa_known => "1 quadrant, since the NUMA nodes are unknown".to_string(),
         None => format!("{}, one for each NUMA node with allowed CPUs", counted(count, "quadrant")),
         Some(_) => format!("{} as asked: {cut}", counted(count, "quadrant")),
     }];
-    how.push(describe_threads(machine, &quadrants, threads, capped, shared));
-    let crews = quadrants.iter().flat_map(|quadrant| {
-        let at = |thread| (Some(quadrant.index), quadrant.cpu_of_thread(thread));
-        (0..quadrant.threads).map(at).map(|(quadrant, cpu)| Thread {
-            role: Role::Compute,
-            worker: 0,
-            quadrant,
-            cpu,
-        })
-    });
-    let threads = crews.collect();
+    how.push(describe_threads(machine, &quadrants, wishes, capped, shared));
+    let threads = all_threads(&quadrants, &pieces, &places, workers);
+    how.extend(threads::describe(&threads, reserve));
     Ok(Partition { quadrants, threads, how: how.join("; ") })
+}
+
+/// Every thread with its CPU: the crews, then those that have cores of their own or none.
+fn all_threads(quadrants: &[Quadrant], pieces: &[Piece], places: &[Place], workers: usize) -> Vec<Thread> {
+    let each = (quadrants.len() / workers.max(1)).max(1);
+    let crew = |quadrant: &Quadrant| {
+        let (worker, index) = (quadrant.index / each, Some(quadrant.index));
+        let cpus: Vec<Option<usize>> = (0..quadrant.threads).map(|t| quadrant.cpu_of_thread(t)).collect();
+        cpus.into_iter().map(move |cpu| Thread { role: Role::Compute, worker, quadrant: index, cpu })
+    };
+    let mut threads: Vec<Thread> = quadrants.iter().flat_map(crew).collect();
+    let mut taken = vec![0; pieces.len()];
+    for &Place { role, worker, quadrant } in places {
+        let cpu = quadrant.and_then(|quadrant| {
+            taken[quadrant] += 1;
+            let units = &pieces[quadrant].units;
+            units.get(units.len() - taken[quadrant])?.first().copied()
+        });
+        threads.push(Thread { role, worker, quadrant, cpu });
+    }
+    threads
+}
+
+/// The CPUs of a crew's cores in the order in which its threads take them: one of each core first, or as many of each
+/// core as are used side by side, so that fewer threads take fewer cores.
+fn order(units: &[Vec<usize>], smt: usize) -> Vec<usize> {
+    if smt == 1 {
+        return interleave(units);
+    }
+    let used = units.iter().flat_map(|unit| unit.iter().take(smt).copied());
+    let rest: Vec<Vec<usize>> = units.iter().map(|unit| unit.iter().skip(smt).copied().collect()).collect();
+    used.chain(interleave(&rest)).collect()
 }
 
 fn check(
@@ -237,10 +294,9 @@ fn join(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
     let pieces = homes
         .chunks(size)
         .map(|group| {
-            let cores: Vec<&Core> = group.iter().flat_map(|home| home.cores.iter().copied()).collect();
+            let cores = group.iter().flat_map(|home| home.cores.iter());
             Piece {
-                cpus: spread(&cores),
-                cores: cores.len(),
+                units: cores.map(|core| core.cpus.clone()).collect(),
                 nodes: group.iter().map(|home| home.node.os_index).collect(),
             }
         })
@@ -276,9 +332,7 @@ fn divide(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
             } else {
                 (part % units.len(), part % units.len() + 1)
             };
-            let own = &units[first..last];
-            let cpus = interleave(own);
-            pieces.push(Piece { cores: own.len(), cpus, nodes: vec![home.node.os_index] });
+            pieces.push(Piece { units: units[first..last].to_vec(), nodes: vec![home.node.os_index] });
         }
     }
     let nodes = counted(homes.len(), "NUMA node");
@@ -307,11 +361,6 @@ fn shares(sizes: &[usize], count: usize) -> Vec<usize> {
         }
     }
     parts
-}
-
-fn spread(cores: &[&Core]) -> Vec<usize> {
-    let units: Vec<Vec<usize>> = cores.iter().map(|core| core.cpus.clone()).collect();
-    interleave(&units)
 }
 
 /// The first CPU of every unit, then the second of every unit, and so on.
@@ -359,7 +408,7 @@ fn per_quadrant(limit: f64, count: usize) -> usize {
 fn describe_threads(
     machine: &Machine,
     quadrants: &[Quadrant],
-    threads: Option<usize>,
+    wishes: &Wishes,
     capped: bool,
     shared: bool,
 ) -> String {
@@ -369,11 +418,12 @@ fn describe_threads(
         counts.truncate(1);
     }
     let total: usize = quadrants.iter().map(|q| q.threads).sum();
-    let why = match (threads, capped) {
-        (Some(_), _) => "as asked",
-        (None, true) => "limited by the cgroup's CPU quota",
-        (None, false) if shared => "since they share CPUs",
-        (None, false) => "one per core",
+    let why = match (wishes.threads, capped, wishes.smt) {
+        (Some(_), ..) => "as asked".to_string(),
+        (None, true, _) => "limited by the cgroup's CPU quota".to_string(),
+        (None, false, _) if shared => "since they share CPUs".to_string(),
+        (None, false, 0 | 1) => "one per core".to_string(),
+        (None, false, smt) => format!("up to {smt} per core"),
     };
     let noun = if even && quadrants[0].threads == 1 { "thread" } else { "threads" };
     let each = if quadrants.len() > 1 && even { " each" } else { "" };

@@ -12,6 +12,7 @@ use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_numa::memory::plan::FastMemory;
+use quadrille_numa::{Reserve, Strictness};
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
@@ -77,6 +78,16 @@ pub struct MachineArgs {
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
+    /// Hardware threads of each core that a quadrant's threads use
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = at_least_one::<usize>)]
+    pub smt: usize,
+    /// Cores of each worker that do not compute: auto (where that costs next to nothing), none, or some of main, comm (the
+    /// exchange) and io (reading), such as main,comm,io=2
+    #[arg(long, default_value = "auto", value_name = "ROLES")]
+    pub reserve: Reserve,
+    /// What becomes of placement that the system refuses: best goes on without and says so, strict ends with code 71
+    #[arg(long = "numa", default_value = "best", value_name = "best|strict")]
+    pub strictness: Strictness,
     /// Instruction-set tier: portable, avx2, avx512f, avx512, avx512bf16, amxbf16 [default: the highest of this CPU]
     #[arg(long, value_name = "TIER")]
     pub isa: Option<Isa>,
@@ -368,6 +379,9 @@ impl ExtractArgs {
         MachineArgs {
             quadrants: Some(1),
             threads,
+            smt: 1,
+            reserve: Reserve::NONE,
+            strictness: Strictness::default(),
             isa,
             precision,
             fast_memory: FastMemory::default(),
@@ -416,6 +430,15 @@ pub struct TopoArgs {
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
+    /// Hardware threads of each core that a quadrant's threads use
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = at_least_one::<usize>)]
+    pub smt: usize,
+    /// Cores of each worker that do not compute: auto, none, or some of main, comm and io, such as main,comm,io=2
+    #[arg(long, default_value = "auto", value_name = "ROLES")]
+    pub reserve: Reserve,
+    /// Workers that share the quadrants
+    #[arg(long, default_value_t = 1, value_name = "W", value_parser = at_least_one::<usize>)]
+    pub workers: usize,
     /// Print one JSON object instead of the drawing: quadrants, threads, warnings
     #[arg(long)]
     pub json: bool,

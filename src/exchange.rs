@@ -10,9 +10,11 @@ use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::transport::Buffer;
 use quadrille_comm::transport::threads::ThreadTransport;
 use quadrille_core::device::{Packed, Region};
+use quadrille_numa::Role;
 
 use crate::failure::Failure;
 use crate::pass::Pass;
+use crate::places::Places;
 
 /// A worker's part in the method.
 pub enum Exchange {
@@ -35,9 +37,11 @@ pub enum Exchange {
 }
 
 impl Exchange {
-    /// Joins the group: every worker calls this once, and none goes on before all run the same job.
+    /// Joins the group: every worker calls this once, and none goes on before all run the same job. `places` has that
+    /// of the communication thread.
     pub fn join(
         method: Method,
+        places: &Places,
         mut transport: ThreadTransport,
         fingerprint: Fingerprint,
         centre: Vec<f32>,
@@ -49,7 +53,9 @@ impl Exchange {
                 Ok(Self::SyncSgd { group: SyncSgd::new(transport), gradients: vec![0.0; len] })
             }
             Method::SyncEasgd3 => {
+                let places = places.clone();
                 let exchanger = Exchanger::spawn(move || {
+                    places.settle(Role::Comm, 0);
                     handshake(&mut transport, &fingerprint)?;
                     Ok(SyncEasgd::new(transport, &centre))
                 })?;

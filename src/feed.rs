@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quadrille_core::layer::{Input, Layer};
 use quadrille_core::net::{NetSpec, NetState};
 use quadrille_core::rng::{Purpose, Sampler, Stream};
-use quadrille_io::data::{DataSource, Order, Prefetcher, RowFiles, RowReader};
+use quadrille_io::data::{DataSource, Order, Prefetcher, Readers, RowFiles, RowReader};
 use quadrille_io::weights_hash;
 
 use crate::failure::{Code, Failure};
@@ -116,11 +116,12 @@ impl Feed {
         }
     }
 
-    /// Begins with the mini-batch number `first`, of `batch` images.
+    /// Begins with the mini-batch number `first`, of `batch` images. `readers` says which threads
+    /// read.
     ///
     /// # Errors
     /// If the mini-batch is too large, or no thread can be started.
-    pub fn start(&self, draw: Draw, batch: usize, first: u64) -> Result<Batches, Failure> {
+    pub fn start(&self, draw: Draw, batch: usize, first: u64, readers: Readers) -> Result<Batches, Failure> {
         match self {
             Self::DataSet(source) => {
                 let source = match draw {
@@ -139,7 +140,7 @@ impl Feed {
                     }
                     Draw::Test => Order::Sequential,
                 };
-                let prefetcher = Prefetcher::start(source, order, batch, first, 2)?;
+                let prefetcher = Prefetcher::start_in(source, order, batch, first, 2, readers)?;
                 Ok(Batches::Prepared(prefetcher))
             }
             Self::Arrays(given) => {

@@ -15,10 +15,9 @@ use quadrille_io::data::{
 };
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
-use quadrille_numa::memory::Strictness;
 use quadrille_numa::memory::capacity::Capacity;
 use quadrille_numa::memory::plan::FastMemory;
-use quadrille_numa::{Machine, Partition, Quadrant};
+use quadrille_numa::{Machine, Partition, Quadrant, Strictness, Wishes};
 
 use crate::bundled;
 use crate::cli::{DataArgs, MachineArgs};
@@ -26,6 +25,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
 use crate::made_up;
+use crate::places::{Places, unpinned_if_refused};
 use crate::staging;
 
 /// Reads a solver, or the bundled one.
@@ -472,6 +472,8 @@ pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
 pub struct Crews {
     /// For each worker, one crew a quadrant.
     pub workers: Vec<Vec<CrewSpec>>,
+    /// For each worker, the places of its other threads.
+    pub places: Vec<Places>,
     /// The kernels' tier and the precision of products.
     pub numerics: Numerics,
     /// Whether every thread has a CPU of its own.
@@ -517,9 +519,13 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
     }
     let asked = (workers > 1 || quadrants != nodes || args.quadrants.is_some())
         .then_some(workers.saturating_mul(quadrants));
-    let partition = quadrille_numa::quadrants(&machine, asked, args.threads)
+    let wishes = Wishes { workers, smt: args.smt, reserve: args.reserve, ..Wishes::new(asked, args.threads) };
+    let mut partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|e| usage(format!("--workers {workers} with {quadrants} quadrant(s) each: {e}")))?;
-    Ok(assign(&machine, &partition, workers, args))
+    let refused = unpinned_if_refused(&mut partition, args.strictness)?;
+    let mut crews = assign(&machine, &partition, workers, args);
+    crews.notes.extend(refused);
+    Ok(crews)
 }
 
 /// The tier that is asked for, or else the highest of this CPU, and the precision.
@@ -537,12 +543,15 @@ fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &Machi
     let threads: usize = partition.quadrants.iter().map(|q| q.threads).sum();
     Crews {
         workers: (0..workers).map(|w| (0..per_worker).map(|q| crew(w * per_worker + q)).collect()).collect(),
+        places: (0..workers)
+            .map(|worker| Places::of(partition, worker, &machine.cpus, args.reserve))
+            .collect(),
         numerics: numerics_of(args),
         exclusive: threads <= machine.cpus.len(),
         quadrants: partition.quadrants.iter().take(workers * per_worker).cloned().collect(),
         capacity: Capacity::now(machine),
         fast_memory: args.fast_memory,
-        strictness: Strictness::default(),
+        strictness: args.strictness,
         how: partition.how.clone(),
         notes: machine.notes.clone(),
     }

@@ -18,6 +18,7 @@ mod job;
 mod made_up;
 mod memory;
 mod pass;
+mod places;
 mod progress;
 mod resume;
 mod settings;

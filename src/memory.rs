@@ -1,9 +1,10 @@
 //! What memory a run needs, where it goes, and whether it is there: decided before anything is allocated.
 
 use quadrille_cpu::{ArenaPlace, CpuWorker, EngineOptions, Homes, MappedWorker, Program, Purpose};
+use quadrille_numa::Strictness;
 use quadrille_numa::cpu_list;
+use quadrille_numa::memory::Census;
 use quadrille_numa::memory::plan::{FastMemory, MemoryPlan, Need, QuadrantNeeds, TooLittle, Wish, said};
-use quadrille_numa::memory::{Census, Strictness};
 use quadrille_numa::verify::thread_place;
 
 use crate::failure::{Code, Failure};

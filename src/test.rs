@@ -6,6 +6,7 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::Rule;
 use quadrille_cpu::{EngineOptions, Program};
+use quadrille_io::data::Readers;
 
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
@@ -63,16 +64,22 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     say!("data        {}: {batches} mini-batches of {}{twice}", job.feed.name(), job.batch);
     let mut pass = Pass::new(nets, worker.devices(0));
     pass.write_all(Region::Packed(Packed::Weights), &weights)?;
-    evaluate(&mut pass, &plan, &job, batches)?;
+    evaluate(&mut pass, &plan, &job, batches, machine.places[0].readers())?;
     say_bad_records(&job.feed);
     Ok(())
 }
 
-fn evaluate(pass: &mut Pass, plan: &Plan, job: &PhaseJob, batches: u64) -> Result<(), Failure> {
+fn evaluate(
+    pass: &mut Pass,
+    plan: &Plan,
+    job: &PhaseJob,
+    batches: u64,
+    readers: Readers,
+) -> Result<(), Failure> {
     let names: Vec<String> = pass.output_names().map(str::to_owned).collect();
     let mut sums = vec![0.0; names.len()];
     let (mut loss, mut times) = (0.0, StepTimes::default());
-    let mut feed = job.feed.start(Draw::Test, job.batch, 0)?;
+    let mut feed = job.feed.start(Draw::Test, job.batch, 0, readers)?;
     for _ in 0..batches {
         feed.load(pass)?;
         run_step(&pass.devices, plan, &Scalars::default(), &mut times)?;

@@ -4,6 +4,7 @@ mod json;
 mod verify;
 
 use quadrille_cpu::isa::Isa;
+use quadrille_numa::Wishes;
 
 use crate::cli::TopoArgs;
 use crate::failure::{Code, Failure};
@@ -12,7 +13,13 @@ use crate::failure::{Code, Failure};
 pub fn run(args: &TopoArgs) -> Result<(), Failure> {
     let machine =
         quadrille_numa::survey().map_err(|error| Failure::new(Code::Environment, error.to_string()))?;
-    let partition = quadrille_numa::quadrants(&machine, args.quadrants, args.threads)
+    let wishes = Wishes {
+        smt: args.smt,
+        reserve: args.reserve,
+        workers: args.workers,
+        ..Wishes::new(args.quadrants, args.threads)
+    };
+    let partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     if args.json {
         say!("{:#}", json::describe(&machine, &partition, &machine.notes));

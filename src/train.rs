@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use quadrille_comm::handshake::Fingerprint;
@@ -11,6 +12,7 @@ use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
 use quadrille_io::weights_hash;
+use quadrille_numa::Role;
 use serde_json::{Value, json};
 
 use crate::bundled;
@@ -180,8 +182,10 @@ fn live(
     mut progress: Option<&mut Progress>,
     centre: Vec<f32>,
 ) -> Result<Outcome, Failure> {
+    worker.places.settle(Role::Main, 0);
     if run.settings.workers > 1 {
-        worker.exchange = Exchange::join(run.settings.method, transport, run.fingerprint, centre)?;
+        let places = &worker.places;
+        worker.exchange = Exchange::join(run.settings.method, places, transport, run.fingerprint, centre)?;
     }
     let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
     let len = worker.pass.nets[0].params.len();
@@ -475,11 +479,17 @@ fn live_together(
                 let progress = progress.take();
                 // Who is alone has no centre.
                 let centre = if run.settings.workers > 1 { centre.to_vec() } else { Vec::new() };
-                scope.spawn(move || live(worker, run, transport, progress, centre))
+                let thread = std::thread::Builder::new().name(format!("worker {}", worker.rank));
+                thread.spawn_scoped(scope, move || live(worker, run, transport, progress, centre))
             })
             .collect();
         let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
+        let refused = |error| Failure::new(Code::Environment, format!("cannot start a worker: {error}"));
+        let join = |handle: std::io::Result<ScopedJoinHandle<'_, _>>| match handle {
+            Ok(handle) => handle.join().unwrap_or_else(lost),
+            Err(error) => Err(refused(error)),
+        };
+        handles.into_iter().map(join).collect()
     });
     let echo = results.iter().filter_map(|r| r.as_ref().err()).min_by_key(|f| f.is_echo()).cloned();
     match echo {

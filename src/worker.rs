@@ -19,6 +19,7 @@ use crate::feed::{Batches, Draw};
 use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
 use crate::memory::{self, WorkerNeeds};
 use crate::pass::Pass;
+use crate::places::Places;
 use crate::progress::{Clock, Output, TestResult};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
@@ -67,6 +68,8 @@ pub struct Worker {
     pub clock: Clock,
     /// What rate and display remember.
     pub course: Course,
+    /// Where its threads that do not compute run.
+    pub places: Places,
     testers: Vec<Tester>,
     /// The worker's own weights while those to be tested are in their place.
     aside: Vec<f32>,
@@ -212,7 +215,8 @@ impl Worker {
         let notes = notes(&engine, &nets[0], 1 + test_nets.len());
         let first = parts.first.saturating_mul(settings.solver.iter_size);
         let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
-        let batches = parts.train.feed.start(draw, parts.train.batch, first)?;
+        let places = parts.machine.places.get(parts.rank).cloned().unwrap_or_default();
+        let batches = parts.train.feed.start(draw, parts.train.batch, first, places.readers())?;
         let testers = parts.tests.iter().zip(test_nets).zip(forward).enumerate();
         let testers = testers.map(|(index, ((test, nets), forward))| Tester {
             pass: Pass::new(nets, engine.devices(1 + index)),
@@ -231,6 +235,7 @@ impl Worker {
             exchange: Exchange::Alone,
             clock: Clock::default(),
             course: parts.state.course.clone(),
+            places,
             testers: testers.collect(),
             engine,
             aside: vec![0.0; if parts.tests.is_empty() { 0 } else { len }],
@@ -399,7 +404,8 @@ impl Worker {
         let mut outputs = tester.pass.outputs();
         // One more for the loss, and one for who has left.
         let mut sums = vec![0.0; outputs.len() + 1];
-        let whole = tester.run(batches, [self.rank as u64, self.workers as u64], stop, &mut sums)?;
+        let whole =
+            tester.run(batches, [self.rank as u64, self.workers as u64], &self.places, stop, &mut sums)?;
         self.pass.write_all(Region::Packed(Packed::Weights), &self.aside)?;
         sums.push(if whole { 0.0 } else { 1.0 });
         self.exchange.sum(&mut sums)?;
@@ -425,6 +431,7 @@ impl Tester {
         &mut self,
         batches: u64,
         [rank, workers]: [u64; 2],
+        places: &Places,
         stop: &StopAgreement,
         sums: &mut [f32],
     ) -> Result<bool, Failure> {
@@ -433,7 +440,7 @@ impl Tester {
             return Ok(true);
         }
         let job = &self.test.job;
-        let mut batches = job.feed.start(Draw::Test, job.batch, share.start)?;
+        let mut batches = job.feed.start(Draw::Test, job.batch, share.start, places.readers())?;
         for _ in share {
             if stop.is_asked() {
                 return Ok(false);

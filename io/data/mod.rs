@@ -39,7 +39,7 @@ pub use files::ImageFiles;
 pub use idx::{read_image_extents, read_images, read_labels};
 pub use kinds::{Opening, open, open_records, sample_shape};
 pub use lmdb::{Lmdb, LmdbWriter, lmdb_file};
-pub use prefetch::{Batch, Order, Prefetcher};
+pub use prefetch::{Batch, Order, Prefetcher, Readers};
 pub use records::{Content, MAX_RECORD, Record, Records};
 pub use rows::{RowFiles, RowReader};
 pub use search::SearchPath;

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::chance::Chance;
 use super::source::{DataSource, Scratch};
@@ -37,6 +38,40 @@ pub enum Order {
     Sequential,
 }
 
+/// Which threads read and decode.
+#[derive(Clone)]
+pub struct Readers {
+    /// How many of their own; 0 for one that shares those of the whole process.
+    pub threads: usize,
+    /// What each calls first, with its number: the place to pin it, of which this crate knows nothing.
+    pub settle: Arc<dyn Fn(usize) + Send + Sync>,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        Self { threads: 0, settle: Arc::new(|_| {}) }
+    }
+}
+
+impl Readers {
+    fn pool(&self) -> Result<Option<ThreadPool>, IoError> {
+        if self.threads == 0 {
+            // Starts those of the process, if they are not there, from a thread that is not pinned: whoever starts threads
+            // hands its CPUs down to them.
+            rayon::current_num_threads();
+            return Ok(None);
+        }
+        let settle = self.settle.clone();
+        let builder = ThreadPoolBuilder::new().num_threads(self.threads);
+        let pool = builder.thread_name(|n| format!("read {n}")).start_handler(move |n| settle(n)).build();
+        pool.map(Some).map_err(|error| IoError::CannotCreate {
+            path: "prefetch".into(),
+            what: "threads to read data",
+            source: std::io::Error::other(error),
+        })
+    }
+}
+
 /// Prepares the mini-batches of one worker, in order.
 #[derive(Debug)]
 pub struct Prefetcher {
@@ -58,15 +93,38 @@ impl Prefetcher {
         iteration: u64,
         ahead: usize,
     ) -> Result<Self, IoError> {
+        Self::start_in(source, order, batch, iteration, ahead, Readers::default())
+    }
+
+    /// The same with the threads that `readers` says.
+    ///
+    /// # Errors
+    /// As [`Prefetcher::start`], and if the threads cannot be started.
+    pub fn start_in(
+        source: Arc<DataSource>,
+        order: Order,
+        batch: usize,
+        iteration: u64,
+        ahead: usize,
+        readers: Readers,
+    ) -> Result<Self, IoError> {
+        let pool = readers.pool()?;
         let maker = Maker::new(source, order, batch)?;
         let (ready_in, ready) = sync_channel(ahead.max(1));
         // Bounded, too, since an unbounded channel allocates as it goes.
         let (used, used_out) = sync_channel(ahead.max(1) + 2);
         let work = move || {
+            (readers.settle)(0);
             let name = maker.source.name().to_owned();
+            let ready_out = ready_in.clone();
+            let run = move || maker.run(iteration, &ready_out, &used_out);
+            // In a pool, whatever asks for more threads gets those of that pool.
+            let run = move || match &pool {
+                Some(pool) => pool.install(run),
+                None => run(),
+            };
             // A panic here must reach the run as an error, not as a silence.
-            let outcome =
-                panic::catch_unwind(AssertUnwindSafe(|| maker.run(iteration, &ready_in, &used_out)));
+            let outcome = panic::catch_unwind(AssertUnwindSafe(run));
             if outcome.is_err() {
                 let error = IoError::data(Path::new(&name), "the thread that prepares mini-batches failed");
                 let _ = ready_in.send(Err(error));

@@ -49,16 +49,6 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What becomes of a refusal (`--numa`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Strictness {
-    /// The run goes on without what was refused, and says so in its first lines.
-    #[default]
-    Lenient,
-    /// The run ends.
-    Strict,
-}
-
 /// Where the pages of some memory come from when they are first touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Policy {

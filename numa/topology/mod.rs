@@ -15,6 +15,7 @@ mod memory;
 mod orphans;
 mod quota;
 mod source;
+pub(crate) mod surroundings;
 mod sysfs;
 
 #[cfg(not(feature = "hwloc"))]

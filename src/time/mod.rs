@@ -50,7 +50,8 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     fill(&pass)?;
     // As the only worker of a training would draw.
     let draw = Draw::Train { seed: 1, rank: 0, workers: 1 };
-    let mut batches = data.as_ref().map(|data| data.start(draw, batch, 0)).transpose()?;
+    let mut batches =
+        data.as_ref().map(|data| data.start(draw, batch, 0, machine.places[0].readers())).transpose()?;
     let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut())?;
     drop(batches);
     // Before the ceilings are measured, which takes memory of its own.

@@ -162,20 +162,26 @@ impl Stage {
     }
 
     pub fn start(&self, arguments: &str) -> Running {
+        self.start_in(arguments, |_| {})
+    }
+
+    /// Starts the program in surroundings that `prepare` makes.
+    pub fn start_in(&self, arguments: &str, prepare: impl FnOnce(&mut Command)) -> Running {
         let unique = tempfile::tempdir().expect("a temporary folder").keep();
         let (stdout, stderr) = (unique.join("stdout"), unique.join("stderr"));
         let file = |path: &Path| Stdio::from(File::create(path).expect("a new file"));
         // Files and not pipes: nobody has to read along, and a full pipe cannot stop the program.
-        let child = Command::new(env!("CARGO_BIN_EXE_quadrille"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quadrille"));
+        command
             .args(arguments.split_whitespace())
             .current_dir(self.folder.path())
             .env_remove("QUADRILLE_DATA")
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(file(&stdout))
-            .stderr(file(&stderr))
-            .spawn()
-            .expect("the program starts");
+            .stderr(file(&stderr));
+        prepare(&mut command);
+        let child = command.spawn().expect("the program starts");
         Running { child, stdout, stderr, what: arguments.to_owned() }
     }
 

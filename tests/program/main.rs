@@ -23,10 +23,13 @@ mod models;
 mod mutations;
 mod networks;
 mod normalization;
+#[cfg(target_os = "linux")]
+mod placement;
 mod resume;
 mod same_bits;
 mod snapshots;
 mod solvers;
 mod tiers;
+mod topology;
 mod training;
 mod weights;

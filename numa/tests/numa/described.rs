@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use quadrille_numa::topology::{self, HAS_HWLOC, Machine, Source, Tier};
-use quadrille_numa::{describe, quadrants};
+use quadrille_numa::{Reserve, Wishes, cut, describe, quadrants};
 
 /// Whether this build can read files of hwloc; says aloud if not.
 fn can_read() -> bool {
@@ -38,7 +38,8 @@ fn machine(name: &str) -> Machine {
 
 /// What is made of a machine, in words.
 fn plan(machine: &Machine) -> String {
-    let partition = quadrants(machine, None, None).expect("a partition");
+    let wishes = Wishes { reserve: Reserve::Auto, ..Wishes::new(None, None) };
+    let partition = cut(machine, &wishes).expect("a partition");
     describe(machine, &partition, &|_| None)
 }
 
