@@ -3,7 +3,8 @@
 use std::ptr::NonNull;
 
 use quadrille_numa::memory::plan::{Need, Wish};
-use quadrille_numa::memory::{Census, Mapping, Policy, Refusal, page_bytes};
+use quadrille_numa::memory::small::{Piece, SmallPieces};
+use quadrille_numa::memory::{Census, Mapping, Policy, Refusal, census_of, page_bytes};
 use quadrille_numa::verify::share;
 
 /// The system did not give memory.
@@ -111,11 +112,20 @@ impl ArenaPlace {
     }
 }
 
-/// Zeroed memory of fixed length, from a page on. The system fills a page when it is first touched: what nobody touches
+/// What an arena is made of.
+#[derive(Debug)]
+enum Room {
+    /// Pages of its own.
+    Pages(Mapping),
+    /// A small piece of fast memory, which lies where it should.
+    Piece(Piece),
+}
+
+/// Zeroed memory of fixed length, aligned for any number. The system fills a page when it is first touched: what nobody touches
 /// takes nothing, and whoever touches a page first has it near, if it is bound to no node.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    mapping: Mapping,
+    room: Room,
     /// Elements.
     pub len: usize,
     /// The node that it is bound to.
@@ -134,7 +144,16 @@ impl Arena {
         let policy = home.map(Policy::Preferred);
         let refused = policy.and_then(|policy| mapping.set_policy(0..mapping.bytes(), &policy).err());
         let home = home.filter(|_| refused.is_none());
-        Ok(Self { mapping, len, home, refused })
+        Ok(Self { room: Room::Pages(mapping), len, home, refused })
+    }
+
+    /// Room for the thread that calls: a small piece of fast memory, if there are any on that node, or else pages.
+    pub fn own(len: usize, home: Option<usize>, pieces: &SmallPieces) -> Result<Self, OutOfMemory> {
+        let bytes = len.saturating_mul(size_of::<f32>());
+        match home.and_then(|node| pieces.on_node(bytes, node)) {
+            Some(piece) => Ok(Self { room: Room::Piece(piece), len, home, refused: None }),
+            None => Self::new(len, home),
+        }
     }
 
     /// Bytes that an arena of `len` elements takes.
@@ -148,27 +167,34 @@ impl Arena {
 
     /// Its first element.
     pub fn start(&self) -> NonNull<f32> {
-        self.mapping.start().cast()
+        match &self.room {
+            Room::Pages(mapping) => mapping.start().cast(),
+            Room::Piece(piece) => piece.start().cast(),
+        }
     }
 
     /// Touches the share of one of its device's threads, if it is bound to a node. Only before anybody uses it.
     pub fn touch_share(&self, thread: usize, threads: usize) {
-        if self.home.is_some() && self.len > 0 {
-            self.mapping.touch(share(self.mapping.bytes(), thread, threads));
+        if let (Room::Pages(mapping), Some(_), 1..) = (&self.room, self.home, self.len) {
+            mapping.touch(share(mapping.bytes(), thread, threads));
         }
     }
 
     /// Moves pages to the node that it is bound to, if they came from elsewhere when they were touched.
     pub fn settle(&self) {
-        if let Some(node) = self.home.filter(|_| self.len > 0) {
+        if let (Room::Pages(mapping), Some(node), 1..) = (&self.room, self.home, self.len) {
             // Who wants to know asks where they are.
-            let _ = self.mapping.settle(node);
+            let _ = mapping.settle(node);
         }
     }
 
     /// Where it lies.
     pub fn place(&self, device: usize, purpose: Purpose) -> ArenaPlace {
-        ArenaPlace { device, what: purpose.words(), node: self.home, pages: self.mapping.census() }
+        let pages = match &self.room {
+            Room::Pages(mapping) => mapping.census(),
+            Room::Piece(piece) => census_of(piece.start(), piece.bytes()),
+        };
+        ArenaPlace { device, what: purpose.words(), node: self.home, pages }
     }
 }
 

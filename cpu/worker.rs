@@ -13,7 +13,7 @@ use quadrille_core::task::Copy;
 use quadrille_numa::memory::plan::Need;
 
 use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
-use crate::crew::{CrewThread, Crews, Lanes, Work};
+use crate::crew::{CrewThread, Crews, Lanes, Scratch, Work};
 use crate::device::{Bound, BoundProgram, CpuDevice, Engine};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::layer::{Choice, MAX_STAGES};
@@ -218,14 +218,11 @@ impl MappedWorker {
             seed: AtomicU64::new(0),
         });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();
-        let scratch = homes.iter().zip(&cpus).map(|(homes, cpus)| {
-            let home = homes.of(Purpose::Scratch);
-            cpus.iter().map(|_| Arena::new(self.scratch, home)).collect()
-        });
-        let scratch: Vec<Vec<Arena>> = scratch.collect::<Result<_, _>>()?;
+        let scratch = |homes: &&Homes| Scratch { len: self.scratch, home: homes.of(Purpose::Scratch) };
+        let scratch: Vec<Scratch> = homes.iter().map(scratch).collect();
         let work: Arc<dyn Work> = bound.clone();
         let spin = if self.spin { Machine::of(self.isa).spin_looks } else { 0 };
-        let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, scratch, spin)
+        let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, &scratch, spin)
             .map_err(|error| EngineError::Threads(error.to_string()))?;
         let name = |c: &CrewSpec| DeviceInfo {
             name: c.name.clone(),

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::cpu_list;
+use crate::memory::small::SmallPieces;
 use crate::memory::{Census, Mapping, Policy, Refusal};
 use crate::pin::{Pinning, pin_current_thread};
 use crate::quadrant::{Partition, Quadrant};
@@ -63,6 +64,9 @@ pub struct QuadrantFinding {
     pub quadrant: usize,
     /// Its memories, none if it is bound to no node.
     pub memories: Vec<NodeFinding>,
+    /// What became of a small piece of fast memory, where there is a heap of such pieces; nothing depends on it, since pages
+    /// serve as well.
+    pub small: Option<String>,
     /// Threads that ran.
     pub threads: usize,
     /// What is wrong with threads, one clause each.
@@ -92,6 +96,7 @@ impl QuadrantFinding {
         if words.is_empty() {
             words.push("memory bound to no node".to_owned());
         }
+        words.extend(self.small.clone());
         words.push(match (self.astray.as_slice(), self.refused.first()) {
             ([], None) => format!("{} thread(s) on their CPUs", self.threads),
             ([], Some(refused)) => format!("{} thread(s) not pinned ({refused})", self.threads),
@@ -104,10 +109,15 @@ impl QuadrantFinding {
 /// For each quadrant asks for `bytes` on each of its nodes, has its threads touch them on their CPUs, and asks the kernel
 /// where pages and threads are.
 pub fn verify(partition: &Partition, bytes: usize) -> Vec<QuadrantFinding> {
-    partition.quadrants.iter().map(|quadrant| verify_quadrant(quadrant, bytes)).collect()
+    let has_fast = partition.quadrants.iter().any(|quadrant| quadrant.fast_node.is_some());
+    let pieces = if has_fast { SmallPieces::load() } else { SmallPieces::default() };
+    partition.quadrants.iter().map(|quadrant| verify_quadrant(quadrant, bytes, &pieces)).collect()
 }
 
-fn verify_quadrant(quadrant: &Quadrant, bytes: usize) -> QuadrantFinding {
+/// Bytes of the small piece that a quadrant takes: less than a page.
+const PIECE: usize = 1000;
+
+fn verify_quadrant(quadrant: &Quadrant, bytes: usize, pieces: &SmallPieces) -> QuadrantFinding {
     let nodes = [("DRAM", quadrant.dram_node), ("fast memory", quadrant.fast_node)];
     let nodes = nodes.into_iter().filter_map(|(kind, node)| Some((kind, node?)));
     let reserved: Vec<(&str, usize, Result<Mapping, Refusal>)> =
@@ -116,10 +126,11 @@ fn verify_quadrant(quadrant: &Quadrant, bytes: usize) -> QuadrantFinding {
     let visits: Vec<Visit> = std::thread::scope(|scope| {
         let visit = |thread| {
             let mappings = &mappings;
-            std::thread::Builder::new().spawn_scoped(scope, move || visit(quadrant, thread, mappings))
+            std::thread::Builder::new().spawn_scoped(scope, move || visit(quadrant, thread, mappings, pieces))
         };
         let started: Vec<_> = (0..quadrant.threads).map(visit).collect();
-        let lost = || Visit { astray: Some("a thread could not be started".to_owned()), refused: None };
+        let lost =
+            || Visit { astray: Some("a thread could not be started".to_owned()), refused: None, small: None };
         started
             .into_iter()
             .map(|thread| thread.ok().and_then(|t| t.join().ok()).unwrap_or_else(lost))
@@ -130,10 +141,12 @@ fn verify_quadrant(quadrant: &Quadrant, bytes: usize) -> QuadrantFinding {
         NodeFinding { kind, node: *node, pages }
     });
     let memories = memories.collect();
+    let small = visits.iter().find_map(|visit| visit.small.clone());
     let (astray, refused): (Vec<_>, Vec<_>) = visits.into_iter().map(|v| (v.astray, v.refused)).unzip();
     QuadrantFinding {
         quadrant: quadrant.index,
         memories,
+        small,
         threads: quadrant.threads,
         astray: astray.into_iter().flatten().collect(),
         refused: refused.into_iter().flatten().collect(),
@@ -150,10 +163,11 @@ fn reserve(node: usize, bytes: usize) -> Result<Mapping, Refusal> {
 struct Visit {
     astray: Option<String>,
     refused: Option<String>,
+    small: Option<String>,
 }
 
 /// A thread of a quadrant goes to its CPU and touches its share of the memory.
-fn visit(quadrant: &Quadrant, thread: usize, mappings: &[&Mapping]) -> Visit {
+fn visit(quadrant: &Quadrant, thread: usize, mappings: &[&Mapping], pieces: &SmallPieces) -> Visit {
     let cpu = quadrant.cpu_of_thread(thread);
     let refused = match cpu.map(pin_current_thread) {
         Some(Pinning::Refused(reason)) => Some(reason),
@@ -173,7 +187,12 @@ fn visit(quadrant: &Quadrant, thread: usize, mappings: &[&Mapping]) -> Visit {
         }
         _ => None,
     };
-    Visit { astray, refused }
+    let fast = quadrant.fast_node.filter(|_| thread == 0).zip(pieces.source());
+    let small = fast.map(|(node, source)| match pieces.on_node(PIECE, node) {
+        Some(_) => format!("a small piece of {source} on node {node}"),
+        None => format!("no small piece of {source} on node {node}, so pages are taken"),
+    });
+    Visit { astray, refused, small }
 }
 
 /// What of so many bytes the owner's thread number `thread` of `threads` touches first.
@@ -220,6 +239,7 @@ mod tests {
         let mut finding = QuadrantFinding {
             quadrant: 3,
             memories: vec![NodeFinding { kind: "fast memory", node: 4, pages }],
+            small: None,
             threads: 2,
             astray: vec![],
             refused: vec![],

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::arena::Arena;
-
-use super::{Claim, Crews, LANES, LaneQueue, Lanes, Offer, Work};
+use super::{Claim, Crews, LANES, LaneQueue, Lanes, Offer, Scratch, Work};
 
 #[path = "../tests/engine/watchdog.rs"]
 mod watchdog;
@@ -65,9 +63,8 @@ fn start(quadrants: usize, threads: usize, spin: u32) -> (Arc<Lanes>, Arc<Record
     let (lanes, recorder) = (Arc::new(Lanes::new(quadrants, 64)), Arc::new(Recorder::default()));
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; quadrants];
-    let scratch =
-        cpus.iter().map(|cpus| cpus.iter().map(|_| Arena::new(3, None).expect("memory")).collect()).collect();
-    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, scratch, spin).expect("threads");
+    let scratch = vec![Scratch { len: 3, home: None }; quadrants];
+    let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, &scratch, spin).expect("threads");
     assert!(refused.is_empty());
     (lanes, recorder, crews)
 }

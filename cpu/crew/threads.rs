@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{Bell, Claim, LaneQueue, Offer, Ticket};
+use quadrille_numa::memory::small::SmallPieces;
+
 use crate::arena::Arena;
 
 /// Lanes of a quadrant.
@@ -241,6 +243,17 @@ pub struct CrewThread {
 struct Arrival {
     thread: CrewThread,
     refused: Option<String>,
+    /// `None` if the system did not give it.
+    scratch: Option<Arc<Arena>>,
+}
+
+/// What the threads of a quadrant use while they run a grain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scratch {
+    /// Elements for each thread.
+    pub len: usize,
+    /// The node.
+    pub home: Option<usize>,
 }
 
 /// The threads of all crews of a worker; they end when this is dropped.
@@ -262,25 +275,27 @@ impl Crews {
         lanes: Arc<Lanes>,
         work: &Arc<dyn Work>,
         cpus: &[Vec<Option<usize>>],
-        scratch: Vec<Vec<Arena>>,
+        scratch: &[Scratch],
         spin_looks: u32,
     ) -> std::io::Result<(Self, Vec<String>)> {
         let mut crews =
             Self { lanes: lanes.clone(), handles: Vec::new(), threads: Vec::new(), scratch: Vec::new() };
         let (report, arrivals) = std::sync::mpsc::channel();
-        for (device, (cpus, scratch)) in cpus.iter().zip(scratch).enumerate() {
+        let is_bound = scratch.iter().any(|scratch| scratch.home.is_some());
+        let pieces = if is_bound { SmallPieces::load() } else { SmallPieces::default() };
+        for (device, (cpus, scratch)) in cpus.iter().zip(scratch.iter().copied()).enumerate() {
             let threads = cpus.len();
-            for (thread, (cpu, scratch)) in cpus.iter().copied().zip(scratch).enumerate() {
+            for (thread, cpu) in cpus.iter().copied().enumerate() {
                 let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
-                let scratch = Arc::new(scratch);
-                crews.scratch.push((device, scratch.clone()));
+                let pieces = pieces.clone();
                 let body = move || {
-                    let arrival = arrive(device, cpu);
-                    scratch.touch_share(0, 1);
+                    let arrival = arrive(device, cpu, scratch, &pieces);
+                    let scratch = arrival.scratch.clone();
                     work.touch(device, thread, threads);
                     // Nobody listens any more only if the start itself has failed.
                     report.send(arrival).ok();
                     drop(report);
+                    let Some(scratch) = scratch else { return };
                     // SAFETY: the arena is this thread's alone; others ask the system where it is, and read nothing.
                     let scratch =
                         unsafe { std::slice::from_raw_parts_mut(scratch.start().as_ptr(), scratch.len) };
@@ -293,6 +308,8 @@ impl Crews {
         drop(report);
         let mut refused: Vec<String> = Vec::new();
         for arrival in arrivals {
+            let missing = std::io::ErrorKind::OutOfMemory;
+            crews.scratch.push((arrival.thread.device, arrival.scratch.ok_or(missing)?));
             crews.threads.push(arrival.thread);
             refused.extend(arrival.refused);
         }
@@ -313,14 +330,19 @@ impl Crews {
     }
 }
 
-/// A new thread goes to its CPU.
-fn arrive(device: usize, cpu: Option<usize>) -> Arrival {
+/// A new thread goes to its CPU and takes its scratch there.
+fn arrive(device: usize, cpu: Option<usize>, scratch: Scratch, pieces: &SmallPieces) -> Arrival {
     let refused = match cpu.map(quadrille_numa::pin_current_thread) {
         Some(quadrille_numa::Pinning::Refused(reason)) => Some(reason),
         _ => None,
     };
     let cpu = cpu.filter(|_| refused.is_none());
-    Arrival { thread: CrewThread { device, cpu, id: quadrille_numa::verify::thread_id() }, refused }
+    let scratch = Arena::own(scratch.len, scratch.home, pieces).ok().map(Arc::new);
+    if let Some(scratch) = &scratch {
+        scratch.touch_share(0, 1);
+    }
+    let thread = CrewThread { device, cpu, id: quadrille_numa::verify::thread_id() };
+    Arrival { thread, refused, scratch }
 }
 
 impl Drop for Crews {

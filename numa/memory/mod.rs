@@ -12,9 +12,11 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fmt;
+use std::ptr::NonNull;
 
 pub mod capacity;
 pub mod plan;
+pub mod small;
 mod system;
 
 pub use system::{Mapping, page_bytes};
@@ -131,6 +133,21 @@ impl fmt::Display for Census {
         }
         if words.is_empty() { f.write_str("none") } else { f.write_str(&words.join(", ")) }
     }
+}
+
+/// Where the pages of any memory of this process are.
+///
+/// # Errors
+/// If the system does not say.
+pub fn census_of(start: NonNull<u8>, bytes: usize) -> Result<Census, Refusal> {
+    let page = page_bytes();
+    let first = start.addr().get() / page;
+    let end = start.addr().get().saturating_add(bytes).div_ceil(page);
+    let mut nodes = vec![0; end.saturating_sub(first)];
+    system::ask_about(start, &mut nodes)?;
+    let mut census = Census::default();
+    nodes.iter().for_each(|answer| census.count(*answer));
+    Ok(census)
 }
 
 impl Mapping {

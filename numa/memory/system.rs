@@ -167,18 +167,34 @@ impl Mapping {
 
     fn move_or_ask(&self, first: usize, to: Option<usize>, nodes: &mut [c_int]) -> Result<(), Refusal> {
         let page = page_bytes();
-        let (start, len) = self.pages(first * page..(first + nodes.len()) * page);
-        let pages: Vec<*mut c_void> =
-            (0..len).step_by(page).map(|offset| start.wrapping_byte_add(offset)).collect();
-        let to: Option<Vec<c_int>> =
-            to.map(|node| vec![c_int::try_from(node).unwrap_or(c_int::MAX); pages.len()]);
-        let target = to.as_ref().map_or(std::ptr::null(), |to| to.as_ptr());
-        let (count, flag) = (pages.len() as c_long, if to.is_some() { MOVE_OWN } else { 0 });
-        let arguments =
-            [0, count, pages.as_ptr() as c_long, target as c_long, nodes.as_mut_ptr() as c_long, flag];
-        // SAFETY: obligations 1, 2 and 4: as many addresses, targets and answers as the count says; process 0 is this one.
-        unsafe { call("move_pages", MOVE_PAGES, arguments) }.map(drop)
+        let (start, _) = self.pages(first * page..(first + nodes.len()) * page);
+        move_or_ask(start, to, nodes)
     }
+}
+
+/// The nodes of the pages from that of an address on, whoever owns them: see [`Mapping::ask`].
+///
+/// # Errors
+/// If the system does not say.
+pub(super) fn ask_about(address: NonNull<u8>, nodes: &mut [c_int]) -> Result<(), Refusal> {
+    let before = address.addr().get() % page_bytes();
+    move_or_ask(address.as_ptr().wrapping_sub(before).cast(), None, nodes)
+}
+
+/// Moves pages from `start` on, which is the address of one, if a node is given; `nodes` becomes where they are.
+fn move_or_ask(start: *mut c_void, to: Option<usize>, nodes: &mut [c_int]) -> Result<(), Refusal> {
+    let page = page_bytes();
+    let pages: Vec<*mut c_void> =
+        (0..nodes.len()).map(|index| start.wrapping_byte_add(index * page)).collect();
+    let to: Option<Vec<c_int>> =
+        to.map(|node| vec![c_int::try_from(node).unwrap_or(c_int::MAX); pages.len()]);
+    let target = to.as_ref().map_or(std::ptr::null(), |to| to.as_ptr());
+    let (count, flag) = (pages.len() as c_long, if to.is_some() { MOVE_OWN } else { 0 });
+    let arguments =
+        [0, count, pages.as_ptr() as c_long, target as c_long, nodes.as_mut_ptr() as c_long, flag];
+    // SAFETY: obligations 2 and 4: as many addresses, targets and answers as the count says; process 0 is this one. An
+    // address where nothing is becomes an answer that says so.
+    unsafe { call("move_pages", MOVE_PAGES, arguments) }.map(drop)
 }
 
 impl Drop for Mapping {

@@ -39,7 +39,7 @@ mod tests {
     fn finding(on: usize) -> QuadrantFinding {
         let pages = Ok(Census { on: [(on, 8)].into(), ..Census::default() });
         let memories = vec![NodeFinding { kind: "DRAM", node: 1, pages }];
-        QuadrantFinding { quadrant: 0, memories, threads: 1, astray: vec![], refused: vec![] }
+        QuadrantFinding { quadrant: 0, memories, small: None, threads: 1, astray: vec![], refused: vec![] }
     }
 
     #[test]
