@@ -442,6 +442,15 @@ pub struct TopoArgs {
     /// Print one JSON object instead of the drawing: quadrants, threads, warnings
     #[arg(long)]
     pub json: bool,
+    /// Show what would go where in a training of this network (a file, or the name of a bundled one)
+    #[arg(long, value_name = "FILE|NAME", conflicts_with = "json")]
+    pub model: Option<PathBuf>,
+    /// Images in its mini-batch, instead of the network's [default network: the bundled LeNet]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, conflicts_with = "json")]
+    pub batch: Option<usize>,
+    /// How it would use fast memory: prefer, require, off
+    #[arg(long, default_value = "prefer", value_name = "prefer|require|off")]
+    pub fast_memory: FastMemory,
     /// Take memory of each kind in every quadrant, touch it from the quadrant's threads, ask the system where it is, and
     /// end with code 71 if any of it is elsewhere
     #[arg(long, conflicts_with = "json")]

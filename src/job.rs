@@ -533,7 +533,8 @@ fn numerics_of(args: &MachineArgs) -> Numerics {
     Numerics { isa: args.isa.unwrap_or_else(Isa::detect), precision: args.precision }
 }
 
-fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &MachineArgs) -> Crews {
+/// Gives the quadrants of a machine to workers, each as many.
+pub fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &MachineArgs) -> Crews {
     let per_worker = partition.quadrants.len() / workers;
     let crew = |index: usize| {
         let quadrant = &partition.quadrants[index];
@@ -549,7 +550,8 @@ fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &Machi
         numerics: numerics_of(args),
         exclusive: threads <= machine.cpus.len(),
         quadrants: partition.quadrants.iter().take(workers * per_worker).cloned().collect(),
-        capacity: Capacity::now(machine),
+        // Of a machine that is only described nobody knows what else runs there.
+        capacity: if machine.here { Capacity::now(machine) } else { Capacity::of_idle(machine) },
         fast_memory: args.fast_memory,
         strictness: args.strictness,
         how: partition.how.clone(),

@@ -123,6 +123,18 @@ fn too_little(error: &TooLittle, workers: &[WorkerNeeds]) -> Failure {
     Failure::new(Code::Environment, message)
 }
 
+/// The only worker of a command, with places for all arrays, and where their memory would go.
+pub fn planned(
+    machine: &Crews,
+    programs: &[Program<'_>],
+    options: &EngineOptions,
+    batch: usize,
+) -> Result<(MappedWorker, Placement), Failure> {
+    let mapped = MappedWorker::new(&machine.workers[0], programs, options)?;
+    let placement = plan(machine, &[WorkerNeeds::of(&mapped, programs.len(), batch)])?;
+    Ok((mapped, placement))
+}
+
 /// Makes the only worker of a command, with its memory where it belongs, and lines that say where.
 pub fn worker(
     machine: &Crews,
@@ -130,8 +142,7 @@ pub fn worker(
     options: &EngineOptions,
     batch: usize,
 ) -> Result<(CpuWorker, Vec<String>), Failure> {
-    let mapped = MappedWorker::new(&machine.workers[0], programs, options)?;
-    let placement = plan(machine, &[WorkerNeeds::of(&mapped, programs.len(), batch)])?;
+    let (mapped, placement) = planned(machine, programs, options, batch)?;
     let homes = placement.homes.first().map_or(&[][..], Vec::as_slice);
     let worker = mapped.place(homes)?;
     check(&worker, machine)?;

@@ -1,6 +1,7 @@
 //! `quadrille topo`: how the program sees the machine, or the one that hwloc's variables describe.
 
 mod json;
+mod places;
 mod verify;
 
 use quadrille_cpu::isa::Isa;
@@ -33,6 +34,11 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
         say!("kernels     {} (tiers of this CPU: {})", Isa::detect(), tiers.join(", "));
         say!("gpu         {}", quadrille_gpu::describe());
         say!("mpi         {}", quadrille_comm::transport::mpi::describe());
+    }
+    if args.model.is_some() || args.batch.is_some() {
+        for line in places::lines(args, &machine, &partition)? {
+            say!("{line}");
+        }
     }
     if args.verify && !machine.here {
         let message = "--verify: the machine that hwloc's variables describe is not this one\n  hint: unset HWLOC_XMLFILE, \

@@ -17,10 +17,12 @@ use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{EngineOptions, Program};
 
 use crate::bundled;
-use crate::cli::TimeArgs;
+use crate::cli::{MachineArgs, TimeArgs};
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
-use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
+use crate::job::{
+    Crews, PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of,
+};
 use crate::made_up;
 use crate::memory;
 use crate::pass::Pass;
@@ -31,19 +33,7 @@ use report::Report;
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let Timed { spec, batch, data } = timed(args)?;
     let machine = crews(&args.machine, 1, batch)?;
-    let nets = cut(&spec, batch, &threads_of(&machine.workers[0]))?;
-    let rewriting = Rewriting::new(&args.machine, machine.numerics, 1);
-    let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
-    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
-    let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
-    let engine = EngineOptions {
-        isa: machine.numerics.isa,
-        precision: machine.numerics.precision,
-        kernels: args.machine.kernels.clone(),
-        rule: Rule::sgd(0.9, 5e-4),
-        elastic: false,
-        spin: machine.exclusive,
-    };
+    let Iteration { nets, plan, options: engine } = iteration(&spec, batch, &machine, &args.machine)?;
     let program = Program { nets: &nets, plans: &[&plan] };
     let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
     let pass = Pass::new(nets, worker.devices(0));
@@ -84,6 +74,51 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An iteration of a training as a worker's devices run it.
+pub struct Iteration {
+    /// A net for each device.
+    pub nets: Vec<Net>,
+    /// Its tasks.
+    pub plan: Plan,
+    /// How devices compute.
+    pub options: EngineOptions,
+}
+
+/// An iteration of the only worker on a machine.
+pub fn iteration(
+    spec: &NetSpec,
+    batch: usize,
+    machine: &Crews,
+    args: &MachineArgs,
+) -> Result<Iteration, Failure> {
+    let nets = cut(spec, batch, &threads_of(&machine.workers[0]))?;
+    let rewriting = Rewriting::new(args, machine.numerics, 1);
+    let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
+    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
+    let options = EngineOptions {
+        isa: machine.numerics.isa,
+        precision: machine.numerics.precision,
+        kernels: args.kernels.clone(),
+        rule: Rule::sgd(0.9, 5e-4),
+        elastic: false,
+        spin: machine.exclusive,
+    };
+    Ok(Iteration { nets, plan, options })
+}
+
+/// A network with samples that are made up, and its mini-batch: the one asked for, or that of a bundled network given by
+/// name, or else the network's.
+pub fn on_made_up_data(
+    model: Option<&Path>,
+    batch: Option<usize>,
+    shape: Option<[usize; 3]>,
+) -> Result<(NetSpec, usize), Failure> {
+    let (spec, file) = load_net(model, None)?;
+    let batch = batch.or(model.and_then(bundled::compared_batch));
+    with_batch(with_samples(spec, &file, shape)?, batch)
+}
+
 /// What is timed.
 struct Timed {
     /// The network, with the shape of its samples and the mini-batch.
@@ -95,16 +130,13 @@ struct Timed {
 }
 
 fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
-    let (spec, file) = load_net(args.model.as_deref(), None)?;
-    let compared = args.model.as_deref().and_then(bundled::compared_batch);
-    let batch = args.batch.or(compared);
     let (flag, made_up) = (if args.real_data { "--real-data" } else { "--data" }, &args.made_up);
     if !args.real_data && args.data.data.is_none() {
         if args.data.stage_to.is_some() {
             let message = "--stage-to: data that is made up is not copied; add --data PATH or --real-data";
             return Err(Failure::new(Code::Usage, message));
         }
-        let (spec, batch) = with_batch(with_samples(spec, &file, made_up.shape)?, batch)?;
+        let (spec, batch) = on_made_up_data(args.model.as_deref(), args.batch, made_up.shape)?;
         return Ok(Timed { spec, batch, data: None });
     }
     if made_up.dummy_data || made_up.shape.is_some() {
@@ -114,6 +146,8 @@ fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
             format!("{flag} conflicts with {other}: data is real or made up"),
         ));
     }
+    let (spec, file) = load_net(args.model.as_deref(), None)?;
+    let batch = args.batch.or(args.model.as_deref().and_then(bundled::compared_batch));
     let job = PhaseJob::open(&spec, &spec.state(Phase::Train), &file, Samples::of(&args.data), batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Train))?;
     Ok(Timed { spec: job.spec, batch: job.batch, data: Some(job.feed) })

@@ -14,6 +14,7 @@ mod gathering;
 mod gemm;
 mod joined;
 mod lifetime;
+mod placement;
 mod refusals;
 mod running_sums;
 mod sharing;
