@@ -25,7 +25,7 @@ pub fn describe(machine: &Machine, partition: &Partition, env: Env) -> String {
     text.push_str("\nQuadrants: each trains on its own CPUs\n");
     text.push_str(&table(&quadrant_rows(partition)));
     push(&mut text, &format!("  {}.", partition.how));
-    text.push_str("\nThreads: each on one CPU\n");
+    text.push_str("\nThreads: where each runs\n");
     text.push_str(&table(&thread_rows(partition)));
     if !machine.notes.is_empty() {
         text.push_str("\nNotes\n");

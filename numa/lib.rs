@@ -12,6 +12,7 @@ pub mod cpu_list;
 pub mod describe;
 mod drawing;
 mod environment;
+mod json;
 pub mod memory;
 pub mod pin;
 pub mod quadrant;
@@ -21,6 +22,7 @@ pub mod topology;
 pub mod verify;
 
 pub use describe::describe;
+pub use json::to_json;
 pub use pin::{Pinning, pin_current_thread, refusals, release_current_thread};
 pub use quadrant::{Partition, PartitionError, Quadrant, Wishes, cut, quadrants};
 pub use strictness::Strictness;

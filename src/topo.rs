@@ -1,6 +1,5 @@
 //! `quadrille topo`: how the program sees the machine, or the one that hwloc's variables describe.
 
-mod json;
 mod places;
 mod verify;
 
@@ -23,7 +22,7 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
     let partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     if args.json {
-        say!("{:#}", json::describe(&machine, &partition, &machine.notes));
+        say!("{:#}", quadrille_numa::to_json(&machine, &partition));
         return Ok(());
     }
     let env = |name: &str| std::env::var(name).ok();

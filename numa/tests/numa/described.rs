@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use quadrille_numa::topology::{self, HAS_HWLOC, Machine, Source, Tier};
-use quadrille_numa::{Reserve, Wishes, cut, describe, quadrants};
+use quadrille_numa::{Reserve, Wishes, cut, describe, quadrants, to_json};
 
 /// Whether this build can read files of hwloc; says aloud if not.
 fn can_read() -> bool {
@@ -40,7 +40,12 @@ fn machine(name: &str) -> Machine {
 fn plan(machine: &Machine) -> String {
     let wishes = Wishes { reserve: Reserve::Auto, ..Wishes::new(None, None) };
     let partition = cut(machine, &wishes).expect("a partition");
-    describe(machine, &partition, &|_| None)
+    let mut text = describe(machine, &partition, &|_| None);
+    // Of what programs read, a line for each quadrant: the rest is all in words above.
+    for quadrant in to_json(machine, &partition)["quadrants"].as_array().expect("quadrants") {
+        text.push_str(&format!("{{\"dram\": {}, \"fast\": {}}}\n", quadrant["dram"], quadrant["fast"]));
+    }
+    text
 }
 
 #[test]

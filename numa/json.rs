@@ -3,20 +3,22 @@
 //! Nodes and CPUs have the operating system's numbers, sizes are in bytes, bandwidths in MiB/s as firmware or hwloc tell
 //! them; what is unknown is null. Keys may be added, never renamed.
 
-use quadrille_numa::topology::{Machine, Node, Tier};
-use quadrille_numa::{Partition, Quadrant, Thread};
 use serde_json::{Value, json};
 
+use crate::quadrant::{Partition, Quadrant};
+use crate::threads::Thread;
+use crate::topology::{Machine, Node, Tier};
+
 /// The machine, its quadrants and threads, and what is worth a warning.
-pub fn describe(machine: &Machine, partition: &Partition, warnings: &[String]) -> Value {
+pub fn to_json(machine: &Machine, partition: &Partition) -> Value {
     json!({
         "quadrants": partition.quadrants.iter().map(|q| quadrant(machine, q)).collect::<Vec<_>>(),
         "threads": partition.threads.iter().map(thread).collect::<Vec<_>>(),
-        "warnings": warnings,
+        "warnings": machine.notes,
         "machine": {
             "model": machine.model,
             "here": machine.here,
-            "reader": quadrille_numa::topology::reader(),
+            "reader": crate::topology::reader(),
             "cpus": machine.cpus,
             "cores": machine.cores.len(),
             "nodes": machine.nodes.iter().map(node).collect::<Vec<_>>(),
