@@ -492,6 +492,18 @@ pub struct Crews {
     pub notes: Vec<String>,
 }
 
+impl Crews {
+    /// What was decided: the cut, and below it where the other threads are.
+    pub fn say_how(&self) {
+        let (cut, others) = match self.how.match_indices("; ").nth(1) {
+            Some((at, between)) => (&self.how[..at], Some(&self.how[at + between.len()..])),
+            None => (self.how.as_str(), None),
+        };
+        say!("machine     {cut}");
+        others.iter().for_each(|others| say!("            {others}"));
+    }
+}
+
 /// Threads of each of a worker's crews.
 pub fn threads_of(crews: &[CrewSpec]) -> Vec<usize> {
     crews.iter().map(|crew| crew.cpus.len()).collect()

@@ -351,7 +351,7 @@ fn announce<'a>(args: &TrainArgs, p: &Prepared<'_>, home: &Home, kernels: impl I
             settings.rho * settings.solver.base_lr
         );
     }
-    say!("machine     {}", p.machine.how);
+    p.machine.say_how();
     say!(
         "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
         settings.workers,

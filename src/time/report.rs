@@ -111,7 +111,7 @@ impl Report<'_> {
             }
             None => say!("data        made up"),
         }
-        say!("machine     {}", self.machine.how);
+        self.machine.say_how();
         say!("            kernels for {}", self.machine.numerics);
         for line in self.placement {
             say!("{line}");
