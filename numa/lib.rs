@@ -14,6 +14,7 @@ mod drawing;
 mod environment;
 mod json;
 pub mod memory;
+pub mod parts;
 pub mod pin;
 pub mod quadrant;
 mod strictness;

@@ -14,6 +14,8 @@ use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::{Reserve, Strictness};
 
+use crate::parts::Quadrants;
+
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
 
@@ -72,9 +74,9 @@ pub enum Command {
 /// How the machine is used; the same for every command that computes.
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
-    /// Quadrants of each worker [default: one for each NUMA node]
-    #[arg(long, value_name = "Q", value_parser = at_least_one::<usize>)]
-    pub quadrants: Option<usize>,
+    /// Quadrants of each worker, or auto: as many as copies fit the fast memory [default: one for each NUMA node]
+    #[arg(long, value_name = "Q|auto")]
+    pub quadrants: Option<Quadrants>,
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,
@@ -377,7 +379,7 @@ impl ExtractArgs {
         let Self { threads, isa, precision, .. } = *self;
         let kernels = self.kernels.clone();
         MachineArgs {
-            quadrants: Some(1),
+            quadrants: Some(Quadrants::Count(1)),
             threads,
             smt: 1,
             reserve: Reserve::NONE,
@@ -424,9 +426,10 @@ Other machines: HWLOC_XMLFILE=FILE (of \"lstopo --of xml FILE\"; needs a build w
 HWLOC_FSROOT=FOLDER (of hwloc-gather-topology) shows the machine described there; nothing is bound. Training ignores
 these variables and says so.")]
 pub struct TopoArgs {
-    /// Quadrants to cut the machine into [default: one for each NUMA node]
-    #[arg(long, value_name = "Q", value_parser = at_least_one::<usize>)]
-    pub quadrants: Option<usize>,
+    /// Quadrants to cut the machine into, or auto: as many as copies of --model fit the fast memory [default: one for each
+    /// NUMA node]
+    #[arg(long, value_name = "Q|auto")]
+    pub quadrants: Option<Quadrants>,
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
     pub threads: Option<usize>,

@@ -17,6 +17,7 @@ use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::job::{crews, load_net};
 use crate::memory;
+use crate::parts;
 use crate::weights::{read_weights, start_lines};
 
 /// Runs one mini-batch.
@@ -105,7 +106,7 @@ struct Look {
 
 impl Look {
     fn new(net: Net, args: &ExtractArgs) -> Result<Self, Failure> {
-        let machine = crews(&args.machine(), 1, net.batch())?;
+        let machine = crews(&args.machine(), 1, net.batch(), || Ok(parts::copies(&net, 0, 1)))?;
         let stage = if net.backward { Stage::Iteration } else { Stage::Forward };
         let nets = std::slice::from_ref(&net);
         let plan = Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 });

@@ -17,6 +17,7 @@ use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
 use quadrille_numa::memory::capacity::Capacity;
 use quadrille_numa::memory::plan::FastMemory;
+use quadrille_numa::parts::{Copies, choose};
 use quadrille_numa::{Machine, Partition, Quadrant, Strictness, Wishes};
 
 use crate::bundled;
@@ -25,6 +26,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
 use crate::made_up;
+use crate::parts::Quadrants;
 use crate::places::{Places, unpinned_if_refused};
 use crate::staging;
 
@@ -509,8 +511,22 @@ pub fn threads_of(crews: &[CrewSpec]) -> Vec<usize> {
     crews.iter().map(|crew| crew.cpus.len()).collect()
 }
 
-/// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images.
-pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, Failure> {
+/// Quadrants of each worker with one for each NUMA node: as many of the nodes as the mini-batch and an even cut allow.
+pub fn one_for_each_node(machine: &Machine, workers: usize, batch: usize) -> usize {
+    let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
+    let most = (nodes / workers).clamp(1, batch.max(1));
+    let even = (1..=most).rev().find(|q| nodes.is_multiple_of(q * workers) || q * workers >= nodes);
+    even.unwrap_or(1)
+}
+
+/// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images. `copies` says what a part
+/// would hold, if that is asked for.
+pub fn crews(
+    args: &MachineArgs,
+    workers: usize,
+    batch: usize,
+    copies: impl FnOnce() -> Result<Copies, Failure>,
+) -> Result<Crews, Failure> {
     let usage = |message: String| Failure::new(Code::Usage, message);
     numerics_of(args).check().map_err(|reason| {
         let tier = args.isa.map_or_else(String::new, |isa| format!(" with --isa {isa}"));
@@ -518,10 +534,13 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
     })?;
     let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
     let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
-    // Without a wish, as many of the nodes as the mini-batch and an even cut allow.
-    let most = (nodes / workers).clamp(1, batch.max(1));
-    let even = (1..=most).rev().find(|q| nodes.is_multiple_of(q * workers) || q * workers >= nodes);
-    let quadrants = args.quadrants.unwrap_or(even.unwrap_or(1));
+    let even = one_for_each_node(&machine, workers, batch);
+    let choice = match args.quadrants {
+        Some(Quadrants::Auto) => Some(choose(&machine, even, &Copies { batch, ..copies()? })),
+        _ => None,
+    };
+    let chosen = choice.as_ref().map(|choice| choice.parts);
+    let quadrants = args.quadrants.and_then(Quadrants::count).or(chosen).unwrap_or(even);
     if quadrants > batch {
         return Err(usage(format!(
             "--quadrants {quadrants}: the mini-batch has {batch} images, so at most {batch} quadrants can share it \
@@ -537,6 +556,9 @@ pub fn crews(args: &MachineArgs, workers: usize, batch: usize) -> Result<Crews, 
     let refused = unpinned_if_refused(&mut partition, args.strictness)?;
     let mut crews = assign(&machine, &partition, workers, args);
     crews.notes.extend(refused);
+    crews
+        .notes
+        .extend(choice.map(|choice| format!("--quadrants auto takes {}: {}", choice.parts, choice.why)));
     Ok(crews)
 }
 

@@ -3,6 +3,7 @@
 #[macro_use]
 mod output;
 
+mod announce;
 mod bundled;
 mod check;
 mod cli;
@@ -17,6 +18,7 @@ mod given;
 mod job;
 mod made_up;
 mod memory;
+mod parts;
 mod pass;
 mod places;
 mod progress;

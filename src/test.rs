@@ -13,6 +13,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::Draw;
 use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
 use crate::memory;
+use crate::parts;
 use crate::pass::Pass;
 use crate::progress::six_digits;
 use crate::weights::{listed, read_weights, start_lines};
@@ -23,13 +24,13 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let samples = Samples::of(&args.data);
     let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
-    let machine = crews(&args.machine, 1, job.batch)?;
+    let whole = job.nets(&[1])?.swap_remove(0);
+    let machine = crews(&args.machine, 1, job.batch, || Ok(parts::copies(&whole, 0, 1)))?;
     let threads = threads_of(&machine.workers[0]);
     let nets = job.device_nets(&threads, Rewriting::new(&args.machine, machine.numerics, 1))?;
     let mut weights = vec![0.0; nets[0].params.len()];
-    let net = job.nets(&[1])?.swap_remove(0);
-    let placed = read_weights(&args.weights, &net, &mut weights)?;
-    let missing = placed.missing(&net);
+    let placed = read_weights(&args.weights, &whole, &mut weights)?;
+    let missing = placed.missing(&whole);
     if !missing.is_empty() {
         let message = format!("{}: no weights for {}", listed(&args.weights), missing.join(", "));
         return Err(Failure::new(Code::Data, message));
@@ -50,7 +51,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     for note in &spec.notes {
         say!("note        {note}");
     }
-    for line in start_lines(&args.weights, &net, &placed) {
+    for line in start_lines(&args.weights, &whole, &placed) {
         say!("{line}");
     }
     say!("machine     {}; kernels for {}", machine.how, machine.numerics);

@@ -8,16 +8,22 @@ use quadrille_numa::Wishes;
 
 use crate::cli::TopoArgs;
 use crate::failure::{Code, Failure};
+use crate::parts::{self, Quadrants};
 
 /// Prints the machine and its quadrants. Nothing is bound.
 pub fn run(args: &TopoArgs) -> Result<(), Failure> {
     let machine =
         quadrille_numa::survey().map_err(|error| Failure::new(Code::Environment, error.to_string()))?;
+    let choice = places::choose(args, &machine)?;
+    let quadrants = match args.quadrants {
+        Some(Quadrants::Auto) => choice.as_ref().map(|choice| choice.parts * args.workers),
+        wish => wish.and_then(Quadrants::count),
+    };
     let wishes = Wishes {
         smt: args.smt,
         reserve: args.reserve,
         workers: args.workers,
-        ..Wishes::new(args.quadrants, args.threads)
+        ..Wishes::new(quadrants, args.threads)
     };
     let partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
@@ -38,6 +44,9 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
         for line in places::lines(args, &machine, &partition)? {
             say!("{line}");
         }
+    }
+    for line in choice.iter().flat_map(parts::lines) {
+        say!("{line}");
     }
     if args.verify && !machine.here {
         let message = "--verify: the machine that hwloc's variables describe is not this one\n  hint: unset HWLOC_XMLFILE, \

@@ -15,7 +15,7 @@ use quadrille_io::weights_hash;
 use quadrille_numa::Role;
 use serde_json::{Value, json};
 
-use crate::bundled;
+use crate::announce::announce;
 use crate::cli::{DataShards, TrainArgs};
 use crate::desk::{Binder, SnapshotDesk};
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
@@ -27,8 +27,9 @@ use crate::job::{
 };
 use crate::memory;
 use crate::output::{LogStyle, set_style, style};
+use crate::parts;
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
-use crate::resume::{Beginner, Home, Start, is_automatic};
+use crate::resume::{Beginner, Start, is_automatic};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::solver_state;
@@ -208,20 +209,27 @@ fn live(
 }
 
 /// Everything that is decided before the first worker starts.
-struct Prepared<'a> {
-    settings: Settings,
-    train: PhaseJob,
-    tests: Vec<TestJob>,
-    machine: Crews,
-    net: Net,
-    start: Start,
+pub struct Prepared<'a> {
+    /// What the run was told.
+    pub settings: Settings,
+    /// Training.
+    pub train: PhaseJob,
+    /// Its tests.
+    pub tests: Vec<TestJob>,
+    /// How the machine was cut.
+    pub machine: Crews,
+    /// The network of a whole mini-batch, as the file has it.
+    pub net: Net,
+    /// Where it begins.
+    pub start: Start,
     /// What snapshots say of the run.
-    about: About,
+    pub about: About,
     /// Whether the same command goes on by itself.
-    automatic: bool,
+    pub automatic: bool,
     /// How nets are rewritten for devices.
-    rewriting: Rewriting<'a>,
-    lines: Vec<String>,
+    pub rewriting: Rewriting<'a>,
+    /// What reading the network made us note.
+    pub lines: Vec<String>,
 }
 
 impl Prepared<'_> {
@@ -284,8 +292,10 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let train = train.ok_or_else(|| no_data(&spec, Phase::Train))?;
     let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, given, solver, &train)? };
     let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
-    let machine = crews(&args.machine, settings.workers, smallest)?;
     let net = train.nets(&[1])?.swap_remove(0);
+    let histories = solver.rule.kind.histories();
+    let copies = || Ok(parts::copies(&net, histories, settings.workers));
+    let machine = crews(&args.machine, settings.workers, smallest, copies)?;
     let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let about = about(&settings, &train, &net, &machine);
     let start = Beginner { args, given, settings: &settings, net: &net, about: &about }.start()?;
@@ -323,75 +333,6 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
-}
-
-/// The first lines: what the run decided, and why.
-fn announce<'a>(args: &TrainArgs, p: &Prepared<'_>, home: &Home, kernels: impl Iterator<Item = &'a String>) {
-    let solver = args
-        .solver
-        .as_deref()
-        .map_or(format!("{} (bundled)", bundled::SOLVER_NAME), |s| s.display().to_string());
-    say!("solver      {solver}");
-    say!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
-    say!("data        {}", p.train.feed.describe(p.train.batch));
-    let settings = &p.settings;
-    let why = if settings.workers == 1 {
-        "one worker, nobody to exchange with".to_owned()
-    } else {
-        settings.method.reference().to_owned()
-    };
-    say!("method      {}: {why}", settings.method_name());
-    if args.workers.is_none() && settings.workers > 1 {
-        say!("            the bundled demonstration uses {} workers; --workers 1 for one", settings.workers);
-    }
-    if settings.is_elastic() {
-        say!(
-            "            rho {} (pull eta*rho = {} at the start)",
-            settings.rho,
-            settings.rho * settings.solver.base_lr
-        );
-    }
-    p.machine.say_how();
-    say!(
-        "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
-        settings.workers,
-        p.machine.workers[0].len(),
-        p.machine.numerics,
-        settings.seed
-    );
-    for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
-        say!("{line}");
-    }
-    for line in &p.start.lines {
-        say!("{line}");
-    }
-    for line in kernels {
-        say!("{line}");
-    }
-    if !settings.solver.ignored.is_empty() {
-        say!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
-    }
-    for line in home.lines.iter().chain(&schedule(p, args.keep_snapshots)) {
-        say!("{line}");
-    }
-    if style() == LogStyle::Caffe {
-        // Parsers take the time of this line for the start.
-        say!("Solving {}", p.net.name);
-        say!("Learning Rate Policy: {}", settings.solver.policy.name());
-    }
-}
-
-/// How often there are snapshots, and what they take: whoever keeps all of them needs room for all of them.
-fn schedule(p: &Prepared<'_>, keep: Option<usize>) -> Option<String> {
-    let solver = &p.settings.solver;
-    let arrays = 1 + solver.rule.kind.histories();
-    let arrays = if p.settings.is_elastic() { 1 + p.settings.workers * arrays } else { arrays };
-    let mib = (arrays * p.net.params.values() * size_of::<f32>()) as f64 / f64::from(1 << 20);
-    let kept = keep.map_or("all are kept (--keep-snapshots N keeps the newest)".to_owned(), |keep| {
-        format!("the newest {keep} are kept")
-    });
-    let every = solver.snapshot;
-    (every > 0).then(|| format!("snapshots   every {every} iteration(s), of {mib:.1} MiB; {kept}"))
 }
 
 /// Trains.

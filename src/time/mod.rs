@@ -15,6 +15,7 @@ use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{EngineOptions, Program};
+use quadrille_numa::parts::Copies;
 
 use crate::bundled;
 use crate::cli::{MachineArgs, TimeArgs};
@@ -25,6 +26,7 @@ use crate::job::{
 };
 use crate::made_up;
 use crate::memory;
+use crate::parts;
 use crate::pass::Pass;
 
 use report::Report;
@@ -32,7 +34,7 @@ use report::Report;
 /// Measures.
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let Timed { spec, batch, data } = timed(args)?;
-    let machine = crews(&args.machine, 1, batch)?;
+    let machine = crews(&args.machine, 1, batch, || copies(&spec, batch))?;
     let Iteration { nets, plan, options: engine } = iteration(&spec, batch, &machine, &args.machine)?;
     let program = Program { nets: &nets, plans: &[&plan] };
     let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
@@ -105,6 +107,12 @@ pub fn iteration(
         spin: machine.exclusive,
     };
     Ok(Iteration { nets, plan, options })
+}
+
+/// What an iteration copies into each part of a machine.
+pub fn copies(spec: &NetSpec, batch: usize) -> Result<Copies, Failure> {
+    let net = cut(spec, batch, &[1])?.swap_remove(0);
+    Ok(parts::copies(&net, Rule::sgd(0.9, 5e-4).kind.histories(), 1))
 }
 
 /// A network with samples that are made up, and its mini-batch: the one asked for, or that of a bundled network given by

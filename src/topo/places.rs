@@ -2,12 +2,24 @@
 
 use quadrille_cpu::Program;
 use quadrille_cpu::isa::Precision;
+use quadrille_numa::parts::{self, Choice, Copies};
 use quadrille_numa::{Machine, Partition, Strictness};
 
 use crate::cli::{MachineArgs, TopoArgs};
 use crate::failure::Failure;
-use crate::job::assign;
+use crate::job::{assign, one_for_each_node};
+use crate::parts::Quadrants;
 use crate::{memory, time};
+
+/// How many parts copies of a training leave room for, if a network or `--quadrants auto` asks for it.
+pub fn choose(args: &TopoArgs, machine: &Machine) -> Result<Option<Choice>, Failure> {
+    if args.quadrants != Some(Quadrants::Auto) && args.model.is_none() && args.batch.is_none() {
+        return Ok(None);
+    }
+    let (spec, batch) = time::on_made_up_data(args.model.as_deref(), args.batch, None)?;
+    let copies = Copies { workers: args.workers, ..time::copies(&spec, batch)? };
+    Ok(Some(parts::choose(machine, one_for_each_node(machine, args.workers, batch), &copies)))
+}
 
 /// Where the memory of a training of one worker on all quadrants would go, line by line. Nothing is allocated.
 pub fn lines(args: &TopoArgs, machine: &Machine, partition: &Partition) -> Result<Vec<String>, Failure> {

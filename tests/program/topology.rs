@@ -31,6 +31,32 @@ fn the_object_of_this_machine_names_every_cpu_once() {
 }
 
 #[test]
+fn parts_are_chosen_by_what_a_training_copies() {
+    let stage = Stage::new();
+    let printed = stage.succeed("topo --model net.prototxt --quadrants auto").stdout;
+    assert!(printed.contains("\nparts        1 part(s) of each worker: a copy of "), "{printed}");
+    assert!(printed.contains("--quadrants auto takes "), "{printed}");
+    let trained =
+        stage.succeed("train --solver solver.prototxt --run a --max-iter 1 --quadrants auto").stdout;
+    assert!(trained.contains("note        --quadrants auto takes "), "{trained}");
+    let refused = stage.run("topo --quadrants many");
+    assert_eq!((refused.code, refused.stderr.contains("or auto")), (Some(2), true), "{}", refused.stderr);
+}
+
+/// A Knights Landing whose fast memory holds more copies of LeNet than it has nodes.
+#[test]
+fn more_parts_than_nodes_where_copies_fit_fast_memory() {
+    let outcome = topo("topo --quadrants auto", "HWLOC_XMLFILE", &fixture("knl-snc4-flat"));
+    if !cfg!(feature = "hwloc") {
+        println!("skipped: built without the feature hwloc, files of hwloc are only refused");
+        assert_eq!(outcome.code, Some(71), "{}", outcome.stderr);
+        return;
+    }
+    assert!(outcome.stdout.contains("16 part(s) of each"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("--quadrants auto takes 16: "), "{}", outcome.stdout);
+}
+
+#[test]
 fn a_machine_that_is_not_here_is_described() {
     let outcome = topo("topo --json", "HWLOC_XMLFILE", &fixture("knl-mcdram-node-7"));
     if !cfg!(feature = "hwloc") {

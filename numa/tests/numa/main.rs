@@ -4,4 +4,5 @@ mod described;
 mod fixture;
 mod machines;
 mod memory_plan;
+mod parts;
 mod text;

@@ -1,0 +1,81 @@
+//! The first lines of a training.
+
+use crate::bundled;
+use crate::cli::TrainArgs;
+use crate::output::{LogStyle, style};
+use crate::resume::Home;
+use crate::train::Prepared;
+
+/// Says what the run decided, and why.
+pub fn announce<'a>(
+    args: &TrainArgs,
+    p: &Prepared<'_>,
+    home: &Home,
+    kernels: impl Iterator<Item = &'a String>,
+) {
+    let solver = args
+        .solver
+        .as_deref()
+        .map_or(format!("{} (bundled)", bundled::SOLVER_NAME), |s| s.display().to_string());
+    say!("solver      {solver}");
+    say!("network     {} ({}): {} parameters", p.net.name, p.net.file, p.net.params.values());
+    say!("data        {}", p.train.feed.describe(p.train.batch));
+    let settings = &p.settings;
+    let why = if settings.workers == 1 {
+        "one worker, nobody to exchange with".to_owned()
+    } else {
+        settings.method.reference().to_owned()
+    };
+    say!("method      {}: {why}", settings.method_name());
+    if args.workers.is_none() && settings.workers > 1 {
+        say!("            the bundled demonstration uses {} workers; --workers 1 for one", settings.workers);
+    }
+    if settings.is_elastic() {
+        say!(
+            "            rho {} (pull eta*rho = {} at the start)",
+            settings.rho,
+            settings.rho * settings.solver.base_lr
+        );
+    }
+    p.machine.say_how();
+    say!(
+        "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
+        settings.workers,
+        p.machine.workers[0].len(),
+        p.machine.numerics,
+        settings.seed
+    );
+    for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
+        say!("{line}");
+    }
+    for line in &p.start.lines {
+        say!("{line}");
+    }
+    for line in kernels {
+        say!("{line}");
+    }
+    if !settings.solver.ignored.is_empty() {
+        say!("ignored     solver fields without effect here: {}", settings.solver.ignored.join(", "));
+    }
+    for line in home.lines.iter().chain(&schedule(p, args.keep_snapshots)) {
+        say!("{line}");
+    }
+    if style() == LogStyle::Caffe {
+        // Parsers take the time of this line for the start.
+        say!("Solving {}", p.net.name);
+        say!("Learning Rate Policy: {}", settings.solver.policy.name());
+    }
+}
+
+/// How often there are snapshots, and what they take: whoever keeps all of them needs room for all of them.
+fn schedule(p: &Prepared<'_>, keep: Option<usize>) -> Option<String> {
+    let solver = &p.settings.solver;
+    let arrays = 1 + solver.rule.kind.histories();
+    let arrays = if p.settings.is_elastic() { 1 + p.settings.workers * arrays } else { arrays };
+    let mib = (arrays * p.net.params.values() * size_of::<f32>()) as f64 / f64::from(1 << 20);
+    let kept = keep.map_or("all are kept (--keep-snapshots N keeps the newest)".to_owned(), |keep| {
+        format!("the newest {keep} are kept")
+    });
+    let every = solver.snapshot;
+    (every > 0).then(|| format!("snapshots   every {every} iteration(s), of {mib:.1} MiB; {kept}"))
+}
