@@ -85,7 +85,7 @@ fn draw_curves(panel: &Panel<'_>, curves: &Curves) -> Outcome {
         .caption(&curves.title, TEXT)
         .margin(12)
         .x_label_area_size(40)
-        .y_label_area_size(55)
+        .y_label_area_size(70)
         .build_cartesian_2d(0.0..right, 0.0..top)?;
     let [x, y] = &curves.axes;
     chart.configure_mesh().light_line_style(WHITE).x_desc(x).y_desc(y).label_style(TEXT).draw()?;
@@ -110,7 +110,7 @@ fn draw_bars(panel: &Panel<'_>, bars: &Bars) -> Outcome {
         .caption(&bars.title, TEXT)
         .margin(12)
         .x_label_area_size(40)
-        .y_label_area_size(55)
+        .y_label_area_size(70)
         .build_cartesian_2d((0..count.max(1) - 1).into_segmented(), 0.0..top)?;
     let name = |place: &SegmentValue<usize>| match place {
         SegmentValue::CenterOf(place) => bars.bars.get(*place).map_or(String::new(), |bar| bar.0.clone()),
