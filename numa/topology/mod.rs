@@ -155,6 +155,24 @@ pub struct Node {
 impl Node {
     /// A distance that is unknown.
     pub const FAR: u32 = u32::MAX;
+
+    /// One of which nothing is known but its number: no CPUs, and not to be used.
+    fn unknown(os_index: usize) -> Self {
+        Self {
+            os_index,
+            cpus: Vec::new(),
+            total_cpus: 0,
+            memory_bytes: None,
+            bandwidth: None,
+            tier: Tier::Dram,
+            subtype: None,
+            near: None,
+            fake_of: None,
+            cache_bytes: None,
+            allowed: false,
+            distances: Vec::new(),
+        }
+    }
 }
 
 /// What kind of memory a node is.

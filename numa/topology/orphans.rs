@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Node, Tier};
+use super::Node;
 use crate::cpu_list;
 
 /// What is known of the node that a CPU should have.
@@ -36,20 +36,7 @@ pub(super) fn adopt(
             cpu_list::format(&cpus)
         ));
         homes.extend(cpus.iter().map(|&cpu| (cpu, os_index)));
-        let node = Node {
-            os_index,
-            cpus: Vec::new(),
-            total_cpus: cpus.len(),
-            memory_bytes: Some(0),
-            bandwidth: None,
-            tier: Tier::Dram,
-            subtype: None,
-            near: None,
-            fake_of: None,
-            cache_bytes: None,
-            allowed: false,
-            distances: Vec::new(),
-        };
+        let node = Node { total_cpus: cpus.len(), memory_bytes: Some(0), ..Node::unknown(os_index) };
         nodes.insert(place, node);
     }
     (homes, notes)

@@ -229,18 +229,11 @@ fn distances(files: Files, os_index: usize, count: usize, notes: &mut Vec<String
 fn single_node(files: Files, allowed: &[usize]) -> Node {
     let total = files.field("proc/meminfo", "MemTotal").ok();
     Node {
-        os_index: 0,
         cpus: allowed.to_vec(),
         total_cpus: allowed.len(),
         memory_bytes: total.and_then(|value| kibibytes(&value)),
-        bandwidth: None,
-        tier: Tier::Dram,
-        subtype: None,
-        near: None,
-        fake_of: None,
-        cache_bytes: None,
         allowed: true,
-        distances: Vec::new(),
+        ..Node::unknown(0)
     }
 }
 
