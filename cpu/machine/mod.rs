@@ -27,6 +27,10 @@ pub struct Machine {
     pub strip_bytes: usize,
     /// Pixels of a block in a weight's gradient (pairs of them in bf16): their gradients stay in the first-level cache.
     pub gradient_pixels: usize,
+    /// Bytes of planes that stay in the second-level cache while the tiles of a weight's gradient pass by.
+    pub plane_bytes: usize,
+    /// Pairs of pixels of a block in a weight's gradient over planes: their gradients stay in the first-level cache.
+    pub plane_pairs: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,
     /// Fewest channels on both sides for which Winograd's transforms pay.
@@ -84,9 +88,11 @@ const BASE: Machine = Machine {
     chunk_bytes: 20 << 10,
     strip_bytes: 512 << 10,
     gradient_pixels: 128,
+    plane_bytes: 1 << 20,
+    plane_pairs: 256,
     partial_bytes: 64 << 20,
     winograd_channels: 32,
-    winograd_channels_amx: 192,
+    winograd_channels_amx: usize::MAX,
     winograd_tiles: 56,
     winograd_gradient_tiles: 112,
     winograd_five_channels: 16,

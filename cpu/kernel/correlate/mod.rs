@@ -6,6 +6,7 @@
 //! - [`Tile`]: `y[p][o] (+)= Σ_k x[offset(k) + p · PIXEL] · w[k][o]` for a few pixels in a row and one or two vectors
 //!   of `o`, all sums in registers. The convolution itself, and ∇A with the weights turned round.
 //! - [`WeightTile`]: `dw[k][o] (+)= Σ_p x[offset(k) + p] · dy[p][o]` for a few sources over a block of pixels.
+//! - [`planes::PlaneTile`]: the same where the pixels of a source are neighbours.
 //!
 //! Where products are of bf16, an element of `x`, `w` and `dy` is a word: two sources side by side in a [`Tile`], two
 //! pixels side by side in a [`WeightTile`], whose products go into one sum. The geometry is the same.
@@ -14,6 +15,7 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+pub(crate) mod planes;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 #[cfg(target_arch = "x86_64")]

@@ -347,26 +347,36 @@ impl WeightGradient {
 
     /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
     pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
-        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
-        let place = self.packing.tile(group, tile);
-        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
-        // before.
-        let (gradient, sums) = unsafe {
-            let rows = self.packing.rows(group, tile);
-            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
-        };
-        for part in 1..self.image_parts {
-            let start = part * self.packing.len();
-            // SAFETY: as above; another part than the first.
-            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            on(self.packing.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
-        }
-        self.packing.unpack(sums, tile, gradient);
+        add_up(&self.packing, self.image_parts, grain, [partials, weight_grad]);
     }
 }
 
+/// Adds the sums of the grain's tile over `parts` parts of the images, in their order, and turns them into Caffe's order of
+/// weights.
+pub(super) fn add_up(
+    packing: &Packing,
+    parts: usize,
+    grain: &Grain<'_>,
+    [partials, weight_grad]: [Span; 2],
+) {
+    let (group, tile) = (grain.index / packing.tiles(), grain.index % packing.tiles());
+    let place = packing.tile(group, tile);
+    // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage before.
+    let (gradient, sums) = unsafe {
+        let rows = packing.rows(group, tile);
+        (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+    };
+    for part in 1..parts {
+        let start = part * packing.len();
+        // SAFETY: as above; another part than the first.
+        let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
+        on(packing.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
+    }
+    packing.unpack(sums, tile, gradient);
+}
+
 /// How the sums are packed.
-fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
+pub(super) fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
     let groups = setup.layer.group;
     Packing {
         groups,
@@ -422,11 +432,11 @@ struct Gradients {
 }
 
 /// Pixels of a row, of which each pair becomes a vector of words; what the last pair lacks is 0.
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     /// From the first of them to the end of the row, in bf16.
-    from: &'a [f32],
+    pub from: &'a [f32],
     /// A vector for each pair.
-    to: &'a mut [f32],
+    pub to: &'a mut [f32],
 }
 
 impl Narrowing for Columns<'_> {

@@ -5,6 +5,7 @@ mod direction;
 mod gradient;
 mod im2col;
 mod passes;
+mod planes;
 mod pointwise;
 mod subsample;
 mod ways;
@@ -18,6 +19,7 @@ use quadrille_core::net::{LayerId, Net};
 
 use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
 use self::gradient::WeightGradient;
+use self::planes::PlaneGradient;
 use self::subsample::Subsample;
 use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
@@ -135,8 +137,10 @@ pub(super) fn tiles_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>
 }
 
 fn tiles_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn LayerKernel>> {
-    let weight =
-        |setup: &Setup<'_>| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct)));
+    let weight = |setup: &Setup<'_>| {
+        let planes = PlaneGradient::new(setup).map(|planes| WeightWay::Planes(Box::new(planes)));
+        planes.or_else(|| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct))))
+    };
     build(binder, precision, |setup| Direction::new(setup).map(Way::Direct), weight)
 }
 

@@ -2,6 +2,7 @@
 
 use super::direction::{Arrays, Direction};
 use super::gradient::WeightGradient;
+use super::planes::PlaneGradient;
 use super::winograd::{Winograd, WinogradGradient};
 use crate::layer::{Grain, Stages};
 use crate::memory::Span;
@@ -61,6 +62,7 @@ impl Way {
 /// How ∇W is computed.
 pub(super) enum WeightWay {
     Direct(Box<WeightGradient>),
+    Planes(Box<PlaneGradient>),
     Winograd(Box<WinogradGradient>),
 }
 
@@ -68,6 +70,7 @@ impl WeightWay {
     pub fn partials(&self) -> usize {
         match self {
             Self::Direct(d) => d.partials(),
+            Self::Planes(p) => p.partials(),
             Self::Winograd(w) => w.partials(),
         }
     }
@@ -76,6 +79,7 @@ impl WeightWay {
     pub fn stages(&self) -> Stages {
         match self {
             Self::Direct(d) => Stages::one(d.grains()).then(d.unpacking_grains()),
+            Self::Planes(p) => Stages::one(p.grains()).then(p.unpacking_grains()),
             Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
         }
     }
@@ -83,6 +87,7 @@ impl WeightWay {
     pub fn scratch(&self) -> usize {
         match self {
             Self::Direct(d) => d.scratch(),
+            Self::Planes(p) => p.scratch(),
             Self::Winograd(w) => w.scratch(),
         }
     }
@@ -90,6 +95,7 @@ impl WeightWay {
     pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
         match self {
             Self::Direct(d) => d.sum(grain, source, gradient, partials),
+            Self::Planes(p) => p.sum(grain, source, gradient, partials),
             Self::Winograd(w) => w.sum(grain, source, gradient, partials),
         }
     }
@@ -97,6 +103,7 @@ impl WeightWay {
     pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
         match self {
             Self::Direct(d) => d.unpack(grain, partials, weight_grad),
+            Self::Planes(p) => p.unpack(grain, partials, weight_grad),
             Self::Winograd(w) => w.unpack(grain, partials, weight_grad),
         }
     }

@@ -51,6 +51,8 @@ struct Tiles {
     lanes: usize,
     /// The kernels by number of vectors, from 1.
     kernels: Vec<Kernels>,
+    /// Most sources of their tiles.
+    most_sources: usize,
     machine: Machine,
     /// How the bottom lies.
     input: Arrangement,
@@ -97,6 +99,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         inputs,
         outputs,
         lanes,
+        most_sources: kernels.iter().map(|k| k.weights.len()).max()?,
         kernels,
         machine,
         input: binder.arrangement(Operand::Bottom(0))?,
@@ -255,7 +258,7 @@ impl Tiles {
             let steps = self.words(depth.len());
             // So that rows do not all begin in the same sets of a cache.
             let a_source = steps + self.lanes;
-            for rows in blocks(outputs.len(), MAX_SOURCES) {
+            for rows in blocks(outputs.len(), self.most_sources) {
                 let from = weight[rows.start * self.inputs..rows.end * self.inputs].chunks_exact(self.inputs);
                 for (from, to) in from.zip(packed.chunks_mut(a_source)) {
                     self.pack(&from[depth.clone()], &mut to[..steps]);
@@ -342,7 +345,7 @@ impl Tiles {
 
     /// Elements of the packed gradients of some outputs.
     fn sources(&self, outputs: usize) -> usize {
-        outputs.next_multiple_of(MAX_SOURCES) * self.words(self.images)
+        outputs.next_multiple_of(self.most_sources) * self.words(self.images)
     }
 
     /// Packs the top's gradients of some outputs: a block of sources after the other, each step by step of depth.
@@ -352,8 +355,8 @@ impl Tiles {
         // SAFETY: the gradient is only read in this task; in bf16 it was packed in the stage before.
         let dy = unsafe { memory.read(from) };
         for (step, dy) in dy.chunks_exact(self.outputs).enumerate() {
-            for (block, from) in dy[outputs.clone()].chunks(MAX_SOURCES).enumerate() {
-                to[(block * depth + step) * MAX_SOURCES..][..from.len()].copy_from_slice(from);
+            for (block, from) in dy[outputs.clone()].chunks(self.most_sources).enumerate() {
+                to[(block * depth + step) * self.most_sources..][..from.len()].copy_from_slice(from);
             }
         }
     }
@@ -366,7 +369,7 @@ impl Tiles {
             depth,
             a: &a[block.start * depth..],
             a_source: 1,
-            a_depth: MAX_SOURCES,
+            a_depth: self.most_sources,
             b: &x[tile * depth * width..],
             b_depth: width,
             b_vector: self.lanes,
@@ -393,7 +396,7 @@ impl Tiles {
         let of_tile = |tile: usize, block: &Range<usize>| self.weight_sum(a, x, tile, block);
         let whole = self.inputs / width;
         for tiles in blocks(whole, (self.machine.inner_columns / width).max(1)) {
-            for block in blocks(outputs.len(), MAX_SOURCES) {
+            for block in blocks(outputs.len(), self.most_sources) {
                 for tile in tiles.clone() {
                     for row in block.clone() {
                         ask_for(dw, row * self.inputs + (tile + AHEAD) * width, width);
@@ -405,7 +408,7 @@ impl Tiles {
             }
         }
         if whole * width < self.inputs {
-            for block in blocks(outputs.len(), MAX_SOURCES) {
+            for block in blocks(outputs.len(), self.most_sources) {
                 let sum = Sum { c_source: width, ..of_tile(whole, &block) };
                 // SAFETY: the sums are the thread's own, a whole tile for each output of the block.
                 unsafe { self.sum(&sum, sums[..block.len() * width].as_mut_ptr()) }
@@ -503,8 +506,8 @@ fn blocks(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> + Clo
 /// Inputs whose places are found once for all images: no fewer than a tile has.
 const TOGETHER: usize = 64;
 
-/// The most sources of a tile on any tier.
-const MAX_SOURCES: usize = 8;
+/// The most sources of a tile on any tier; [`Tiles::most_sources`] has those of this one.
+const MAX_SOURCES: usize = 16;
 
 impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
@@ -526,10 +529,10 @@ impl LayerKernel for Tiles {
         let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
         let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
         let forward = outputs * self.image_vectors() * self.lanes;
-        let forward = forward + MAX_SOURCES * (self.machine.inner_depth + self.lanes);
+        let forward = forward + self.most_sources * (self.machine.inner_depth + self.lanes);
         let sums = self.images * self.machine.inner_columns.max(width);
         let activation = sums + self.images * rows + rows * width;
-        let weight = self.sources(outputs) + MAX_SOURCES * self.machine.inner_columns.max(width);
+        let weight = self.sources(outputs) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }
 

@@ -1,5 +1,5 @@
-//! The register tiles in bf16 on AMX: [`outputs`] of up to 32 pixels by two vectors, and [`gradient`]s of up to 16 sources
-//! by two vectors. All sums of a call stay in tile registers.
+//! The register tiles in bf16 on AMX: [`outputs`] of up to 32 pixels by two vectors, [`gradient`]s of up to 16 sources by
+//! two vectors, and those of up to 32 sources that lie in [`planes`]. All sums of a call stay in tile registers.
 //!
 //! A register holds up to 16 rows of 16 words. A product of two adds `A · B` to a third: rows of A by words, words by
 //! vectors of B, two numbers a word. The sources and the packed weights of the formats of AVX-512 BF16 lie in memory as
@@ -13,12 +13,14 @@
 
 mod gradient;
 mod outputs;
+mod planes;
 
 use std::arch::asm;
 use std::cell::Cell;
 
 pub(super) use gradient::{MOST_SOURCES, amxbf16_sources};
 pub(super) use outputs::{MOST_PIXELS, amxbf16_pixels};
+pub(super) use planes::{amxbf16_fill, amxbf16_planes};
 
 use crate::isa::Isa;
 use crate::kernel::simd::{Avx512Bf16, Avx512f, Simd};
@@ -91,7 +93,7 @@ trait Tiles {
     unsafe fn configure(&mut self, needs: Needs);
     /// Sets a register to 0.
     unsafe fn zero<const T: usize>(&mut self);
-    /// Loads the rows of a register.
+    /// Loads the rows of a register, which need not be aligned.
     unsafe fn load<const T: usize>(&mut self, from: *const f32, distance: usize);
     /// Adds the product of A, in rows of words, and B, in rows of words that each hold two numbers of one column, to C.
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);

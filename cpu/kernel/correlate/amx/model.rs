@@ -45,7 +45,7 @@ impl Tiles for Model {
         self.registers[T] = Default::default();
         for (r, w) in (0..rows * words).map(|i| (i / words, i % words)) {
             // SAFETY: by the trait's contract.
-            let word = unsafe { from.byte_add(r * distance).add(w).read() };
+            let word = unsafe { from.byte_add(r * distance).add(w).read_unaligned() };
             self.registers[T][r][w] = word.to_bits();
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{MAX_SOURCES, Sum, TILE_VECTORS, Tiles, blocks};
+use super::{Sum, TILE_VECTORS, Tiles, blocks};
 use crate::layer::Grain;
 use crate::memory::Span;
 
@@ -24,7 +24,7 @@ impl Tiles {
         };
         for tiles in blocks(self.inputs.div_ceil(width), (self.machine.inner_columns / width).max(1)) {
             let columns = tiles.start * width..tiles.end * width;
-            for block in blocks(outputs.len(), MAX_SOURCES) {
+            for block in blocks(outputs.len(), self.most_sources) {
                 let sums = &mut sums[..block.len() * columns.len()];
                 for tile in tiles.clone() {
                     for row in block.clone() {
