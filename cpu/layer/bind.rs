@@ -185,7 +185,7 @@ pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Res
         match &layer.layer {
             Layer::Split(_) if alike => found.splits.push(id),
             Layer::Eltwise(_) if alike && candidate.form == Form::Any => found.sums.push(id),
-            _ if (candidate.adds)(net, id) && decisions.is_native(net, id, candidate) => {
+            _ if (candidate.adds)(net, id, numerics) && decisions.is_native(net, id, candidate) => {
                 found.layers.push(id)
             }
             _ => {}

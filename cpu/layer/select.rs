@@ -50,7 +50,7 @@ pub(crate) struct Candidate {
     /// Whether it can update the weight as it finds the gradient ([`Net::stepping`]).
     pub steps: bool,
     /// Whether it can add the gradient of its bottom to what is there ([`Net::adding`]).
-    pub adds: fn(&Net, LayerId) -> bool,
+    pub adds: fn(&Net, LayerId, Numerics) -> bool,
     /// Whether it finds the images of all its blobs apart, with other arrays between them.
     pub strides: bool,
     /// Whether it can do a layer on a tier in a precision.
@@ -65,16 +65,12 @@ const fn every(_: &Net, _: LayerId, _: Numerics) -> bool {
     true
 }
 
-const fn always(_: &Net, _: LayerId) -> bool {
-    true
-}
-
-const fn never(_: &Net, _: LayerId) -> bool {
+const fn never(_: &Net, _: LayerId, _: Numerics) -> bool {
     false
 }
 
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
-    let (kept, adds) = (Kept::F32, never as fn(&Net, LayerId) -> bool);
+    let (kept, adds) = (Kept::F32, never as fn(&Net, LayerId, Numerics) -> bool);
     Candidate { name, form, kept, eager: false, steps: false, adds, strides: false, fits: every, build }
 }
 
@@ -105,7 +101,7 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_winograd_bf16,
-        adds: always,
+        adds: every,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -113,7 +109,7 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_bf16,
-        adds: convolution::is_pointwise,
+        adds: convolution::tiles_add,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -121,14 +117,14 @@ const CONVOLUTION: &[Candidate] = &[
     },
     Candidate {
         fits: convolution::fits_winograd,
-        adds: always,
+        adds: every,
         eager: true,
         strides: true,
         ..candidate("winograd", Form::Blocked, convolution::winograd)
     },
     Candidate {
         fits: convolution::fits_blocked,
-        adds: convolution::is_pointwise,
+        adds: convolution::tiles_add,
         eager: true,
         strides: true,
         ..candidate("tiles", Form::Blocked, convolution::tiles)

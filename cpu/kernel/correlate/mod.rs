@@ -18,6 +18,7 @@ pub(crate) mod amx;
 pub(crate) mod planes;
 #[cfg(target_arch = "x86_64")]
 mod tile;
+pub(crate) mod unfold;
 #[cfg(target_arch = "x86_64")]
 mod weight;
 #[cfg(target_arch = "x86_64")]
@@ -76,6 +77,8 @@ pub(crate) struct Tile<'a> {
     pub runs: &'a [Run],
     /// Where pixel 0 of the tile begins.
     pub x: *const f32,
+    /// Distance of pixels in `x`: that of the kernel's [`Pixel`], but any for tiles of AMX.
+    pub x_pixel: usize,
     /// Weights: those of source 0; source by source, a whole tile's width each.
     pub w: *const f32,
     /// Sums of pixel 0, first vector; nothing is read or written there if `start` and `end` are elsewhere.

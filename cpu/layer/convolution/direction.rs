@@ -136,9 +136,9 @@ impl Direction {
         })
     }
 
-    /// Whether it can add to what the target holds: each of its pixels is summed up at once.
+    /// Whether it can add to what the target holds.
     pub fn can_add(&self) -> bool {
-        !self.passes.overlap && self.passes.passes.len() == 1
+        self.passes.sum_at_once()
     }
 
     /// Grains of the computation.
@@ -324,6 +324,7 @@ impl Direction {
                 let tile = Tile {
                     runs,
                     x: x.wrapping_add(column * self.pixel),
+                    x_pixel: self.pixel,
                     w: step.packed.as_ptr(),
                     y: outputs.sums.wrapping_add(at(target_row - outputs.first_row) * vector),
                     y_pixel: pass.step[1] * vector,
@@ -378,14 +379,25 @@ struct Outputs {
 
 /// The passes of a sub-task.
 fn passes_of(setup: &Setup<'_>) -> Passes {
-    if setup.sub == SubTask::Forward {
-        return Passes::forward(setup.layer, setup.input, setup.output);
+    match setup.sub {
+        SubTask::Forward => Passes::forward(setup.layer, setup.input, setup.output),
+        _ => backward_passes(setup.layer, [setup.input, setup.output], setup.numerics),
     }
-    let gathered = Passes::backward(setup.layer, setup.input, setup.output);
-    let scattered = Passes::scattered(setup.layer, setup.input, setup.output);
-    // Adding to the target costs a little for each pass.
+}
+
+/// The passes of ∇A between an input and an output of so many rows and columns.
+pub(super) fn backward_passes(
+    layer: &Convolution,
+    [input, output]: [[usize; 2]; 2],
+    numerics: Numerics,
+) -> Passes {
+    let gathered = Passes::backward(layer, input, output);
+    let scattered = Passes::scattered(layer, input, output);
     let saved = gathered.products().saturating_sub(scattered.products());
-    if saved * 5 > gathered.products() { scattered } else { gathered }
+    // Adding to the target costs a little for each pass; beside the products of AMX, much.
+    let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
+    let [worth, of] = if amx { [3, 4] } else { [1, 5] };
+    if saved * of > gathered.products() * worth { scattered } else { gathered }
 }
 
 /// How taps see the source.

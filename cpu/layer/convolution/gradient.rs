@@ -353,12 +353,7 @@ impl WeightGradient {
 
 /// Adds the sums of the grain's tile over `parts` parts of the images, in their order, and turns them into Caffe's order of
 /// weights.
-pub(super) fn add_up(
-    packing: &Packing,
-    parts: usize,
-    grain: &Grain<'_>,
-    [partials, weight_grad]: [Span; 2],
-) {
+pub(super) fn add_up(packing: &Packing, parts: usize, grain: &Grain<'_>, [partials, weight_grad]: [Span; 2]) {
     let (group, tile) = (grain.index / packing.tiles(), grain.index % packing.tiles());
     let place = packing.tile(group, tile);
     // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage before.

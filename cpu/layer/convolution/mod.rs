@@ -8,6 +8,7 @@ mod passes;
 mod planes;
 mod pointwise;
 mod subsample;
+mod unfolded;
 mod ways;
 mod weights;
 mod winograd;
@@ -17,10 +18,11 @@ pub(super) use im2col::build as im2col;
 use quadrille_core::layer::{Convolution, Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
-use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
+use self::direction::{Arrays, Direction, Setup, TILE_VECTORS, backward_passes};
 use self::gradient::WeightGradient;
 use self::planes::PlaneGradient;
 use self::subsample::Subsample;
+use self::unfolded::Unfolded;
 use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
 use super::{Array, Binder, Grain, LayerKernel, Stages, share};
@@ -59,9 +61,14 @@ fn fits(net: &Net, id: LayerId, numerics: Numerics, blocked: bool) -> bool {
         && net.bottom_shapes(id)[0].per_image() < (1 << 28)
 }
 
-/// Whether a layer has 1×1 taps and no padding, so that each pixel of ∇A is summed up at once.
-pub(super) fn is_pointwise(net: &Net, id: LayerId) -> bool {
-    matches!(&net.layer(id).layer, Layer::Convolution(layer) if layer.kernel == [1; 2] && layer.pad == [0; 2])
+/// Whether tiles can add ∇A to what is there: each of its pixels must be summed up at once.
+pub(super) fn tiles_add(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
+    let extents =
+        [net.bottom_shapes(id), net.top_shapes(id)].map(|shapes| [shapes[0].dim(2), shapes[0].dim(3)]);
+    // With a stride, what is seen is gathered first, and its gradient added in its place.
+    let pointwise = layer.kernel == [1; 2] && layer.pad == [0; 2];
+    pointwise || backward_passes(layer, extents, numerics).sum_at_once()
 }
 
 struct Tiles {
@@ -141,7 +148,11 @@ fn tiles_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         let planes = PlaneGradient::new(setup).map(|planes| WeightWay::Planes(Box::new(planes)));
         planes.or_else(|| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct))))
     };
-    build(binder, precision, |setup| Direction::new(setup).map(Way::Direct), weight)
+    let way = |setup: &Setup<'_>| {
+        let unfolded = (setup.sub == SubTask::Forward).then(|| Unfolded::new(setup)).flatten();
+        unfolded.map(Way::Unfolded).or_else(|| Direction::new(setup).map(Way::Direct))
+    };
+    build(binder, precision, way, weight)
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {

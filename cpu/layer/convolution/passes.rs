@@ -183,6 +183,11 @@ impl Passes {
         (rows.saturating_sub(1) * step + spread.unsigned_abs() + 1).min(self.target[0])
     }
 
+    /// Whether each target pixel is summed up at once, so that it may start from what is there.
+    pub fn sum_at_once(&self) -> bool {
+        !self.overlap && self.passes.len() == 1
+    }
+
     /// Whether each target pixel sees the source pixel at its own place and nothing else.
     pub fn is_pointwise(&self) -> bool {
         let alone = |p: &Pass| p.taps.len() == 1 && p.step == [1; 2] && p.first == [0; 2];

@@ -3,6 +3,7 @@
 use super::direction::{Arrays, Direction};
 use super::gradient::WeightGradient;
 use super::planes::PlaneGradient;
+use super::unfolded::Unfolded;
 use super::winograd::{Winograd, WinogradGradient};
 use crate::layer::{Grain, Stages};
 use crate::memory::Span;
@@ -10,6 +11,7 @@ use crate::memory::Span;
 /// How a direction is computed.
 pub(super) enum Way {
     Direct(Direction),
+    Unfolded(Unfolded),
     Winograd(Winograd),
 }
 
@@ -17,6 +19,7 @@ impl Way {
     pub fn packed_len(&self) -> usize {
         match self {
             Self::Direct(d) => d.packing.len(),
+            Self::Unfolded(u) => u.packed_len(),
             Self::Winograd(w) => w.packed_len(),
         }
     }
@@ -25,6 +28,7 @@ impl Way {
     pub fn can_add(&self) -> bool {
         match self {
             Self::Direct(d) => d.can_add(),
+            Self::Unfolded(_) => false,
             Self::Winograd(_) => true,
         }
     }
@@ -33,6 +37,7 @@ impl Way {
     pub fn stages(&self) -> Stages {
         match self {
             Self::Direct(d) => Stages::one(d.packing_grains()).then(d.grains()),
+            Self::Unfolded(u) => Stages::one(u.packing_grains()).then(u.grains()),
             Self::Winograd(w) => Stages::one(w.packing_grains()).then(w.grains()),
         }
     }
@@ -40,6 +45,7 @@ impl Way {
     pub fn scratch(&self) -> usize {
         match self {
             Self::Direct(d) => d.scratch(),
+            Self::Unfolded(u) => u.scratch(),
             Self::Winograd(w) => w.scratch(),
         }
     }
@@ -47,6 +53,7 @@ impl Way {
     pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
         match self {
             Self::Direct(d) => d.pack(grain, weights, packed),
+            Self::Unfolded(u) => u.pack(grain, weights, packed),
             Self::Winograd(w) => w.pack(grain, weights, packed),
         }
     }
@@ -54,6 +61,7 @@ impl Way {
     pub fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
         match self {
             Self::Direct(d) => d.run(grain, arrays),
+            Self::Unfolded(u) => u.run(grain, arrays),
             Self::Winograd(w) => w.run(grain, arrays),
         }
     }

@@ -455,12 +455,22 @@ impl Tiles {
         for (dy, to) in dy.chunks_exact(self.outputs).zip(a.chunks_exact_mut(depth)) {
             self.pack(&dy[outputs.clone()], to);
         }
-        for (i, tile) in block.clone().enumerate() {
-            let columns = tile * width..((tile + 1) * width).min(self.inputs);
-            let row = |o: usize| &weight[o * self.inputs..][columns.clone()];
-            for (o, to) in outputs.clone().step_by(in_word).zip(b.chunks_exact_mut(width)) {
-                self.pack_rows(row(o), if o + 1 < outputs.end { row(o + 1) } else { &[] }, to);
+        let tile_len = depth * width;
+        // Whole pieces of rows one after the other, so that the machine sees that they will be read on.
+        let columns = block.start * width..(block.end * width).min(self.inputs);
+        let row = |o: usize| &weight[o * self.inputs..][columns.clone()];
+        for (step, o) in outputs.clone().step_by(in_word).enumerate() {
+            for next in (o + in_word..o + 2 * in_word).filter(|next| *next < self.outputs) {
+                ask_for(weight, next * self.inputs + columns.start, columns.len());
             }
+            let (first, second) = (row(o), if o + 1 < outputs.end { row(o + 1) } else { &[] });
+            for (tile, to) in b.chunks_exact_mut(tile_len).take(block.len()).enumerate() {
+                let part = tile * width..((tile + 1) * width).min(columns.len());
+                let second = second.get(part.clone()).unwrap_or(&[]);
+                self.pack_rows(&first[part], second, &mut to[step * width..][..width]);
+            }
+        }
+        for (i, b) in b.chunks_exact(tile_len).take(block.len()).enumerate() {
             let sum = Sum {
                 sources: self.images,
                 depth,
@@ -531,7 +541,7 @@ impl LayerKernel for Tiles {
         let forward = outputs * self.image_vectors() * self.lanes;
         let forward = forward + self.most_sources * (self.machine.inner_depth + self.lanes);
         let sums = self.images * self.machine.inner_columns.max(width);
-        let activation = sums + self.images * rows + rows * width;
+        let activation = sums + self.images * rows + rows * self.machine.inner_columns.max(width);
         let weight = self.sources(outputs) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }

@@ -14,6 +14,7 @@
 mod gradient;
 mod outputs;
 mod planes;
+mod unfold;
 
 use std::arch::asm;
 use std::cell::Cell;
@@ -21,6 +22,7 @@ use std::cell::Cell;
 pub(super) use gradient::{MOST_SOURCES, amxbf16_sources};
 pub(super) use outputs::{MOST_PIXELS, amxbf16_pixels};
 pub(super) use planes::{amxbf16_fill, amxbf16_planes};
+pub(super) use unfold::amxbf16_unfold;
 
 use crate::isa::Isa;
 use crate::kernel::simd::{Avx512Bf16, Avx512f, Simd};
@@ -101,6 +103,8 @@ trait Tiles {
     unsafe fn store<const T: usize>(&mut self, to: *mut f32, distance: usize);
     /// Rounds a vector of numbers to bf16: half as many words.
     unsafe fn round(&self, from: *const f32, to: *mut f32);
+    /// The numbers of half a vector of words.
+    unsafe fn widen(&self, from: *const f32, to: *mut f32);
     /// Turns `rows` rows of `columns` words round: word r of row c at `to` is word c of row r at `from`. Rows lie [`WORDS`]
     /// words apart at `to`, which is a whole line of the cache, and all [`ROWS`] are written, with anything where nothing was.
     unsafe fn transpose(&self, from: *const f32, distance: usize, extents: [usize; 2], to: *mut f32);
@@ -158,6 +162,11 @@ impl Tiles for Amx {
     unsafe fn round(&self, from: *const f32, to: *mut f32) {
         // SAFETY: a CPU with AMX has AVX-512 BF16; a vector lies at `from`, and there is room.
         unsafe { Avx512Bf16::narrow(Avx512f::load(from), to) }
+    }
+    #[inline(always)]
+    unsafe fn widen(&self, from: *const f32, to: *mut f32) {
+        // SAFETY: as above; half a vector of words lies at `from`.
+        unsafe { Avx512f::store(to, Avx512Bf16::widen(from)) }
     }
     #[inline(always)]
     unsafe fn transpose(&self, from: *const f32, distance: usize, extents: [usize; 2], to: *mut f32) {

@@ -1,7 +1,7 @@
 //! The instructions in plain Rust, as their description has them; where a CPU would raise an exception, this panics.
 
 use super::*;
-use crate::kernel::words::{halves, rounded, word};
+use crate::kernel::words::{halves, halves_of, rounded, widened, word};
 
 /// The registers of a thread.
 #[derive(Default)]
@@ -75,6 +75,12 @@ impl Tiles for Model {
         // SAFETY: by the trait's contract.
         let (from, to) = unsafe { (&*from.cast::<[f32; WORDS]>(), &mut *to.cast::<[f32; WORDS / 2]>()) };
         from.as_chunks::<2>().0.iter().zip(to).for_each(|(pair, to)| *to = word(pair[0], pair[1]));
+    }
+    unsafe fn widen(&self, from: *const f32, to: *mut f32) {
+        // SAFETY: by the trait's contract.
+        let (from, to) = unsafe { (&*from.cast::<[f32; WORDS / 2]>(), &mut *to.cast::<[f32; WORDS]>()) };
+        let pairs = from.iter().zip(to.as_chunks_mut::<2>().0);
+        pairs.for_each(|(word, pair)| *pair = halves_of(*word).map(widened));
     }
     unsafe fn transpose(&self, from: *const f32, distance: usize, [rows, columns]: [usize; 2], to: *mut f32) {
         for (r, c) in (0..ROWS * WORDS).map(|i| (i / WORDS, i % WORDS)) {

@@ -10,7 +10,6 @@ use std::mem::MaybeUninit;
 use super::super::{End, Kept, Start, Tile};
 use super::{Amx, Needs, ROWS, Tiles, WORDS};
 use crate::kernel::elements::rectified;
-use crate::kernel::words::{halves_of, widened};
 
 /// Most pixels of a tile.
 pub(in super::super) const MOST_PIXELS: usize = 2 * ROWS;
@@ -42,18 +41,14 @@ const fn bytes(elements: usize) -> usize {
 /// Numbers that are kept in bf16, as sums at `to`.
 ///
 /// # Safety
-/// Both lead to vectors of all pixels.
-unsafe fn widen(from: Kept, to: Place, count: usize, two: bool) {
+/// As for [`outputs`]; both lead to vectors of all pixels.
+#[inline(always)]
+unsafe fn widen<T: Tiles>(tiles: &T, from: Kept, to: Place, count: usize, two: bool) {
     for (v, p) in (0..if two { 2 } else { 1 }).flat_map(|v| (0..count).map(move |p| (v, p))) {
-        // SAFETY: by contract; a vector of numbers is half as many words.
-        let (words, numbers) = unsafe {
-            (
-                std::slice::from_raw_parts(from.y.add(v * from.vector + p * from.pixel), WORDS / 2),
-                std::slice::from_raw_parts_mut(to.y.add(v * to.vector + p * to.pixel), WORDS),
-            )
-        };
-        for (word, pair) in words.iter().zip(numbers.chunks_exact_mut(2)) {
-            pair.copy_from_slice(&halves_of(*word).map(widened));
+        // SAFETY: by contract.
+        unsafe {
+            let from = from.y.add(v * from.vector + p * from.pixel);
+            tiles.widen(from, to.y.add(v * to.vector + p * to.pixel));
         }
     }
 }
@@ -128,8 +123,8 @@ unsafe fn finish<T: Tiles>(tiles: &mut T, Place { y, pixel, vector }: Place, ext
 /// # Safety
 /// As for [`outputs`], whose shapes are set.
 #[inline(always)]
-unsafe fn multiply<T: Tiles>(tiles: &mut T, t: &Tile<'_>, words: usize, extents: Extents, pixel: usize) {
-    let Extents { pixels, two } = extents;
+unsafe fn multiply<T: Tiles>(tiles: &mut T, t: &Tile<'_>, words: usize, extents: Extents) {
+    let (Extents { pixels, two }, pixel) = (extents, t.x_pixel);
     let width = if two { 2 * WORDS } else { WORDS };
     for run in t.runs.iter().filter(|run| run.len as usize == words) {
         // SAFETY: by contract.
@@ -154,13 +149,13 @@ unsafe fn multiply<T: Tiles>(tiles: &mut T, t: &Tile<'_>, words: usize, extents:
     }
 }
 
-/// Computes a tile of `pixels` pixels, `pixel` elements apart, by one or two (`two`) vectors.
+/// Computes a tile of `pixels` pixels by one or two (`two`) vectors.
 ///
 /// # Safety
 /// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say; all runs but those of
 /// one other length have 16 words.
 #[inline(always)]
-unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: bool, pixel: usize) {
+unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: bool) {
     let count = pixels;
     let pixels = if count > ROWS { [count.div_ceil(2), count / 2] } else { [count, 0] };
     let extents = Extents { pixels, two };
@@ -181,14 +176,14 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
             Start::There => there(Place { y: t.y, pixel: t.y_pixel, vector: t.y_vector }, pixels),
             Start::Kept(kept) => {
                 let to = Place { y: widened.0.as_mut_ptr().cast(), pixel: WORDS, vector: count * WORDS };
-                widen(kept, to, count, two);
+                widen(tiles, kept, to, count, two);
                 there(to, pixels)
             }
         };
         for words in [if full { WORDS } else { 0 }, short].into_iter().filter(|words| *words > 0) {
             tiles.configure(Needs::Outputs { pixels: pixels.map(|p| p as u8), words: words as u8 });
             begin(tiles, origin, extents);
-            multiply(tiles, t, words, extents, pixel);
+            multiply(tiles, t, words, extents);
             finish(tiles, place, extents);
             origin = there(place, pixels);
         }
@@ -225,7 +220,7 @@ unsafe fn rectify(y: *mut f32) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 pub(in super::super) unsafe fn amxbf16_pixels<const PIXELS: usize, const VECTORS: usize>(t: &Tile<'_>) {
     // SAFETY: by contract.
-    unsafe { outputs(&mut Amx, t, PIXELS, VECTORS == 2, WORDS) }
+    unsafe { outputs(&mut Amx, t, PIXELS, VECTORS == 2) }
 }
 
 #[cfg(test)]

@@ -230,6 +230,7 @@ impl Winograd {
                     let tile = Tile {
                         runs,
                         x: inputs.as_ptr().add(column * lanes),
+                        x_pixel: lanes,
                         w: weights.as_ptr(),
                         y: y.add(column * lanes),
                         y_pixel: lanes,

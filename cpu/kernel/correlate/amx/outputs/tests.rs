@@ -48,6 +48,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
             let tile = Tile {
                 runs: &runs,
                 x: x.as_ptr(),
+                x_pixel: WORDS,
                 w: w.as_ptr(),
                 y: y.as_mut_ptr(),
                 y_pixel,
@@ -91,7 +92,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
 fn tiles_of_the_model() {
     check(|tile, pixels, two| {
         // SAFETY: the model needs no instructions; the arrays are as long as the tile says.
-        unsafe { outputs(&mut Model::default(), tile, pixels, two, WORDS) }
+        unsafe { outputs(&mut Model::default(), tile, pixels, two) }
     });
 }
 
@@ -103,7 +104,7 @@ fn tiles_of_the_instructions() {
     }
     check(|tile, pixels, two| {
         // SAFETY: the tier is available; the arrays are as long as the tile says.
-        unsafe { outputs(&mut Amx, tile, pixels, two, WORDS) }
+        unsafe { outputs(&mut Amx, tile, pixels, two) }
     });
 }
 

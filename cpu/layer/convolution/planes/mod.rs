@@ -1,19 +1,23 @@
-//! ∇W at stride 1 over planes ([`PlaneTile`]): sums over pixels and images of source times gradient.
+//! ∇W over planes ([`PlaneTile`]): sums over pixels and images of source times gradient.
 //!
-//! The sources of a grain are copied to planes of bf16, channel by channel, each row with zeros behind it that serve as the
-//! padding of its right side and of the next row's left side. In such a plane output pixel q of a row-by-row walk sees
-//! `q + place(tap)`, whatever its row, so the sum over all pixels of a band is one over a single run, if the gradients have
-//! zeros where the walk passes padding. Images of few pixels follow each other in a plane in the same way.
+//! The sources of a grain are copied to planes of bf16 ([`blocks`], [`rows`]), in which what a tap sees of a row-by-row walk
+//! over the output is one run, if the gradients have zeros where the walk passes padding. So the sum over all pixels of a
+//! band is one over a single run. Images of few pixels follow each other in a plane in the same way.
 //!
 //! Grains, and the sums of different images, are those of [`super::gradient`].
 
+mod blocks;
+mod rows;
+
 use std::ops::Range;
 
+use self::blocks::Blocks;
+use self::rows::{Planes, Rows};
 use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::gradient::{Columns, add_up, packing};
 use super::passes::Passes;
 use super::weights::Packing;
-use crate::isa::{Numerics, Precision};
+use crate::isa::Precision;
 use crate::kernel::correlate::planes::{PLANES, PlaneKernels, PlaneTile, STEP, plane_kernels};
 use crate::kernel::words::{LANES, with_words};
 use crate::layer::{Grain, share};
@@ -24,37 +28,19 @@ use crate::memory::{Memory, Span};
 /// How images lie in planes and in the walk over the gradients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Geometry {
-    /// Rows and columns of the source and of the target.
-    input: [usize; 2],
+    /// Rows and columns of the gradients.
     output: [usize; 2],
-    pad: [usize; 2],
-    /// Rows and columns between the first and the last tap.
+    /// Rows and columns of a plane between the first and the last tap.
     reach: [usize; 2],
+    /// Columns that the zeros before a row share with those behind the row above.
+    overlap: usize,
     /// Pixels between rows: even, so that pairs of gradients begin with a row.
     row_len: usize,
     /// Rows between images of one plane.
     image_rows: usize,
-    /// Place of each tap in a plane.
-    taps: Vec<usize>,
 }
 
 impl Geometry {
-    fn new(setup: &Setup<'_>) -> Self {
-        let layer = setup.layer;
-        let pointwise = Passes::forward(layer, setup.input, setup.output).is_pointwise();
-        // Without taps beside each other rows need no zeros between them, and an odd length none behind it.
-        let one_row = |[h, w]: [usize; 2]| if pointwise && w % 2 == 1 { [1, h * w] } else { [h, w] };
-        let (input, output, pad) = (one_row(setup.input), one_row(setup.output), layer.pad);
-        let reach = [0, 1].map(|a| (layer.kernel[a] - 1) * layer.dilation[a]);
-        let row_len = (input[1] + pad[1]).max(output[1]).next_multiple_of(2);
-        let [rows, columns] = layer.kernel;
-        let place =
-            |r: usize, c: usize| r * layer.dilation[0] * row_len + c * layer.dilation[1];
-        let taps = (0..rows).flat_map(|r| (0..columns).map(move |c| place(r, c))).collect();
-        let image_rows = (input[0] + pad[0]).max(output[0]);
-        Self { input, output, pad, reach, row_len, image_rows, taps }
-    }
-
     /// Rows of the walk over `rows` rows of the gradients of each of `images` images.
     fn walk(&self, images: usize, rows: usize) -> usize {
         (images - 1) * self.image_rows + rows
@@ -64,9 +50,50 @@ impl Geometry {
     /// cache lines, so that planes do not begin in the same sets of a cache.
     fn plane_len(&self, walk: usize) -> usize {
         const LINE: usize = 64 / size_of::<u16>();
-        let beyond = 2 * (2 * STEP) + self.reach[1] + self.pad[1];
+        let beyond = 2 * (2 * STEP) + self.reach[1] + self.overlap;
         let lines = ((walk + self.reach[0]) * self.row_len + beyond).div_ceil(LINE);
         (lines | 1) * LINE
+    }
+}
+
+/// A tile of sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sources {
+    /// Place of the first in the planes, for pixel 0.
+    place: usize,
+    /// How many.
+    count: usize,
+    /// The first among the sums.
+    first: usize,
+}
+
+/// How the source lies.
+enum Kind {
+    Blocks(Blocks),
+    Rows(Rows),
+}
+
+impl Kind {
+    /// And the geometry; `None` if it lies in neither way.
+    fn new(setup: &Setup<'_>) -> Option<(Self, Geometry)> {
+        let channels = setup.source.channels / setup.layer.group;
+        if setup.source.layout == (Layout { block: PLANES, precision: Precision::Bf16 }) {
+            let (blocks, output) = Blocks::new(setup, channels);
+            let geometry = blocks.geometry(output);
+            return (setup.layer.stride == [1; 2]).then_some((Self::Blocks(blocks), geometry));
+        }
+        let rows = Rows::new(setup);
+        let geometry = rows.geometry(setup.output);
+        (setup.source.layout == Layout::PLAIN && setup.layer.group == 1)
+            .then_some((Self::Rows(rows), geometry))
+    }
+
+    /// Planes of a group.
+    fn planes(&self) -> usize {
+        match self {
+            Self::Blocks(blocks) => blocks.planes(),
+            Self::Rows(rows) => rows.planes(),
+        }
     }
 }
 
@@ -76,7 +103,11 @@ pub(super) struct PlaneGradient {
     packing: Packing,
     source: Arrangement,
     target: Arrangement,
+    kind: Kind,
     geometry: Geometry,
+    /// All sources of a group, in pairs of tiles, and the distance of neighbouring ones in the sums.
+    sources: Vec<[Sources; 2]>,
+    step: usize,
     /// Bands of rows of the gradients that are worked on at once: first row and rows.
     bands: Vec<(usize, usize)>,
     /// Images that are worked on at once; 1 if there are several bands.
@@ -91,18 +122,13 @@ pub(super) struct PlaneGradient {
 impl PlaneGradient {
     /// Prepares ∇W; `None` if the tier has no planes, or another way is needed. `setup` is that of the forward direction.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
-        let Numerics { isa, precision } = setup.numerics;
         let kernels = plane_kernels(setup.numerics)?;
-        let blocks = Layout { block: PLANES, precision: Precision::Bf16 };
-        if setup.layer.stride != [1; 2] || precision != Precision::Bf16 || setup.source.layout != blocks {
-            return None;
-        }
-        let machine = Machine::of(isa);
+        let blocks = Layout { block: LANES, precision: Precision::Bf16 };
+        let (kind, geometry) = Kind::new(setup).filter(|_| setup.target.layout == blocks)?;
+        let machine = Machine::of(setup.numerics.isa);
         let (source, target) = (setup.source, setup.target);
-        let geometry = Geometry::new(setup);
         let packing = packing(setup, &Passes::forward(setup.layer, setup.input, setup.output));
-        let channels = packing.sources.next_multiple_of(PLANES);
-        let bytes = |walk: usize| channels * geometry.plane_len(walk) * size_of::<u16>();
+        let bytes = |walk: usize| kind.planes() * geometry.plane_len(walk) * size_of::<u16>();
         let height = geometry.output[0];
         let fits = |walk: usize| bytes(walk) <= machine.plane_bytes;
         let fitting = (1..=height).rev().find(|rows| fits(*rows)).unwrap_or(1);
@@ -120,13 +146,22 @@ impl PlaneGradient {
         let walk = geometry.walk(together, tallest);
         let block_rows = (2 * machine.plane_pairs / geometry.row_len).clamp(1, walk);
         let block_rows = walk.div_ceil(walk.div_ceil(block_rows));
+        let plane_len = geometry.plane_len(walk);
+        let (sources, step) = match &kind {
+            Kind::Blocks(blocks) => (blocks.sources(geometry.row_len, plane_len), 1),
+            Kind::Rows(rows) => (rows.sources(plane_len), rows.step()),
+        };
+        let pairs = sources.chunks(2).map(|pair| [pair[0], pair.get(1).copied().unwrap_or_default()]);
         Some(Self {
             kernels,
             packing,
             source,
             target,
-            plane_len: geometry.plane_len(walk),
+            kind,
             geometry,
+            sources: pairs.collect(),
+            step,
+            plane_len,
             bands,
             together,
             block_rows,
@@ -150,19 +185,15 @@ impl PlaneGradient {
         self.image_parts * self.packing.len()
     }
 
-    /// Elements of scratch for a grain: the planes, and the gradients of a block.
+    /// Elements of scratch for a grain: the planes with a row on its way there, and the gradients of a block.
     pub fn scratch(&self) -> usize {
         self.planes_len() + TILE_VECTORS * self.vector_len()
     }
 
-    /// Blocks of channels of a group.
-    fn blocks(&self) -> usize {
-        self.packing.sources.div_ceil(PLANES)
-    }
-
-    /// Words of all planes.
+    /// Words of all planes and of a row on its way.
     fn planes_len(&self) -> usize {
-        self.blocks() * PLANES * self.plane_len / 2
+        let way = if let Kind::Rows(rows) = &self.kind { rows.on_the_way() } else { 0 };
+        (self.kind.planes() * self.plane_len + way).div_ceil(2)
     }
 
     /// Steps over so many rows of the walk.
@@ -186,7 +217,7 @@ impl PlaneGradient {
         let mut add = false;
         for (first, images) in even_parts(&all, self.together) {
             for band in &self.bands {
-                self.fill(grain.memory, source, group, first..first + images, band, planes);
+                self.fill(grain.memory, source, (group, first..first + images), band, planes);
                 let walk = self.geometry.walk(images, band.1);
                 for start in (0..walk).step_by(self.block_rows) {
                     let rows = start..(start + self.block_rows).min(walk);
@@ -207,34 +238,25 @@ impl PlaneGradient {
         &self,
         memory: &Memory,
         source: Span,
-        group: usize,
-        images: Range<usize>,
+        (group, images): (usize, Range<usize>),
         band: &(usize, usize),
-        planes: &mut [f32],
+        words: &mut [f32],
     ) {
-        let Geometry { input: [height, width], pad, reach, row_len, image_rows, .. } = self.geometry;
-        let (pixel, plane) = (self.source.layout.pixel(), self.source.plane_len());
-        planes.fill(0.0);
-        // Rows of the source that the band sees, and where the first of them lies in a plane.
-        let seen = band.0.saturating_sub(pad[0])..(band.0 + band.1 + reach[0]).saturating_sub(pad[0]).min(height);
-        let above = pad[0].saturating_sub(band.0);
-        let whole = row_len == width;
-        let (runs, run) = if whole { (1, seen.len()) } else { (seen.len(), 1) };
-        for (block, to) in planes.chunks_exact_mut(PLANES * self.plane_len / 2).enumerate() {
-            for (i, image) in images.clone().enumerate() {
-                let start = image * self.source.image_stride() + (group * self.blocks() + block) * plane;
-                // SAFETY: only read in this task.
-                let from = unsafe { memory.read(source.part(start..start + plane)) };
-                for r in 0..runs {
-                    let pixels = &from[(seen.start + r) * width * pixel..][..run * width * pixel];
-                    let place = (i * image_rows + above + r) * row_len + pad[1];
-                    let end = place + (run * width).next_multiple_of(2 * STEP);
-                    assert!(end <= self.plane_len, "a run beyond its plane");
-                    // SAFETY: the tier has the kernel; each plane has room for the whole steps of the run, as asserted.
-                    unsafe {
-                        let to = to.as_mut_ptr().cast::<u16>().add(place);
-                        (self.kernels.fill)(pixels, to, self.plane_len);
-                    }
+        words.fill(0.0);
+        // SAFETY: a word is two numbers in bf16 without padding, every value of either is allowed, and numbers need less
+        // alignment.
+        let pixels =
+            unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) };
+        let (pixels, way) = pixels.split_at_mut(self.kind.planes() * self.plane_len);
+        let (source, geometry) = ((source, &self.source), &self.geometry);
+        match &self.kind {
+            Kind::Blocks(blocks) => {
+                blocks.fill(memory, source, (group, images), band, (&self.kernels, geometry), pixels);
+            }
+            Kind::Rows(rows) => {
+                let mut planes = Planes { pixels, plane_len: self.plane_len, row_len: geometry.row_len };
+                for (i, image) in images.enumerate() {
+                    rows.fill(memory, source, (image, i * geometry.image_rows), band, &mut planes, way);
                 }
             }
         }
@@ -296,27 +318,17 @@ impl PlaneGradient {
         let vectors = self.packing.vectors(tile);
         let width = vectors * self.packing.vector;
         let x = planes.as_ptr().cast::<u16>().wrapping_add(rows.start * self.geometry.row_len);
-        let taps = &self.geometry.taps;
-        // Block and tap, sources, and the first of them in the sums.
-        let part = |index: usize| {
-            let (block, tap) = (index / taps.len(), index % taps.len());
-            let sources = self.packing.sources.saturating_sub(block * PLANES).min(PLANES);
-            let first = block * PLANES * taps.len() + tap * sources;
-            let x = x.wrapping_add(block * PLANES * self.plane_len + taps[tap]);
-            (x, sources, dw.wrapping_add(first * width))
-        };
-        for index in (0..self.blocks() * taps.len()).step_by(2) {
-            let (first, second) = (part(index), part(index + 1));
+        for pair in &self.sources {
             let tile = PlaneTile {
-                x: [first.0, second.0],
-                sources: [first.1, second.1],
+                x: pair.map(|sources| x.wrapping_add(sources.place)),
+                sources: pair.map(|sources| sources.count),
                 distance: self.plane_len,
                 dy: words.as_ptr(),
                 dy_vector: self.vector_len(),
                 steps: self.steps(rows.len()),
                 two: vectors > 1,
-                dw: [first.2, second.2],
-                dw_source: width,
+                dw: pair.map(|sources| dw.wrapping_add(sources.first * width)),
+                dw_source: self.step * width,
                 add,
             };
             // SAFETY: the tier has the kernel; planes reach beyond the last step of the last tap; the sums are the grain's
