@@ -6,6 +6,8 @@ mod precision;
 
 pub use precision::{Numerics, Precision};
 
+use std::sync::OnceLock;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -45,24 +47,29 @@ impl Isa {
     pub const ALL: [Self; 6] =
         [Self::Portable, Self::Avx2, Self::Avx512f, Self::Avx512, Self::Avx512Bf16, Self::AmxBf16];
 
-    /// Whether this CPU has the tier.
+    /// Whether this CPU has the tier. Small kernels ask at each call, so the CPU is asked once.
     pub fn is_available(self) -> bool {
+        static ANSWERS: OnceLock<[bool; Isa::ALL.len()]> = OnceLock::new();
+        ANSWERS.get_or_init(|| Self::ALL.map(Self::is_found))[self as usize]
+    }
+
+    fn is_found(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
             match self {
                 Self::Portable => true,
                 Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-                Self::Avx512f => Self::Avx2.is_available() && is_x86_feature_detected!("avx512f"),
+                Self::Avx512f => Self::Avx2.is_found() && is_x86_feature_detected!("avx512f"),
                 Self::Avx512 => {
-                    Self::Avx512f.is_available()
+                    Self::Avx512f.is_found()
                         && is_x86_feature_detected!("avx512cd")
                         && is_x86_feature_detected!("avx512bw")
                         && is_x86_feature_detected!("avx512dq")
                         && is_x86_feature_detected!("avx512vl")
                 }
-                Self::Avx512Bf16 => Self::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
+                Self::Avx512Bf16 => Self::Avx512.is_found() && is_x86_feature_detected!("avx512bf16"),
                 #[cfg(target_os = "linux")]
-                Self::AmxBf16 => Self::Avx512Bf16.is_available() && amx::is_available(),
+                Self::AmxBf16 => Self::Avx512Bf16.is_found() && amx::is_available(),
                 #[cfg(not(target_os = "linux"))]
                 Self::AmxBf16 => false,
             }

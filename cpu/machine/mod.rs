@@ -35,8 +35,8 @@ pub struct Machine {
     pub partial_bytes: usize,
     /// Fewest channels on both sides for which Winograd's transforms pay.
     pub winograd_channels: usize,
-    /// The same where tiles of AMX multiply. Products cost so little there that transforms, some hundred instructions for a
-    /// tile of a vector of channels each way, pay much later. Counted, not yet measured.
+    /// The same where tiles of AMX multiply: never. Measured on Sapphire Rapids, direct tiles were 1.2 to 1.4 times as fast
+    /// from 256 to 512 channels, forward and back.
     pub winograd_channels_amx: usize,
     /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
     pub winograd_tiles: usize,

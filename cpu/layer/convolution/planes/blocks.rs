@@ -70,7 +70,7 @@ impl Blocks {
         (0..self.blocks()).flat_map(of_block).collect()
     }
 
-    /// Copies what a band of rows of the gradients of some images sees of a group's channels to planes, which hold zeros.
+    /// Copies what a band of rows of the gradients of some images sees of a group's channels to planes, whose padding is 0.
     pub fn fill(
         &self,
         memory: &Memory,

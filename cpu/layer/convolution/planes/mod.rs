@@ -215,8 +215,13 @@ impl PlaneGradient {
         let (planes, words) = grain.scratch[..self.scratch()].split_at_mut(self.planes_len());
         let all = share(self.source.images, image_part, self.image_parts);
         let mut add = false;
+        planes.fill(0.0);
         for (first, images) in even_parts(&all, self.together) {
             for band in &self.bands {
+                if self.bands.len() > 1 {
+                    // What is padding of one band is none of another; whole images have theirs in the same places.
+                    planes.fill(0.0);
+                }
                 self.fill(grain.memory, source, (group, first..first + images), band, planes);
                 let walk = self.geometry.walk(images, band.1);
                 for start in (0..walk).step_by(self.block_rows) {
@@ -233,7 +238,7 @@ impl PlaneGradient {
         }
     }
 
-    /// Copies what a band of rows of some images sees of a group's channels to planes.
+    /// Copies what a band of rows of some images sees of a group's channels to planes, whose padding is 0.
     fn fill(
         &self,
         memory: &Memory,
@@ -242,7 +247,6 @@ impl PlaneGradient {
         band: &(usize, usize),
         words: &mut [f32],
     ) {
-        words.fill(0.0);
         // SAFETY: a word is two numbers in bf16 without padding, every value of either is allowed, and numbers need less
         // alignment.
         let pixels =

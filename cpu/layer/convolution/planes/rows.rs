@@ -87,8 +87,8 @@ impl Rows {
         self.phases * self.seen
     }
 
-    /// Copies what a band of rows of the gradients of an image sees. Row 0 of the band lies at `row` of the planes, which
-    /// hold zeros; `way` has room for a row on its way.
+    /// Copies what a band of rows of the gradients of an image sees. Row 0 of the band lies at `row` of the planes,
+    /// whose padding is 0; `way` has room for a row on its way.
     pub fn fill(
         &self,
         memory: &Memory,

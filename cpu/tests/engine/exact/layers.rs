@@ -125,6 +125,18 @@ fn convolutions_of_several_grains() {
     exact("large convolutions", &cases);
 }
 
+/// More than a second-level cache holds of one image, so that gradients of weights see it in bands of rows.
+#[test]
+fn convolutions_in_bands_of_rows() {
+    let large = Convolution { pad: [1, 1], ..convolution(4, [3, 3]) };
+    let image = Convolution { stride: [2, 2], pad: [3, 3], ..convolution(4, [7, 7]) };
+    let cases = [
+        Case::new(Layer::Convolution(large), &[&[1, 64, 122, 71]]),
+        Case::of_images(Layer::Convolution(image), &[1, 3, 230, 230]),
+    ];
+    exact("convolutions in bands", &cases);
+}
+
 #[test]
 fn inner_products() {
     let mut cases = Vec::new();
