@@ -105,7 +105,8 @@ fn check_names(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     for (id, node) in tasks(plan) {
         let copy_ok = node.copy.as_ref().is_none_or(|c| c.from.0 < nets.len() && c.to == node.device);
         let device_ok = node.device.0 < nets.len() && node.lane.0 < LaneRole::ALL.len() && copy_ok;
-        if !device_ok || node.task.layer.0 >= nets[node.device.0].layers.len() {
+        let places_ok = node.reads.iter().chain(&node.writes).all(|place| place.device.0 < nets.len());
+        if !device_ok || !places_ok || node.task.layer.0 >= nets[node.device.0].layers.len() {
             return Err(Violation::Unknown(id));
         }
         if node.waits.iter().any(|w| *w >= id) {
@@ -220,14 +221,8 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             let writes = expected(net, node.task.layer, node.task.sub).unwrap_or_default();
             let layer = net.layer(node.task.layer);
             let reads: Vec<Buffer> = match node.task.sub {
-                SubTask::Update => {
-                    let gradient = |b: &Buffer| match b {
-                        Buffer::Weight(p) => Some(Buffer::Gradient(*p)),
-                        _ => None,
-                    };
-                    let params = writes.iter().copied().chain(writes.iter().filter_map(gradient));
-                    params.chain(norms(net)).collect()
-                }
+                // The gradients are elsewhere, perhaps.
+                SubTask::Update => writes.iter().copied().chain(norms(net)).collect(),
                 SubTask::Gather => {
                     let gradient = |b: &Buffer| match b {
                         Buffer::Sum(p) => Some(Buffer::Gradient(*p)),
@@ -254,7 +249,8 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             };
             let same_writes =
                 node.writes.len() == writes.len() && writes.iter().all(|b| node.writes.contains(&at(*b)));
-            if !same_writes || !reads.iter().all(|b| node.reads.contains(&at(*b))) {
+            let reads_all = reads.iter().all(|b| node.reads.contains(&at(*b)));
+            if !same_writes || !reads_all || !reads_terms(net, node) {
                 return Err(Violation::WrongAccesses(id));
             }
             continue;
@@ -279,6 +275,22 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// Whether a task, if it is an update, reads all its gradients on one device or on the same several, and no others: all
+/// that a device knows of where they are.
+fn reads_terms(net: &Net, node: &Node) -> bool {
+    if node.task.sub != SubTask::Update {
+        return true;
+    }
+    let params = crate::plan::trained_params(net, node.task.layer);
+    let terms = node.terms();
+    let wanted = |param: &ParamId| {
+        let buffer = Buffer::Gradient(*param);
+        terms.iter().all(|device| node.reads.contains(&Place { device: *device, buffer }))
+    };
+    let gradients = node.reads.iter().filter(|place| matches!(place.buffer, Buffer::Gradient(_))).count();
+    !terms.is_empty() && gradients == params.len() * terms.len() && params.iter().all(wanted)
 }
 
 /// Whether the stage finds a buffer filled when it starts.
@@ -456,13 +468,26 @@ fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 None => sums.remove(place),
             };
         }
-        if matches!(node.task.sub, SubTask::Gather | SubTask::Norm | SubTask::Update) {
+        if matches!(node.task.sub, SubTask::Gather | SubTask::Norm) {
             for place in &node.reads {
                 if let Buffer::Gradient(param) = place.buffer {
                     use_sum(place.device, param, sums.get(place))?;
                 }
             }
         }
+        if node.task.sub == SubTask::Update {
+            for param in crate::plan::trained_params(&nets[node.device.0], node.task.layer) {
+                let buffer = Buffer::Gradient(param);
+                let terms =
+                    node.terms().into_iter().map(|device| sums.get(&Place { device, buffer }).cloned());
+                let sum = terms.reduce(|sum, term| Some(Sum::of(sum?, term?))).flatten();
+                use_sum(node.device, param, sum.as_ref())?;
+            }
+        }
+    }
+    if plan.stage.includes(SubTask::Update) {
+        // Every update is there, and it was for them.
+        return Ok(());
     }
     // What leaves the stage must be the sum, too.
     for (device, net) in nets.iter().enumerate().map(|(d, n)| (DeviceId(d), n)) {

@@ -140,7 +140,10 @@ impl Work for Bound {
         let mut grain =
             Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, update, first_image };
         match sub {
-            SubTask::Update => update.run(&mut grain),
+            SubTask::Update => {
+                let nets = &self.programs[payload.program].nets;
+                update.run(&grain, layer.terms.iter().map(|device| &nets[device.0].memory));
+            }
             SubTask::Gather => layer.gradients.gather(&mut grain),
             SubTask::Total => layer.gradients.total(&mut grain),
             SubTask::Norm => layer.gradients.norm(&mut grain),
@@ -330,6 +333,7 @@ impl Device for CpuDevice {
         let is_transfer = matches!(task.sub, SubTask::Accumulate | SubTask::Broadcast);
         let has_it = |layer: &BoundLayer| match task.sub {
             SubTask::StepWeight => layer.update.steps_weight(),
+            SubTask::Update => !layer.terms.is_empty(),
             SubTask::Gather | SubTask::Total | SubTask::Norm => layer.gradients.stages(task.sub).is_some(),
             _ => !is_transfer,
         };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{LayerId, Net};
-use quadrille_core::task::Tile;
+use quadrille_core::plan::Plan;
+use quadrille_core::task::{DeviceId, Tile};
 
 use crate::arena::{Homes, OutOfMemory};
 use crate::device::COPY_GRAIN;
@@ -23,6 +24,8 @@ pub(crate) struct BoundLayer {
     pub update: Update,
     /// What else is done with its gradients.
     pub gradients: Gradients,
+    /// The devices whose gradients the update adds up, in this order.
+    pub terms: Vec<DeviceId>,
     /// What is loaded: from where, and to where.
     pub loads: Vec<(Span, Span)>,
     /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
@@ -62,12 +65,30 @@ impl MappedNet {
                     computes: computes(net, id),
                     update,
                     gradients,
+                    terms: Vec::new(),
                     loads,
                     shared: shared_pieces(net, id, &mut map),
                 }
             })
             .collect();
         Ok(Self { layers, tile, map, choices, scratch })
+    }
+
+    /// Learns from a plan where device number `device` finds the terms of its gradients.
+    ///
+    /// # Errors
+    /// If another plan has them elsewhere: a task says what is done, and not in which plan.
+    pub fn find_terms(&mut self, plan: &Plan, device: DeviceId) -> Result<(), EngineError> {
+        let updates = plan.nodes.iter().filter(|n| n.device == device && n.task.sub == SubTask::Update);
+        for node in updates {
+            let layer = &mut self.layers[node.task.layer.0];
+            let found = std::mem::replace(&mut layer.terms, node.terms());
+            if !found.is_empty() && found != layer.terms {
+                let reason = format!("layer {} is updated by gradients of other devices", node.task.layer.0);
+                return Err(EngineError::Plan(format!("{reason} in one plan than in another")));
+            }
+        }
+        Ok(())
     }
 
     /// The net in memory, as that of program number `program`.

@@ -9,7 +9,7 @@ use quadrille_core::device::{DeviceInfo, Lane};
 use quadrille_core::net::{Net, Phase};
 use quadrille_core::plan::{LaneRole, Plan, tiles};
 use quadrille_core::solver::Rule;
-use quadrille_core::task::Copy;
+use quadrille_core::task::{Copy, DeviceId};
 use quadrille_numa::memory::plan::Need;
 
 use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
@@ -124,7 +124,11 @@ impl MappedProgram {
             check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
         }
         let nets = program.nets.iter().zip(tiles(program.nets));
-        let nets = nets.map(|(net, tile)| MappedNet::new(net, tile, options)).collect::<Result<_, _>>()?;
+        let nets = nets.map(|(net, tile)| MappedNet::new(net, tile, options));
+        let mut nets: Vec<MappedNet> = nets.collect::<Result<_, _>>()?;
+        for (device, net) in nets.iter_mut().enumerate() {
+            program.plans.iter().try_for_each(|plan| net.find_terms(plan, DeviceId(device)))?;
+        }
         let mut copies: Vec<Copy> = Vec::new();
         for copy in program.plans.iter().flat_map(|p| p.nodes.iter().filter_map(|n| n.copy.clone())) {
             if !copies.contains(&copy) {

@@ -104,7 +104,7 @@ impl Settings {
 
     /// Whether updates have a plan of their own, since they wait for other workers or for the loss.
     pub fn updates_apart(&self) -> bool {
-        self.workers > 1 || self.solver.rate_follows_loss()
+        self.workers > 1 || self.solver.rate_follows_loss() || self.solver.debug_info
     }
 
     /// Whether the run shows how it stands after `iteration`.

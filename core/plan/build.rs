@@ -217,20 +217,37 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Whether updates add the last two terms of the sum over devices themselves. It saves the pass that would add them and
+    /// those that would copy the sum back; nobody else may ask for it.
+    fn sums_in_update(&self) -> bool {
+        self.nets.len() > 1 && self.options.stage == Stage::Iteration && !self.nets[0].clips
+    }
+
+    /// The devices whose gradients a device's update adds up: those of the last step of the tree towards device 0, or, where
+    /// the whole sum has come back, its own.
+    fn terms(&self, device: DeviceId) -> Vec<DeviceId> {
+        match self.sums_in_update() {
+            true => vec![DeviceId(0), DeviceId(self.nets.len().next_power_of_two() / 2)],
+            false => vec![device],
+        }
+    }
+
     /// A binomial tree towards device 0 and back, always in the same order: the same bits in every run, and the
-    /// same bits on every device.
+    /// same bits on every device. Where updates take the last step of the sum, all before it.
     fn sum_over_devices(&mut self, layer: LayerId, params: &[ParamId]) {
         let devices = self.nets.len();
-        let mut strides = Vec::new();
-        let mut stride = 1;
-        while stride < devices {
+        let mut strides: Vec<usize> =
+            std::iter::successors(Some(1), |s| Some(2 * s)).take_while(|stride| *stride < devices).collect();
+        let in_update = self.sums_in_update();
+        if in_update {
+            strides.pop();
+        }
+        for &stride in &strides {
             for to in (0..devices - stride).step_by(2 * stride) {
                 self.transfer(layer, params, DeviceId(to + stride), DeviceId(to), true);
             }
-            strides.push(stride);
-            stride *= 2;
         }
-        for stride in strides.into_iter().rev() {
+        for stride in strides.into_iter().rev().filter(|_| !in_update) {
             for from in (0..devices - stride).step_by(2 * stride) {
                 self.transfer(layer, params, DeviceId(from), DeviceId(from + stride), false);
             }
@@ -260,13 +277,19 @@ impl<'a> Builder<'a> {
         let mut reads = Vec::new();
         let mut writes = Vec::new();
         let net = &self.nets[device.0];
-        for param in trained_params(net, layer) {
+        let params = trained_params(net, layer);
+        for &param in &params {
             writes.push(Buffer::Weight(param));
-            reads.extend([Buffer::Gradient(param), Buffer::Weight(param)]);
+            reads.push(Buffer::Weight(param));
             self.add_history(net, param, &mut reads, &mut writes);
         }
         reads.extend(norms(net));
-        self.push(device, layer, SubTask::Update, &reads, &writes);
+        let own = |buffers: Vec<Buffer>| buffers.into_iter().map(|buffer| Place { device, buffer }).collect();
+        let (mut reads, writes): (Vec<Place>, _) = (own(reads), own(writes));
+        for device in self.terms(device) {
+            reads.extend(params.iter().map(|param| Place { device, buffer: Buffer::Gradient(*param) }));
+        }
+        self.push_places(device, layer, SubTask::Update, None, reads, writes);
     }
 
     /// What the solver's rule needs beside a parameter and its gradient. A running sum has no history and is not pulled.

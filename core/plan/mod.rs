@@ -12,12 +12,13 @@ use std::fmt;
 
 use crate::layer::SubTask;
 use crate::net::Net;
-use crate::task::{Copy, DeviceId, LaneId, Place, Task, TaskId};
+use crate::task::{Buffer, Copy, DeviceId, LaneId, Place, Task, TaskId};
 
 /// What part of an iteration a plan covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Load, forward, backward, gradient sums and update: a worker that exchanges nothing.
+    /// Load, forward, backward, gradient sums and update: a worker that exchanges nothing. Of several devices none has the
+    /// whole sum of a gradient behind it, unless its norm was asked for.
     Iteration,
     /// Load, forward, backward and gradient sums; an exchange with other workers follows.
     Gradients,
@@ -103,6 +104,19 @@ pub struct Node {
     /// Earlier tasks of other lanes that must be done first. Those that are implied by the order of the lane or
     /// by earlier waits are left out.
     pub waits: Vec<TaskId>,
+}
+
+impl Node {
+    /// Of an update, the devices whose gradients it adds up, in the order in which it does.
+    pub fn terms(&self) -> Vec<DeviceId> {
+        let mut devices = Vec::new();
+        for place in self.reads.iter().filter(|place| matches!(place.buffer, Buffer::Gradient(_))) {
+            if !devices.contains(&place.device) {
+                devices.push(place.device);
+            }
+        }
+        devices
+    }
 }
 
 /// A plan. The order of `nodes` is the order of submission.

@@ -9,7 +9,7 @@ mod smoothed;
 
 pub use nets::{NetSource, StateChange, TestNet};
 pub use policy::{Plateau, Policy, RateStage, Warmup};
-pub use rule::{Decay, Elastic, Rule, RuleKind, Step, update};
+pub use rule::{Decay, Elastic, Rule, RuleKind, Step, update, update_by};
 pub use running_sum::add_to_running_sum;
 pub use smoothed::SmoothedLoss;
 

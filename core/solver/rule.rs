@@ -147,6 +147,18 @@ pub fn update(
     history: &mut [f32],
     second: &mut [f32],
 ) {
+    update_by(step, weight, gradient.iter().copied(), history, second);
+}
+
+/// The same by gradients that are made as they are asked for.
+#[inline(always)]
+pub fn update_by(
+    step: &Step<'_>,
+    weight: &mut [f32],
+    gradient: impl Iterator<Item = f32>,
+    history: &mut [f32],
+    second: &mut [f32],
+) {
     // What is not scaled is not multiplied, either: the loop of momentum SGD has no arithmetic but its own.
     if step.scale == 1.0 {
         update_scaled(step, |g| g, weight, gradient, history, second);
@@ -161,7 +173,7 @@ fn update_scaled(
     step: &Step<'_>,
     scaled: impl Fn(f32) -> f32,
     weight: &mut [f32],
-    gradient: &[f32],
+    gradient: impl Iterator<Item = f32>,
     history: &mut [f32],
     second: &mut [f32],
 ) {
@@ -217,7 +229,7 @@ fn adam_correction(momentum: f32, momentum2: f32, iteration: u64) -> f32 {
 fn each<H>(
     step: &Step<'_>,
     scaled: impl Fn(f32) -> f32,
-    (weight, gradient): (&mut [f32], &[f32]),
+    (weight, gradient): (&mut [f32], impl Iterator<Item = f32>),
     histories: impl Iterator<Item = H>,
     change: impl Fn(f32, H) -> f32,
 ) {
@@ -230,12 +242,12 @@ fn each<H>(
     let terms = weight.iter_mut().zip(gradient).zip(histories);
     match elastic {
         None => {
-            for ((w, &g), h) in terms {
+            for ((w, g), h) in terms {
                 *w -= change(scaled(g) + penalty(*w), h);
             }
         }
         Some(Elastic { centre, strength }) => {
-            for (((w, &g), h), &c) in terms.zip(centre) {
+            for (((w, g), h), &c) in terms.zip(centre) {
                 let amount = change(scaled(g) + penalty(*w), h);
                 *w = update_worker(*w, amount, c, strength);
             }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use quadrille_core::device::{Packed, Scalars};
 use quadrille_core::net::{LayerId, Net, ParamRule, ParamView};
-use quadrille_core::solver::{Elastic, Rule, Step, add_to_running_sum, update};
+use quadrille_core::solver::{Elastic, Rule, Step, add_to_running_sum, update_by};
 
 use super::{Grain, Norms};
 use crate::isa::Isa;
@@ -72,16 +72,21 @@ impl Update {
         self.pieces.len().max(1)
     }
 
-    /// Updates the piece of a grain.
-    pub fn run(&self, grain: &mut Grain<'_>) {
+    /// Updates the piece of a grain by the gradient that lies in the memory of `terms`, or the sum of the two.
+    pub fn run<'a>(&self, grain: &Grain<'_>, terms: impl Iterator<Item = &'a Memory>) {
         let Some(piece) = self.pieces.get(grain.index) else { return };
-        let span = |packed| Memory::packed(packed, piece.range.clone());
-        // SAFETY: gradients are only read in this task.
-        let gradient = unsafe { grain.memory.read(span(Packed::Gradients)) };
+        // SAFETY: gradients are only read in this task, those of other devices, too, and the plan has all of them complete
+        // before it.
+        let term = |memory: &'a Memory| unsafe {
+            memory.read(Memory::packed(Packed::Gradients, piece.range.clone()))
+        };
+        let mut terms = terms.map(term);
+        let Some(first) = terms.next() else { return };
+        let gradient = Terms { first, second: terms.next() };
         if let ParamRule::RunningSum { fraction } = piece.rule {
-            // SAFETY: the update's accesses are these two buffers; pieces of different grains do not overlap.
-            let sum = unsafe { grain.memory.write(span(Packed::Weights)) };
-            return add_to_running_sum(fraction, sum, gradient);
+            // SAFETY: the update alone writes weights; pieces of different grains do not overlap.
+            let sum = unsafe { grain.memory.write(Memory::packed(Packed::Weights, piece.range.clone())) };
+            return on(self.isa, Fading { fraction, sum, gradient });
         }
         // SAFETY: as above, and for a trained parameter the history, too.
         unsafe { self.apply(piece, piece.range.clone(), grain.memory, &grain.scalars, gradient) }
@@ -115,7 +120,7 @@ impl Update {
         let range = piece.range.start + part.start..piece.range.start + part.end;
         assert!(range.end <= piece.range.end, "part {part:?} of {} weights", piece.range.len());
         // SAFETY: the plan gives weight and history to the task, and the contract this part of it to the grain.
-        unsafe { self.apply(piece, range, memory, scalars, gradient) }
+        unsafe { self.apply(piece, range, memory, scalars, Terms { first: gradient, second: None }) }
     }
 
     /// Asks for what [`Update::step`] will soon read and write of a part of the weight.
@@ -150,9 +155,9 @@ impl Update {
         range: Range<usize>,
         memory: &Memory,
         scalars: &Scalars,
-        gradient: &[f32],
+        gradient: Terms<'_>,
     ) {
-        assert_eq!(gradient.len(), range.len(), "a gradient for each weight");
+        assert_eq!(gradient.first.len(), range.len(), "a gradient for each weight");
         let span = |packed| Memory::packed(packed, range.clone());
         // SAFETY: by contract; the histories are parts of one buffer that do not overlap.
         let (weight, mut histories, centre) = unsafe {
@@ -188,11 +193,38 @@ fn after(parts: usize, rule: ParamRule) -> ParamRule {
     }
 }
 
+/// A gradient, or the two terms whose sum it is.
+#[derive(Clone, Copy)]
+struct Terms<'a> {
+    first: &'a [f32],
+    second: Option<&'a [f32]>,
+}
+
+/// What fades of a running sum, and what is added.
+struct Fading<'a> {
+    fraction: f32,
+    sum: &'a mut [f32],
+    gradient: Terms<'a>,
+}
+
+impl Vectorised for Fading<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { fraction, sum, gradient: Terms { first, second } } = self;
+        match second {
+            None => add_to_running_sum(fraction, sum, first.iter().copied()),
+            Some(second) => {
+                add_to_running_sum(fraction, sum, first.iter().zip(second).map(|(a, b)| a + b));
+            }
+        }
+    }
+}
+
 /// The rule on one piece.
 struct Application<'a> {
     step: Step<'a>,
     weight: &'a mut [f32],
-    gradient: &'a [f32],
+    gradient: Terms<'a>,
     history: &'a mut [f32],
     second: &'a mut [f32],
 }
@@ -200,6 +232,13 @@ struct Application<'a> {
 impl Vectorised for Application<'_> {
     #[inline(always)]
     fn run(self) {
-        update(&self.step, self.weight, self.gradient, self.history, self.second);
+        let Self { step, weight, gradient: Terms { first, second: other }, history, second } = self;
+        match other {
+            None => update_by(&step, weight, first.iter().copied(), history, second),
+            Some(other) => {
+                let sums = first.iter().zip(other).map(|(a, b)| a + b);
+                update_by(&step, weight, sums, history, second);
+            }
+        }
     }
 }

@@ -14,10 +14,10 @@ use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, NetSpec, Phase};
-use quadrille_core::plan::{CostModel, Plan, PlanOptions, Rates, Stage};
+use quadrille_core::plan::{CostModel, LaneRole, Node, Plan, PlanOptions, Rates, Stage};
 use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::sim::SimDevice;
-use quadrille_core::task::{Buffer, DeviceId, LaneId, TaskId};
+use quadrille_core::task::{Buffer, Copy, DeviceId, LaneId, Place, Task, TaskId};
 
 const STAGES: [Stage; 4] = [Stage::Iteration, Stage::Gradients, Stage::Update, Stage::Forward];
 const RATES: Rates = Rates { flops: 100.0, bytes: 10.0, overhead: 1000.0 };
@@ -64,7 +64,7 @@ fn every_plan_that_is_made_is_accepted() {
 /// for no history and no centre.
 #[test]
 fn running_sums_are_summed_and_updated_like_gradients() {
-    let nets = nets(&normalizing_net(8), Phase::Train, 2);
+    let nets = nets(&normalizing_net(8), Phase::Train, 3);
     let options = PlanOptions { stage: Stage::Iteration, elastic: true, chunk_layers: 1 };
     let plan = Plan::build(&nets, options).expect("a plan");
     let of = |name: &str, sub: SubTask| -> Vec<_> {
@@ -74,17 +74,55 @@ fn running_sums_are_summed_and_updated_like_gradients() {
     };
     for name in ["aside", "bn1"] {
         let terms = [SubTask::GradWeight, SubTask::Accumulate, SubTask::Broadcast, SubTask::Update];
-        assert_eq!(terms.map(|sub| of(name, sub).len()), [2, 1, 1, 2], "{name}");
+        assert_eq!(terms.map(|sub| of(name, sub).len()), [3, 1, 0, 3], "{name}");
         let update = of(name, SubTask::Update)[0];
         let sums_only = |place: &quadrille_core::task::Place| {
             matches!(place.buffer, Buffer::Weight(_) | Buffer::Gradient(_))
         };
-        assert_eq!((update.reads.len(), update.writes.len()), (6, 3), "{name}");
+        assert_eq!((update.reads.len(), update.writes.len()), (9, 3), "{name}");
         assert!(update.reads.iter().chain(&update.writes).all(sums_only), "{name}");
     }
     assert!(of("aside", SubTask::GradActivation).is_empty());
     assert!(of("bn2", SubTask::GradWeight).is_empty() && of("bn2", SubTask::Update).is_empty());
-    assert_eq!(of("bn2", SubTask::GradActivation).len(), 2);
+    assert_eq!(of("bn2", SubTask::GradActivation).len(), 3);
+}
+
+/// Between devices the tree's last step towards device 0 is the updates', and nothing comes back; where somebody else asks
+/// for the sum, all of it is on every device.
+#[test]
+fn updates_take_the_last_step_of_the_sum() {
+    let transfers = |plan: &Plan, layer| -> Vec<(usize, usize, bool)> {
+        let copies =
+            plan.nodes.iter().filter(|node| node.task.layer == layer).filter_map(|n| n.copy.as_ref());
+        copies.map(|copy| (copy.from.0, copy.to.0, copy.add)).collect()
+    };
+    for (devices, last, before) in [
+        (2, 1, vec![]),
+        (3, 2, vec![(1, 0, true)]),
+        (4, 2, vec![(1, 0, true), (3, 2, true)]),
+        (5, 4, vec![(1, 0, true), (3, 2, true), (2, 0, true)]),
+        (6, 4, vec![(1, 0, true), (3, 2, true), (5, 4, true), (2, 0, true)]),
+    ] {
+        let nets = nets(&lenet(12), Phase::Train, devices);
+        let whole = plan(&nets, Stage::Iteration);
+        let updates: Vec<_> = whole.nodes.iter().filter(|n| n.task.sub == SubTask::Update).collect();
+        assert_eq!(updates.len(), 4 * devices);
+        for update in updates {
+            assert_eq!(update.terms(), [DeviceId(0), DeviceId(last)], "{devices} devices");
+            assert_eq!(transfers(&whole, update.task.layer), before, "{devices} devices");
+        }
+        let clipped: Vec<Net> = nets.iter().cloned().map(|net| net.clipping(true)).collect();
+        for apart in
+            [plan(&nets, Stage::Gradients), plan(&nets, Stage::Update), plan(&clipped, Stage::Iteration)]
+        {
+            let count = |sub| apart.nodes.iter().filter(|n| n.task.sub == sub).count();
+            let hops = if apart.stage == Stage::Update { 0 } else { 4 * (devices - 1) };
+            assert_eq!([SubTask::Accumulate, SubTask::Broadcast].map(count), [hops; 2], "{devices} devices");
+            for update in apart.nodes.iter().filter(|n| n.task.sub == SubTask::Update) {
+                assert_eq!(update.terms(), [update.device], "{devices} devices");
+            }
+        }
+    }
 }
 
 #[test]
@@ -140,13 +178,13 @@ fn find(plan: &Plan, sub: SubTask) -> usize {
 type Break = (&'static str, fn(&mut Plan, &NetSpec), fn(&Violation) -> bool);
 
 fn rejected(breaks: &[Break]) {
-    rejected_of(&lenet(8), breaks);
+    rejected_of(&lenet(8), 2, Stage::Iteration, breaks);
 }
 
-fn rejected_of(spec: &NetSpec, breaks: &[Break]) {
-    let nets = nets(spec, Phase::Train, 2);
+fn rejected_of(spec: &NetSpec, devices: usize, stage: Stage, breaks: &[Break]) {
+    let nets = nets(spec, Phase::Train, devices);
     for (what, break_it, expected) in breaks {
-        let mut broken = plan(&nets, Stage::Iteration);
+        let mut broken = plan(&nets, stage);
         break_it(&mut broken, spec);
         let violation = check(&broken, &nets).expect_err(what);
         assert!(expected(&violation), "{what}: {violation}");
@@ -197,7 +235,7 @@ fn work_broken_on_purpose_is_rejected_for_the_right_reason() {
 
 #[test]
 fn sums_broken_on_purpose_are_rejected_for_the_right_reason() {
-    rejected(&[
+    let breaks: &[Break] = &[
         (
             "short copy",
             |p, _| {
@@ -237,13 +275,107 @@ fn sums_broken_on_purpose_are_rejected_for_the_right_reason() {
             },
             |v| matches!(v, Violation::WrongSum(..)),
         ),
-    ]);
+    ];
+    rejected_of(&lenet(8), 2, Stage::Gradients, breaks);
+}
+
+/// Where the update of a device reads its gradients; `of` says what becomes of those of the last one in the plan.
+fn other_terms(plan: &mut Plan, of: impl Fn(Vec<Place>) -> Vec<Place>) {
+    let last = plan.nodes.iter_mut().rfind(|n| n.task.sub == SubTask::Update).expect("an update");
+    let (gradients, others) =
+        last.reads.iter().partition(|place| matches!(place.buffer, Buffer::Gradient(_)));
+    last.reads = others;
+    last.reads.extend(of(gradients));
+}
+
+#[test]
+fn terms_broken_on_purpose_are_rejected_for_the_right_reason() {
+    let wrong_accesses: fn(&Violation) -> bool = |v| matches!(v, Violation::WrongAccesses(_));
+    // The sum is looked at behind the races, so that one that is not there may show itself as either.
+    let wrong_sum: fn(&Violation) -> bool = |v| matches!(v, Violation::WrongSum(..) | Violation::Race(..));
+    let breaks: &[Break] = &[
+        ("no term", |p, _| other_terms(p, |_| Vec::new()), wrong_accesses),
+        ("half of a term", |p, _| other_terms(p, |mut terms| terms.split_off(1)), wrong_accesses),
+        ("one term", |p, _| other_terms(p, |terms| terms[..terms.len() / 2].to_vec()), wrong_sum),
+        ("another order", |p, _| other_terms(p, |terms| terms.into_iter().rev().collect()), wrong_sum),
+        (
+            "another device's part",
+            |p, _| {
+                let second = |place: Place| match place.device {
+                    DeviceId(2) => Place { device: DeviceId(1), ..place },
+                    _ => place,
+                };
+                other_terms(p, |terms| terms.into_iter().map(second).collect());
+            },
+            wrong_sum,
+        ),
+        (
+            "an unknown device",
+            |p, _| {
+                let beyond = |place: Place| Place { device: DeviceId(3), ..place };
+                other_terms(p, |terms| terms.into_iter().map(beyond).collect());
+            },
+            |v| matches!(v, Violation::Unknown(_)),
+        ),
+        ("a term twice", |p, _| other_terms(p, |terms| [terms.clone(), terms].concat()), wrong_accesses),
+    ];
+    rejected_of(&lenet(9), 3, Stage::Iteration, breaks);
+}
+
+/// An update that reads another device's gradient must wait for it, and nobody may write over it before it was read.
+#[test]
+fn gradients_of_other_devices_are_ordered_with_their_updates() {
+    for devices in [2, 4] {
+        let nets = nets(&lenet(8), Phase::Train, devices);
+        let good = plan(&nets, Stage::Iteration);
+        let is_last = |node: &Node| node.task.sub == SubTask::Update && node.device == DeviceId(devices - 1);
+        let update = good.nodes.iter().position(is_last).expect("an update");
+        let mut early = good.clone();
+        early.nodes[update].waits.clear();
+        assert!(matches!(check(&early, &nets), Err(Violation::Race(..))), "{devices} devices");
+        // What device 0 has of the gradient, written over behind all updates, or behind its own alone.
+        let [from, to] = [DeviceId(1), DeviceId(0)];
+        let gradient = |device| {
+            let gradients = good.nodes[update].reads.iter().filter(move |place| place.device == to);
+            let gradients = gradients.filter(|place| matches!(place.buffer, Buffer::Gradient(_)));
+            gradients.map(move |place| Place { device, ..*place }).collect::<Vec<_>>()
+        };
+        let layout = &nets[0].params;
+        let ranges = gradient(to).into_iter().filter_map(|place| match place.buffer {
+            Buffer::Gradient(param) => Some(layout.view(param).range()),
+            _ => None,
+        });
+        let range = ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).expect("parameters");
+        let updates = |node: &Node| node.task.sub == SubTask::Update;
+        let all: Vec<usize> = (0..good.nodes.len()).filter(|i| updates(&good.nodes[*i])).collect();
+        let own = *all.iter().rfind(|i| good.nodes[**i].device == to).expect("an update");
+        let task = Task { sub: SubTask::Broadcast, ..good.nodes[own].task };
+        for (behind, ordered) in [(all, true), (vec![own], false)] {
+            let mut over = good.clone();
+            over.nodes.push(Node {
+                task,
+                device: to,
+                lane: LaneRole::Transfer.lane(),
+                copy: Some(Copy { from, to, range: range.clone(), add: false }),
+                reads: gradient(from),
+                writes: gradient(to),
+                waits: behind.into_iter().map(TaskId).collect(),
+            });
+            let found = check(&over, &nets);
+            assert!(
+                if ordered { found.is_ok() } else { matches!(found, Err(Violation::Race(..))) },
+                "{found:?}"
+            );
+        }
+    }
 }
 
 #[test]
 fn sums_over_layers_broken_on_purpose_are_rejected_for_the_right_reason() {
     rejected_of(
         &siamese_net(8),
+        2,
+        Stage::Iteration,
         &[
             (
                 "never added",

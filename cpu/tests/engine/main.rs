@@ -19,5 +19,6 @@ mod refusals;
 mod running_sums;
 mod sharing;
 mod stepping;
+mod summing;
 mod watchdog;
 mod whole_nets;

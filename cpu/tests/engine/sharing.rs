@@ -58,7 +58,9 @@ fn stepped(
     packed: Packed,
 ) -> Vec<Vec<f32>> {
     let nets = nets(siamese, BATCH, quadrants);
-    let plan = plan(&nets, Stage::Iteration);
+    // With the update in the same plan, no quadrant has all of a gradient.
+    let stage = if packed == Packed::Gradients { Stage::Gradients } else { Stage::Iteration };
+    let plan = plan(&nets, stage);
     let worker = worker(&nets, &plan, threads, options).expect("a worker");
     let devices = worker.devices(0);
     let (images, similar) = (fractions(1, BATCH * PER_IMAGE), labels(2, BATCH, 2));
