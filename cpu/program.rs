@@ -77,11 +77,15 @@ impl MappedNet {
     /// Learns from a plan where device number `device` finds the terms of its gradients.
     ///
     /// # Errors
-    /// If another plan has them elsewhere: a task says what is done, and not in which plan.
+    /// If another plan has them elsewhere, since a task says what is done and not in which plan, or there are more than two.
     pub fn find_terms(&mut self, plan: &Plan, device: DeviceId) -> Result<(), EngineError> {
         let updates = plan.nodes.iter().filter(|n| n.device == device && n.task.sub == SubTask::Update);
         for node in updates {
             let layer = &mut self.layers[node.task.layer.0];
+            if node.terms().len() > 2 {
+                let reason = format!("layer {} is updated by more than two gradients", node.task.layer.0);
+                return Err(EngineError::Plan(reason));
+            }
             let found = std::mem::replace(&mut layer.terms, node.terms());
             if !found.is_empty() && found != layer.terms {
                 let reason = format!("layer {} is updated by gradients of other devices", node.task.layer.0);

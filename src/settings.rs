@@ -102,7 +102,8 @@ impl Settings {
         usize::try_from(self.solver.average_loss).unwrap_or(usize::MAX)
     }
 
-    /// Whether updates have a plan of their own, since they wait for other workers or for the loss.
+    /// Whether updates have a plan of their own, since they wait for other workers or for the loss, or since gradients
+    /// are to be shown as a whole before them.
     pub fn updates_apart(&self) -> bool {
         self.workers > 1 || self.solver.rate_follows_loss() || self.solver.debug_info
     }

@@ -1,12 +1,13 @@
 //! Sums over quadrants that end in the update give the bits of those that are complete on every quadrant before it.
 
+use quadrille_core::check::check;
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, NetSpec};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::{Rule, RuleKind};
-use quadrille_core::task::Tile;
+use quadrille_core::task::{Buffer, DeviceId, Place, TaskId, Tile};
 use quadrille_cpu::{CpuDevice, CpuWorker, EngineError, EngineOptions, NAN_HALVES, Program};
 
 use crate::common::{crews, fractions, labels, nets, options, small_lenet, small_residual, tiers};
@@ -132,5 +133,34 @@ fn plans_that_find_gradients_in_different_places_are_refused() {
             Err(EngineError::Plan(reason)) => assert!(refused && reason.contains("gradients"), "{reason}"),
             other => assert!(!refused && other.is_ok(), "{quadrants} quadrants: {other:?}"),
         }
+    }
+}
+
+/// The validator is content with a plan whose updates add up all there is; the engine's add two terms.
+#[test]
+fn updates_by_more_than_two_terms_are_refused() {
+    let how = How { quadrants: 3, threads: 1, parts: 1, chunk_layers: 1 };
+    let nets = how.nets(small_lenet);
+    let mut plan = how.plan(&nets, Stage::Iteration, false);
+    plan.nodes.retain(|node| node.task.sub != SubTask::Accumulate);
+    for (id, node) in plan.nodes.iter_mut().enumerate() {
+        // One after the other, so that nothing races.
+        node.waits = id.checked_sub(1).map(TaskId).into_iter().collect();
+        let first =
+            |place: &&Place| matches!(place.buffer, Buffer::Gradient(_)) && place.device == DeviceId(0);
+        let more: Vec<Place> = node.reads.iter().filter(first).copied().collect();
+        if node.task.sub == SubTask::Update {
+            node.reads.retain(|place| !matches!(place.buffer, Buffer::Gradient(_)));
+            for device in (0..3).map(DeviceId) {
+                node.reads.extend(more.iter().map(|place| Place { device, ..*place }));
+            }
+        }
+    }
+    assert_eq!(check(&plan, &nets), Ok(()));
+    let isa = tiers("plans of many terms")[0];
+    let program = Program { nets: &nets, plans: &[&plan] };
+    match CpuWorker::new(&crews(3, 1), &[program], &options(isa)).map(|_| ()) {
+        Err(EngineError::Plan(reason)) => assert!(reason.contains("more than two"), "{reason}"),
+        other => panic!("{other:?}"),
     }
 }
