@@ -418,6 +418,31 @@ fn parts_of(stage: Stage, nets: &[Net]) -> HashMap<ParamId, Vec<(DeviceId, Sourc
     parts
 }
 
+/// What a task leaves at the place of a gradient; `None` if what it needs for that is not there.
+fn written(node: &Node, place: &Place, sums: &HashMap<Place, Sum>) -> Option<Sum> {
+    match &node.copy {
+        None => {
+            let part = Sum::Part(node.device, Some(node.task.layer));
+            match (node.task.sub, sums.get(place).cloned()) {
+                (SubTask::Total, so_far) => {
+                    so_far.map(|so_far| Sum::of(so_far, Sum::Part(node.device, None)))
+                }
+                (SubTask::AddShared, Some(so_far)) => Some(Sum::of(so_far, part)),
+                (SubTask::AddShared, None) => None,
+                _ => Some(part),
+            }
+        }
+        Some(copy) => {
+            let theirs = sums.get(&Place { device: copy.from, ..*place }).cloned();
+            match (copy.add, sums.get(place).cloned(), theirs) {
+                (true, Some(mine), Some(theirs)) => Some(Sum::of(mine, theirs)),
+                (true, _, _) => None,
+                (false, _, theirs) => theirs,
+            }
+        }
+    }
+}
+
 /// Follows the sums over the devices; the order of submission will do, since there are no races by now.
 fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     if !plan.stage.includes(SubTask::GradWeight) {
@@ -442,27 +467,7 @@ fn check_sums(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     for node in &plan.nodes {
         for place in &node.writes {
             let Buffer::Gradient(_) = place.buffer else { continue };
-            let value = match &node.copy {
-                None => {
-                    let part = Sum::Part(node.device, Some(node.task.layer));
-                    match (node.task.sub, sums.get(place).cloned()) {
-                        (SubTask::Total, so_far) => {
-                            so_far.map(|so_far| Sum::of(so_far, Sum::Part(node.device, None)))
-                        }
-                        (SubTask::AddShared, Some(so_far)) => Some(Sum::of(so_far, part)),
-                        (SubTask::AddShared, None) => None,
-                        _ => Some(part),
-                    }
-                }
-                Some(copy) => {
-                    let theirs = sums.get(&Place { device: copy.from, ..*place }).cloned();
-                    match (copy.add, sums.get(place).cloned(), theirs) {
-                        (true, Some(mine), Some(theirs)) => Some(Sum::of(mine, theirs)),
-                        (true, _, _) => None,
-                        (false, _, theirs) => theirs,
-                    }
-                }
-            };
+            let value = written(node, place, &sums);
             match value {
                 Some(sum) => sums.insert(*place, sum),
                 None => sums.remove(place),
