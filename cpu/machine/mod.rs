@@ -23,6 +23,8 @@ pub struct Machine {
     pub block_rows: usize,
     /// Bytes of packed weights that stay in the first-level cache while the pixels of a grain pass by.
     pub chunk_bytes: usize,
+    /// The same where tiles of AMX multiply, whose sums go to memory and back between chunks: more of the first-level cache.
+    pub chunk_bytes_amx: usize,
     /// Bytes of input that stay in the second-level cache while the tiles of output channels pass by.
     pub strip_bytes: usize,
     /// Pixels of a block in a weight's gradient (pairs of them in bf16): their gradients stay in the first-level cache.
@@ -86,6 +88,7 @@ const BASE: Machine = Machine {
     block_columns: 512,
     block_rows: 96,
     chunk_bytes: 20 << 10,
+    chunk_bytes_amx: 40 << 10,
     strip_bytes: 512 << 10,
     gradient_pixels: 128,
     plane_bytes: 1 << 20,
@@ -144,6 +147,12 @@ impl Machine {
             (_, _, Filter::Three) => machine.winograd_channels,
             (_, _, Filter::Five) => machine.winograd_five_channels,
         }
+    }
+
+    /// Bytes of packed weights of a chunk of sources.
+    pub(crate) fn chunk_bytes(&self, numerics: Numerics) -> usize {
+        let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
+        if amx { self.chunk_bytes_amx } else { self.chunk_bytes }
     }
 
     /// Tiles that are transformed and multiplied together.

@@ -109,7 +109,7 @@ impl Direction {
         let strip = (!in_place).then(|| strip(grain_rows));
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let most = machine.chunk_bytes / (TILE_VECTORS * packing.vector * size_of::<f32>());
+        let most = machine.chunk_bytes(setup.numerics) / (TILE_VECTORS * packing.vector * size_of::<f32>());
         let sources = sources_of(&passes, strip.as_ref(), &packing, plane_len, most);
         let most = kernels[TILE_VECTORS - 1].tiles.len();
         let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most).collect()).collect();

@@ -224,16 +224,17 @@ impl PlaneGradient {
                 }
                 self.fill(grain.memory, source, (group, first..first + images), band, planes);
                 let walk = self.geometry.walk(images, band.1);
-                for start in (0..walk).step_by(self.block_rows) {
-                    let rows = start..(start + self.block_rows).min(walk);
-                    for tile in tiles.clone() {
-                        let of_image = |i: usize| self.gradient(gradient, first + i, group, tile);
+                // All blocks of a tile before the next tile, whose sums push its own out of the second-level cache.
+                for tile in tiles.clone() {
+                    let of_image = |i: usize| self.gradient(gradient, first + i, group, tile);
+                    let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
+                    for start in (0..walk).step_by(self.block_rows) {
+                        let rows = start..(start + self.block_rows).min(walk);
                         self.gradients(grain.memory, of_image, band, &rows, words);
-                        let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
-                        self.add_block(tile, planes, words, &rows, dw, add);
+                        self.add_block(tile, planes, words, &rows, dw, add || start > 0);
                     }
-                    add = true;
                 }
+                add = true;
             }
         }
     }
