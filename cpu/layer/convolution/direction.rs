@@ -381,23 +381,8 @@ struct Outputs {
 fn passes_of(setup: &Setup<'_>) -> Passes {
     match setup.sub {
         SubTask::Forward => Passes::forward(setup.layer, setup.input, setup.output),
-        _ => backward_passes(setup.layer, [setup.input, setup.output], setup.numerics),
+        _ => Passes::worth_backward(setup.layer, [setup.input, setup.output], setup.numerics),
     }
-}
-
-/// The passes of ∇A between an input and an output of so many rows and columns.
-pub(super) fn backward_passes(
-    layer: &Convolution,
-    [input, output]: [[usize; 2]; 2],
-    numerics: Numerics,
-) -> Passes {
-    let gathered = Passes::backward(layer, input, output);
-    let scattered = Passes::scattered(layer, input, output);
-    let saved = gathered.products().saturating_sub(scattered.products());
-    // Adding to the target costs a little for each pass; beside the products of AMX, much.
-    let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
-    let [worth, of] = if amx { [3, 4] } else { [1, 5] };
-    if saved * of > gathered.products() * worth { scattered } else { gathered }
 }
 
 /// How taps see the source.

@@ -12,16 +12,15 @@ use std::ops::Range;
 use quadrille_core::layer::Convolution;
 
 use super::ahead::Rows;
-use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
+use super::direction::{Setup, TILE_VECTORS, even_parts};
 use super::passes::Passes;
-use super::weights::{Packing, Words};
+use super::sums::{Share, Sums};
+use super::weights::Packing;
 use crate::isa::Precision;
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
-use crate::kernel::elements::Fold;
 use crate::kernel::strip::{Content, Strip};
-use crate::kernel::vectorised::on;
 use crate::kernel::words::{LANES, Narrow, Narrowing, ZEROS, with_words};
-use crate::layer::{Grain, share};
+use crate::layer::Grain;
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -29,7 +28,7 @@ use crate::memory::{Memory, Span};
 /// ∇W of a convolution.
 pub(super) struct WeightGradient {
     passes: Passes,
-    packing: Packing,
+    pub sums: Sums,
     source: Arrangement,
     target: Arrangement,
     strip: Option<Strip>,
@@ -45,8 +44,6 @@ pub(super) struct WeightGradient {
     block_rows: usize,
     columns: Vec<(usize, usize)>,
     kernels: Vec<Kernels>,
-    image_parts: usize,
-    tile_parts: usize,
     /// Images of one row each that make a block of pixels together, as its rows; 1 if images have several rows.
     together: usize,
     /// Distance of rows in the source.
@@ -66,7 +63,8 @@ impl WeightGradient {
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let passes = Passes::forward(layer, setup.input, setup.output);
-        let packing = packing(setup, &passes);
+        let sums = Sums::new(setup, &passes, 1);
+        let packing = &sums.packing;
         let planes = packing.sources.div_ceil(pixel);
         let content = if narrow { Content::Pixels(layer.stride[1]) } else { Content::Copy };
         let in_place = passes.is_pointwise();
@@ -85,7 +83,7 @@ impl WeightGradient {
         let strip = (narrow || !in_place).then(|| strip_of(tallest));
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let (offsets, rows_of) = offsets(&passes, strip.as_ref(), &packing, plane_len);
+        let (offsets, rows_of) = offsets(&passes, strip.as_ref(), packing, plane_len);
         let visible = visible(&rows_of, kernels[0].weights.len());
         let together = if height == 1 && columns.len() == 1 { machine.gradient_pixels / width } else { 1 };
         let together =
@@ -96,18 +94,10 @@ impl WeightGradient {
             (None, _) => setup.source.image_stride(),
         };
         let block_rows = block_rows.max(together);
-        let wanted = machine.grains(setup.flops, machine.gradient_grains);
-        // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
-        // reading and adding them.
-        let bytes = size_of::<f32>() * packing.len();
-        let most = (machine.partial_bytes / bytes).clamp(1, setup.source.images);
-        let costs = [3 * packing.len(), setup.source.len()];
-        let [image_parts, tile_parts] =
-            cheapest(wanted.div_ceil(layer.group), [1..=most, 1..=packing.tiles()], costs);
         let (source, target) = (setup.source, setup.target);
         Some(Self {
             passes,
-            packing,
+            sums,
             source,
             target,
             strip,
@@ -119,27 +109,10 @@ impl WeightGradient {
             block_rows,
             columns,
             kernels,
-            image_parts,
-            tile_parts,
             together,
             x_row,
             narrow,
         })
-    }
-
-    /// Grains of the sums.
-    pub fn grains(&self) -> usize {
-        self.packing.groups * self.image_parts * self.tile_parts
-    }
-
-    /// Grains that add the sums up: one for each tile.
-    pub fn unpacking_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles()
-    }
-
-    /// Elements of the sums of all grains.
-    pub fn partials(&self) -> usize {
-        self.image_parts * self.packing.len()
     }
 
     /// Elements of scratch for a grain: the strip, and the words of a block of gradients.
@@ -150,7 +123,7 @@ impl WeightGradient {
     /// Elements of a vector of a block's gradients, which are words.
     fn vector_len(&self) -> usize {
         let widest = self.columns.first().map_or(0, |columns| columns.1);
-        self.block_rows * widest * self.packing.vector
+        self.block_rows * widest * self.sums.packing.vector
     }
 
     fn strips_len(&self) -> usize {
@@ -163,19 +136,15 @@ impl WeightGradient {
 
     fn source_image(&self, source: Span, image: usize, group: usize) -> Span {
         let (plane, planes) =
-            (self.source.plane_len(), self.packing.sources.div_ceil(self.source.layout.block));
+            (self.source.plane_len(), self.sums.packing.sources.div_ceil(self.source.layout.block));
         let start = image * self.source.image_stride() + group * planes * plane;
         source.part(start..start + planes * plane)
     }
 
     /// Sums up a grain's part.
     pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
-        let (index, tile_part) = (grain.index / self.tile_parts, grain.index % self.tile_parts);
-        let (group, image_part) = (index / self.image_parts, index % self.image_parts);
-        let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
-        let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
+        let Share { group, images: all, tiles, sums } = self.sums.share(grain.index, partials);
         let (strips, words) = grain.scratch.split_at_mut(self.strips_len());
-        let all = share(self.source.images, image_part, self.image_parts);
         let mut add = false;
         for (image, images) in even_parts(&all, self.together) {
             for (number, band) in self.bands.iter().enumerate() {
@@ -196,8 +165,8 @@ impl WeightGradient {
                 for first in (band.0..last).step_by(self.block_rows) {
                     let rows = first..(first + self.block_rows).min(last);
                     for tile in tiles.clone() {
-                        let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
-                        let dy = |i| self.gradient(gradient, image + i, group, tile);
+                        let dw = grain.memory.pointer(sums.part(self.sums.packing.tile(group, tile)));
+                        let dy = |i| self.sums.gradient(gradient, image + i, group, tile);
                         for (i, columns) in self.columns.iter().enumerate() {
                             let (add, rows) = (add || i > 0, rows.clone());
                             let ahead = match self.columns.get(i + 1) {
@@ -246,14 +215,6 @@ impl WeightGradient {
         strip.as_ptr()
     }
 
-    /// The gradients of a tile's targets in an image.
-    fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
-        let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
-        let plane = self.target.plane_len();
-        let start = image * self.target.image_stride() + first / self.packing.vector * plane;
-        gradient.part(start..start + self.packing.vectors(tile) * plane)
-    }
-
     /// The gradients of a block, where they lie or made into `words`; `dy` says where those of an image are.
     fn gradients(
         &self,
@@ -262,7 +223,7 @@ impl WeightGradient {
         block: &Block<'_>,
         words: &mut [f32],
     ) -> Gradients {
-        let (vector, width) = (self.packing.vector, self.passes.target[1]);
+        let (vector, width) = (self.sums.packing.vector, self.passes.target[1]);
         let (plane, pixel) = (self.target.plane_len(), self.target.layout.pixel());
         if !self.narrow {
             let first = (block.rows.start * width + block.columns.0) * vector;
@@ -296,7 +257,7 @@ impl WeightGradient {
     ) -> *const f32 {
         let pixels = if self.narrow { 2 * column } else { column };
         let pixel = self.target.layout.pixel();
-        let first = memory.pointer(self.gradient(gradient, image, group, tile)).cast_const();
+        let first = memory.pointer(self.sums.gradient(gradient, image, group, tile)).cast_const();
         first.wrapping_add(row * self.gradient_row() + pixels * pixel)
     }
 
@@ -307,7 +268,7 @@ impl WeightGradient {
     }
 
     fn add_block(&self, tile: usize, block: &Block<'_>, gradients: &Gradients, source_ahead: &mut Rows) {
-        let (vector, vectors) = (self.packing.vector, self.packing.vectors(tile));
+        let (vector, vectors) = (self.sums.packing.vector, self.sums.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
         let mut dw = block.dw;
         for (i, (offsets, visible)) in self.offsets.chunks(weights.len()).zip(&self.visible).enumerate() {
@@ -343,49 +304,6 @@ impl WeightGradient {
                 dw = dw.add(offsets.len() * vectors * vector);
             }
         }
-    }
-
-    /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
-    pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
-        add_up(&self.packing, self.image_parts, grain, [partials, weight_grad]);
-    }
-}
-
-/// Adds the sums of the grain's tile over `parts` parts of the images, in their order, and turns them into Caffe's order of
-/// weights.
-pub(super) fn add_up(packing: &Packing, parts: usize, grain: &Grain<'_>, [partials, weight_grad]: [Span; 2]) {
-    let (group, tile) = (grain.index / packing.tiles(), grain.index % packing.tiles());
-    let place = packing.tile(group, tile);
-    // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage before.
-    let (gradient, sums) = unsafe {
-        let rows = packing.rows(group, tile);
-        (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
-    };
-    for part in 1..parts {
-        let start = part * packing.len();
-        // SAFETY: as above; another part than the first.
-        let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-        on(packing.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
-    }
-    packing.unpack(sums, tile, gradient);
-}
-
-/// How the sums are packed.
-pub(super) fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
-    let groups = setup.layer.group;
-    Packing {
-        groups,
-        sources: setup.source.channels / groups,
-        targets: setup.target.channels / groups,
-        source_block: setup.source.layout.block,
-        // Sums are f32 whatever is multiplied.
-        words: Words::Numbers,
-        kernel: (0..setup.layer.kernel.iter().product()).collect(),
-        vector: setup.target.layout.block,
-        tile_vectors: TILE_VECTORS,
-        targets_are_outputs: true,
-        isa: setup.numerics.isa,
-        passes: Packing::taps(passes),
     }
 }
 

@@ -8,6 +8,7 @@ mod passes;
 mod planes;
 mod pointwise;
 mod subsample;
+mod sums;
 mod unfolded;
 mod ways;
 mod weights;
@@ -18,8 +19,9 @@ pub(super) use im2col::build as im2col;
 use quadrille_core::layer::{Convolution, Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
-use self::direction::{Arrays, Direction, Setup, TILE_VECTORS, backward_passes};
+use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
 use self::gradient::WeightGradient;
+use self::passes::Passes;
 use self::planes::PlaneGradient;
 use self::subsample::Subsample;
 use self::unfolded::Unfolded;
@@ -68,7 +70,7 @@ pub(super) fn tiles_add(net: &Net, id: LayerId, numerics: Numerics) -> bool {
         [net.bottom_shapes(id), net.top_shapes(id)].map(|shapes| [shapes[0].dim(2), shapes[0].dim(3)]);
     // With a stride, what is seen is gathered first, and its gradient added in its place.
     let pointwise = layer.kernel == [1; 2] && layer.pad == [0; 2];
-    pointwise || backward_passes(layer, extents, numerics).sum_at_once()
+    pointwise || Passes::worth_backward(layer, extents, numerics).sum_at_once()
 }
 
 struct Tiles {

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use quadrille_core::layer::Convolution;
 
+use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::strip::{Content, Strip};
 
 /// A tap of the kernel in a pass.
@@ -107,6 +108,17 @@ impl Passes {
         });
         let passes = passes.collect();
         Self { passes, source: output, target: input, source_step: [1; 2], places: output, overlap: true }
+    }
+
+    /// The cheaper of the two ways to the gradient of the input.
+    pub fn worth_backward(layer: &Convolution, [input, output]: [[usize; 2]; 2], numerics: Numerics) -> Self {
+        let gathered = Self::backward(layer, input, output);
+        let scattered = Self::scattered(layer, input, output);
+        let saved = gathered.products().saturating_sub(scattered.products());
+        // Adding to the target costs a little for each pass; beside the products of AMX, much.
+        let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
+        let [worth, of] = if amx { [3, 4] } else { [1, 5] };
+        if saved * of > gathered.products() * worth { scattered } else { gathered }
     }
 
     /// Products of one channel with one: those of every pixel of a row, of rows that are inside the source.

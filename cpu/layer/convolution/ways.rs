@@ -77,8 +77,8 @@ pub(super) enum WeightWay {
 impl WeightWay {
     pub fn partials(&self) -> usize {
         match self {
-            Self::Direct(d) => d.partials(),
-            Self::Planes(p) => p.partials(),
+            Self::Direct(d) => d.sums.partials(),
+            Self::Planes(p) => p.sums.partials(),
             Self::Winograd(w) => w.partials(),
         }
     }
@@ -86,8 +86,8 @@ impl WeightWay {
     /// The sums, then their sum.
     pub fn stages(&self) -> Stages {
         match self {
-            Self::Direct(d) => Stages::one(d.grains()).then(d.unpacking_grains()),
-            Self::Planes(p) => Stages::one(p.grains()).then(p.unpacking_grains()),
+            Self::Direct(d) => Stages::one(d.sums.grains()).then(d.sums.unpacking_grains()),
+            Self::Planes(p) => Stages::one(p.sums.grains()).then(p.sums.unpacking_grains()),
             Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
         }
     }
@@ -110,8 +110,8 @@ impl WeightWay {
 
     pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
         match self {
-            Self::Direct(d) => d.unpack(grain, partials, weight_grad),
-            Self::Planes(p) => p.unpack(grain, partials, weight_grad),
+            Self::Direct(d) => d.sums.unpack(grain, partials, weight_grad),
+            Self::Planes(p) => p.sums.unpack(grain, partials, weight_grad),
             Self::Winograd(w) => w.unpack(grain, partials, weight_grad),
         }
     }

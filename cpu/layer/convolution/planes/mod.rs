@@ -4,7 +4,7 @@
 //! over the output is one run, if the gradients have zeros where the walk passes padding. So the sum over all pixels of a
 //! band is one over a single run. Images of few pixels follow each other in a plane in the same way.
 //!
-//! Grains, and the sums of different images, are those of [`super::gradient`].
+//! Grains, and the sums of different images, are those of all gradients ([`super::sums`]).
 
 mod blocks;
 mod rows;
@@ -13,14 +13,14 @@ use std::ops::Range;
 
 use self::blocks::Blocks;
 use self::rows::{Planes, Rows};
-use super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
-use super::gradient::{Columns, add_up, packing};
+use super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::gradient::Columns;
 use super::passes::Passes;
-use super::weights::Packing;
+use super::sums::{Share, Sums};
 use crate::isa::Precision;
 use crate::kernel::correlate::planes::{PLANES, PlaneKernels, PlaneTile, STEP, plane_kernels};
 use crate::kernel::words::{LANES, with_words};
-use crate::layer::{Grain, share};
+use crate::layer::Grain;
 use crate::layout::{Arrangement, Layout};
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -100,7 +100,7 @@ impl Kind {
 /// ∇W of a convolution.
 pub(super) struct PlaneGradient {
     kernels: PlaneKernels,
-    packing: Packing,
+    pub sums: Sums,
     source: Arrangement,
     target: Arrangement,
     kind: Kind,
@@ -115,8 +115,6 @@ pub(super) struct PlaneGradient {
     plane_len: usize,
     /// Rows of the walk whose gradients stay in the first-level cache.
     block_rows: usize,
-    image_parts: usize,
-    tile_parts: usize,
 }
 
 impl PlaneGradient {
@@ -127,21 +125,16 @@ impl PlaneGradient {
         let (kind, geometry) = Kind::new(setup).filter(|_| setup.target.layout == blocks)?;
         let machine = Machine::of(setup.numerics.isa);
         let (source, target) = (setup.source, setup.target);
-        let packing = packing(setup, &Passes::forward(setup.layer, setup.input, setup.output));
+        // Each part of the tiles copies the source, which costs more than reading it.
+        let passes = Passes::forward(setup.layer, setup.input, setup.output);
+        let sums = Sums::new(setup, &passes, 4);
         let bytes = |walk: usize| kind.planes() * geometry.plane_len(walk) * size_of::<u16>();
         let height = geometry.output[0];
         let fits = |walk: usize| bytes(walk) <= machine.plane_bytes;
         let fitting = (1..=height).rev().find(|rows| fits(*rows)).unwrap_or(1);
         let bands: Vec<_> = even_parts(&(0..height), fitting).collect();
         let tallest = bands.first().map_or(1, |band| band.1);
-        let wanted = machine.grains(setup.flops, machine.gradient_grains);
-        // Every part of the tiles copies the source, which costs more than reading it; each part of the images costs memory
-        // for its sums, and writing, reading and adding them.
-        let costs = [3 * packing.len(), 4 * source.len()];
-        let most = (machine.partial_bytes / (size_of::<f32>() * packing.len())).clamp(1, source.images);
-        let [image_parts, tile_parts] =
-            cheapest(wanted.div_ceil(packing.groups), [1..=most, 1..=packing.tiles()], costs);
-        let most = if bands.len() > 1 { 1 } else { source.images.div_ceil(image_parts) };
+        let most = if bands.len() > 1 { 1 } else { sums.images() };
         let together = (1..=most).rev().find(|n| fits(geometry.walk(*n, height))).unwrap_or(1);
         let walk = geometry.walk(together, tallest);
         let block_rows = (2 * machine.plane_pairs / geometry.row_len).clamp(1, walk);
@@ -154,7 +147,7 @@ impl PlaneGradient {
         let pairs = sources.chunks(2).map(|pair| [pair[0], pair.get(1).copied().unwrap_or_default()]);
         Some(Self {
             kernels,
-            packing,
+            sums,
             source,
             target,
             kind,
@@ -165,24 +158,7 @@ impl PlaneGradient {
             bands,
             together,
             block_rows,
-            image_parts,
-            tile_parts,
         })
-    }
-
-    /// Grains of the sums.
-    pub fn grains(&self) -> usize {
-        self.packing.groups * self.image_parts * self.tile_parts
-    }
-
-    /// Grains that add the sums up: one for each tile.
-    pub fn unpacking_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles()
-    }
-
-    /// Elements of the sums of all grains.
-    pub fn partials(&self) -> usize {
-        self.image_parts * self.packing.len()
     }
 
     /// Elements of scratch for a grain: the planes with a row on its way there, and the gradients of a block.
@@ -208,12 +184,8 @@ impl PlaneGradient {
 
     /// Sums up a grain's part.
     pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
-        let (index, tile_part) = (grain.index / self.tile_parts, grain.index % self.tile_parts);
-        let (group, image_part) = (index / self.image_parts, index % self.image_parts);
-        let tiles = share(self.packing.tiles(), tile_part, self.tile_parts);
-        let sums = partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len());
+        let Share { group, images: all, tiles, sums } = self.sums.share(grain.index, partials);
         let (planes, words) = grain.scratch[..self.scratch()].split_at_mut(self.planes_len());
-        let all = share(self.source.images, image_part, self.image_parts);
         let mut add = false;
         planes.fill(0.0);
         for (first, images) in even_parts(&all, self.together) {
@@ -226,8 +198,8 @@ impl PlaneGradient {
                 let walk = self.geometry.walk(images, band.1);
                 // All blocks of a tile before the next tile, whose sums push its own out of the second-level cache.
                 for tile in tiles.clone() {
-                    let of_image = |i: usize| self.gradient(gradient, first + i, group, tile);
-                    let dw = grain.memory.pointer(sums.part(self.packing.tile(group, tile)));
+                    let of_image = |i: usize| self.sums.gradient(gradient, first + i, group, tile);
+                    let dw = grain.memory.pointer(sums.part(self.sums.packing.tile(group, tile)));
                     for start in (0..walk).step_by(self.block_rows) {
                         let rows = start..(start + self.block_rows).min(walk);
                         self.gradients(grain.memory, of_image, band, &rows, words);
@@ -265,14 +237,6 @@ impl PlaneGradient {
                 }
             }
         }
-    }
-
-    /// The gradients of a tile's targets in an image.
-    fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
-        let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
-        let plane = self.target.plane_len();
-        let start = image * self.target.image_stride() + first / self.packing.vector * plane;
-        gradient.part(start..start + self.packing.vectors(tile) * plane)
     }
 
     /// Makes words of the gradients of some rows of the walk, with zeros where it passes padding; `of_image` says where
@@ -320,8 +284,8 @@ impl PlaneGradient {
         dw: *mut f32,
         add: bool,
     ) {
-        let vectors = self.packing.vectors(tile);
-        let width = vectors * self.packing.vector;
+        let vectors = self.sums.packing.vectors(tile);
+        let width = vectors * self.sums.packing.vector;
         let x = planes.as_ptr().cast::<u16>().wrapping_add(rows.start * self.geometry.row_len);
         for pair in &self.sources {
             let tile = PlaneTile {
@@ -340,10 +304,5 @@ impl PlaneGradient {
             // own, a tile's width for each source.
             unsafe { (self.kernels.tile)(&tile) }
         }
-    }
-
-    /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
-    pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
-        add_up(&self.packing, self.image_parts, grain, [partials, weight_grad]);
     }
 }

@@ -1,0 +1,129 @@
+//! The sums of a gradient of weights over images and pixels: how they are packed, and which grain finds which.
+//!
+//! A grain sums some tiles of weights over some images. Grains of different images have sums of their own; a second stage
+//! adds them in the order of the images and turns them into Caffe's order.
+
+use std::ops::Range;
+
+use super::direction::{Setup, TILE_VECTORS, cheapest};
+use super::passes::Passes;
+use super::weights::{Packing, Words};
+use crate::kernel::elements::Fold;
+use crate::kernel::vectorised::on;
+use crate::layer::{Grain, share};
+use crate::layout::Arrangement;
+use crate::machine::Machine;
+use crate::memory::Span;
+
+/// The sums of all grains.
+pub(super) struct Sums {
+    pub packing: Packing,
+    target: Arrangement,
+    image_parts: usize,
+    tile_parts: usize,
+}
+
+/// What a grain sums up.
+pub(super) struct Share {
+    pub group: usize,
+    pub images: Range<usize>,
+    pub tiles: Range<usize>,
+    /// Its sums, those of other tiles and groups included.
+    pub sums: Span,
+}
+
+impl Sums {
+    /// Shares them out. `passes` are those of the forward direction, `cost` what it costs a part of the tiles to read each
+    /// element of the source.
+    pub fn new(setup: &Setup<'_>, passes: &Passes, cost: usize) -> Self {
+        let machine = Machine::of(setup.numerics.isa);
+        let packing = packing(setup, passes);
+        let wanted = machine.grains(setup.flops, machine.gradient_grains);
+        // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
+        // reading and adding them.
+        let most = machine.partial_bytes / (size_of::<f32>() * packing.len());
+        let most = most.clamp(1, setup.source.images);
+        let costs = [3 * packing.len(), cost * setup.source.len()];
+        let [image_parts, tile_parts] =
+            cheapest(wanted.div_ceil(packing.groups), [1..=most, 1..=packing.tiles()], costs);
+        Self { packing, target: setup.target, image_parts, tile_parts }
+    }
+
+    /// Most images of a grain.
+    pub fn images(&self) -> usize {
+        self.target.images.div_ceil(self.image_parts)
+    }
+
+    /// Grains of the sums.
+    pub fn grains(&self) -> usize {
+        self.packing.groups * self.image_parts * self.tile_parts
+    }
+
+    /// Grains that add the sums up: one for each tile.
+    pub fn unpacking_grains(&self) -> usize {
+        self.packing.groups * self.packing.tiles()
+    }
+
+    /// Elements of the sums of all grains.
+    pub fn partials(&self) -> usize {
+        self.image_parts * self.packing.len()
+    }
+
+    /// A grain's share of them.
+    pub fn share(&self, grain: usize, partials: Span) -> Share {
+        let (index, tile_part) = (grain / self.tile_parts, grain % self.tile_parts);
+        let (group, image_part) = (index / self.image_parts, index % self.image_parts);
+        Share {
+            group,
+            images: share(self.target.images, image_part, self.image_parts),
+            tiles: share(self.packing.tiles(), tile_part, self.tile_parts),
+            sums: partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len()),
+        }
+    }
+
+    /// The gradients of a tile's targets in an image.
+    pub fn gradient(&self, gradient: Span, image: usize, group: usize, tile: usize) -> Span {
+        let first = group * self.packing.targets + tile * TILE_VECTORS * self.packing.vector;
+        let plane = self.target.plane_len();
+        let start = image * self.target.image_stride() + first / self.packing.vector * plane;
+        gradient.part(start..start + self.packing.vectors(tile) * plane)
+    }
+
+    /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
+    pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
+        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
+        let place = self.packing.tile(group, tile);
+        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
+        // before.
+        let (gradient, sums) = unsafe {
+            let rows = self.packing.rows(group, tile);
+            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+        };
+        for part in 1..self.image_parts {
+            let start = part * self.packing.len();
+            // SAFETY: as above; another part than the first.
+            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
+            on(self.packing.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
+        }
+        self.packing.unpack(sums, tile, gradient);
+    }
+}
+
+/// How the sums are packed.
+fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
+    let groups = setup.layer.group;
+    Packing {
+        groups,
+        sources: setup.source.channels / groups,
+        targets: setup.target.channels / groups,
+        source_block: setup.source.layout.block,
+        // Sums are f32 whatever is multiplied.
+        words: Words::Numbers,
+        kernel: (0..setup.layer.kernel.iter().product()).collect(),
+        vector: setup.target.layout.block,
+        tile_vectors: TILE_VECTORS,
+        targets_are_outputs: true,
+        isa: setup.numerics.isa,
+        passes: Packing::taps(passes),
+    }
+}
