@@ -27,6 +27,20 @@ pub enum ParamRule {
     },
 }
 
+impl ParamRule {
+    /// The rule behind so many mini-batches whose gradients were added up: a running sum was changed by each of them, and
+    /// what it was before them fades as often.
+    pub fn after(self, mini_batches: usize) -> Self {
+        match self {
+            Self::RunningSum { fraction } if mini_batches > 1 => {
+                let times = i32::try_from(mini_batches).unwrap_or(i32::MAX);
+                Self::RunningSum { fraction: fraction.powi(times) }
+            }
+            rule => rule,
+        }
+    }
+}
+
 /// One parameter in the packed buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamView {
@@ -58,6 +72,17 @@ impl ParamView {
 pub struct ParamLayout {
     views: Vec<ParamView>,
     len: usize,
+}
+
+impl FromIterator<ParamView> for ParamLayout {
+    /// Puts parameters one behind the other; their offsets are set here.
+    fn from_iter<I: IntoIterator<Item = ParamView>>(views: I) -> Self {
+        let mut layout = Self::default();
+        for view in views {
+            layout.push(view);
+        }
+        layout
+    }
 }
 
 impl ParamLayout {

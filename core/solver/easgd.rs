@@ -1,7 +1,7 @@
-//! The elastic-averaging equations of Sync EASGD (SC17, equations (1), (2), (5) and (6)).
+//! The elastic-averaging equations of SC17, (1), (2), (5) and (6).
 //!
-//! Every method of the EASGD family shares these two updates; the methods differ only in who talks to whom
-//! and when, which is the business of `quadrille-comm`.
+//! Every method of the EASGD family shares these updates; the methods differ only in who talks to whom
+//! and when, which is the business of `quadrille-comm`. Equations (3) and (4) are [`super::RuleKind::Sgd`].
 
 /// Equation (2): the centre moves towards the workers,
 /// `W̄ ← W̄ + ηρ Σ_i (W_i − W̄) = W̄ + ηρ (Σ_i W_i − P·W̄)`.
@@ -14,6 +14,24 @@ pub fn update_centre(centre: &mut [f32], sum: &[f32], workers: usize, elastic: f
     let p = workers as f32;
     for (c, &s) in centre.iter_mut().zip(sum) {
         *c += elastic * (s - p * *c);
+    }
+}
+
+/// Equation (2) on one element where one worker is served by itself: `W̄ + ηρ (W_i − W̄)`. The same bits as
+/// [`update_centre`] with one worker.
+#[inline(always)]
+pub fn centre_after(centre: f32, weight: f32, elastic: f32) -> f32 {
+    centre + elastic * (weight - centre)
+}
+
+/// A worker meets the centre alone: the centre moves by equation (2), and `weights`, the worker's before its own update,
+/// become the centre before this, which the worker's update asks for.
+#[inline]
+pub fn meet_centre(centre: &mut [f32], weights: &mut [f32], elastic: f32) {
+    assert_eq!(centre.len(), weights.len(), "centre and weights are the same packed buffer");
+    for (c, w) in centre.iter_mut().zip(weights) {
+        let after = centre_after(*c, *w, elastic);
+        *w = std::mem::replace(c, after);
     }
 }
 
@@ -32,19 +50,4 @@ pub fn recommended_rho(workers: usize, base_rate: f32) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn centre_is_the_mean_when_beta_is_one() {
-        let mut centre = [10.0, -4.0];
-        update_centre(&mut centre, &[8.0, 2.0], 4, 0.25);
-        assert_eq!(centre, [2.0, 0.5]);
-    }
-
-    #[test]
-    fn worker_without_momentum_follows_equation_one() {
-        // W − η(ΔW + ρ(W − W̄)) with η = 0.5, ΔW = 2, ρ = 0.5, W = 3, W̄ = 1.
-        assert_eq!(update_worker(3.0, 0.5 * 2.0, 1.0, 0.25), 3.0 - 0.5 * (2.0 + 0.5 * 2.0));
-    }
-}
+mod tests;

@@ -2,12 +2,14 @@
 
 pub mod easgd;
 mod nets;
+mod packed;
 mod policy;
 mod rule;
 mod running_sum;
 mod smoothed;
 
 pub use nets::{NetSource, StateChange, TestNet};
+pub use packed::{PackedPiece, PackedRule};
 pub use policy::{Plateau, Policy, RateStage, Warmup};
 pub use rule::{Decay, Elastic, Rule, RuleKind, Step, update, update_by};
 pub use running_sum::add_to_running_sum;

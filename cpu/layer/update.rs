@@ -46,7 +46,7 @@ impl Update {
         let step = Machine::of(isa).grain_elements;
         let piece = |view: &ParamView, range: Range<usize>| Piece {
             range,
-            rule: after(net.parts, view.rule),
+            rule: view.rule.after(net.parts),
             lr_mult: view.lr_mult,
             decay: rule.weight_decay * view.decay_mult,
         };
@@ -178,18 +178,6 @@ impl Update {
         let history = histories.next().unwrap_or_default();
         let second = histories.next().unwrap_or_default();
         on(self.isa, Application { step, weight, gradient, history, second });
-    }
-}
-
-/// The rule of a parameter behind so many mini-batches: a running sum was changed by each of them, and what it was before
-/// them fades as often.
-fn after(parts: usize, rule: ParamRule) -> ParamRule {
-    match rule {
-        ParamRule::RunningSum { fraction } if parts > 1 => {
-            let times = i32::try_from(parts).unwrap_or(i32::MAX);
-            ParamRule::RunningSum { fraction: fraction.powi(times) }
-        }
-        rule => rule,
     }
 }
 
