@@ -40,16 +40,23 @@ pub struct Traffic {
 /// `exchange` that no earlier call had. After an error it cannot be used again: drop it.
 pub struct Collective<T> {
     transport: T,
+    size: usize,
     pool: Pool,
     traffic: Traffic,
 }
 
 impl<T: Transport> Collective<T> {
-    /// Collectives over `transport`.
+    /// Collectives over all ranks of `transport`.
     pub fn new(transport: T) -> Self {
+        let size = transport.size();
+        Self::among(transport, size)
+    }
+
+    /// Collectives over the first `size` ranks of `transport`, of which this is one. The others take no part.
+    pub fn among(transport: T, size: usize) -> Self {
         // A broadcast needs a buffer per child; a sum then needs one more, and one may be left over from before.
-        let limit = children(transport.rank(), transport.size()).count() + 2;
-        Collective { transport, pool: Pool::new(limit), traffic: Traffic::default() }
+        let limit = children(transport.rank(), size).count() + 2;
+        Collective { transport, size, pool: Pool::new(limit), traffic: Traffic::default() }
     }
 
     /// This rank.
@@ -57,9 +64,9 @@ impl<T: Transport> Collective<T> {
         self.transport.rank()
     }
 
-    /// The number of ranks.
+    /// The number of ranks that take part.
     pub fn size(&self) -> usize {
-        self.transport.size()
+        self.size
     }
 
     /// What this rank has sent so far.
@@ -140,12 +147,18 @@ impl<T: Transport> Collective<T> {
         }
     }
 
-    fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
+    /// Sends a message that is no part of a collective, and counts it.
+    pub(crate) fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
         let bytes = size_of_val(&payload[..]) as u64;
         self.transport.send(to, tag, payload)?;
         self.traffic.messages += 1;
         self.traffic.bytes += bytes;
         Ok(())
+    }
+
+    /// Receives a message of any length, which is no part of a collective.
+    pub(crate) fn receive_any_length(&mut self, from: usize, tag: Tag) -> Result<Buffer, CommError> {
+        self.transport.recv(from, tag)
     }
 
     fn receive(&mut self, from: usize, tag: Tag, len: usize) -> Result<Buffer, CommError> {
@@ -191,6 +204,25 @@ mod tests {
                 let at_root = (rank == 0).then_some(2.0 * p);
                 assert_eq!(result, Ok(([p * (p + 1.0) / 2.0, 7.0 * p], [5.0], at_root)));
             }
+        }
+    }
+
+    #[test]
+    fn ranks_beyond_a_part_of_all_take_no_part() {
+        for size in 1..=5 {
+            let out = sim::run(size + 1, 3, |transport| {
+                let rank = transport.rank();
+                let mut sum = [rank as f32];
+                if rank < size {
+                    let mut group = Collective::among(transport, size);
+                    assert_eq!((group.rank(), group.size()), (rank, size));
+                    group.all_reduce_sum(&mut sum, 0).unwrap();
+                }
+                sum
+            });
+            let sum = (size * (size - 1) / 2) as f32;
+            let expected: Vec<_> = (0..size).map(|_| [sum]).chain([[size as f32]]).collect();
+            assert_eq!(out.unwrap(), expected);
         }
     }
 

@@ -17,14 +17,17 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Traffic;
 use crate::error::CommError;
-use crate::protocol::sync_easgd::{ExchangeTimes, SyncEasgd};
-use crate::transport::{Buffer, Transport};
+use crate::protocol::ElasticMember;
+use crate::transport::Buffer;
 
 /// Work for the communication thread; comes back with its results filled in.
 enum Parcel {
-    Exchange { weights: Buffer, centre: Buffer, elastic: f32, times: ExchangeTimes },
-    Final { centre: Buffer },
+    BeginTurn,
+    Exchange { weights: Buffer, centre: Buffer, elastic: f32, took: Duration },
+    EndTurn,
+    Centre { centre: Buffer },
     Sum { values: Buffer },
+    Leave,
 }
 
 /// The thread's answer: the parcel, and what this rank has sent so far.
@@ -35,10 +38,10 @@ type Answer = Result<(Parcel, Traffic), CommError>;
 pub struct Exchanged {
     /// The buffer of weights, unchanged, for the next [`Exchanger::start`].
     pub weights: Buffer,
-    /// The centre before equation (2) of this step.
+    /// The centre before this exchange.
     pub centre: Buffer,
     /// How long the exchange took.
-    pub times: ExchangeTimes,
+    pub took: Duration,
     /// How long the worker had to wait for it: the share that was not hidden.
     pub waited: Duration,
     /// What this rank has sent since the start.
@@ -61,8 +64,8 @@ pub struct Exchanger {
 impl Exchanger {
     /// Starts the communication thread, which first calls `join` to connect and to join the method. An error of `join`
     /// is returned here. `join` is also the place to pin the thread and for the [`crate::handshake`].
-    pub fn spawn<T: Transport + 'static>(
-        join: impl FnOnce() -> Result<SyncEasgd<T>, CommError> + Send + 'static,
+    pub fn spawn<M: ElasticMember + 'static>(
+        join: impl FnOnce() -> Result<M, CommError> + Send + 'static,
     ) -> Result<Self, CommError> {
         // One slot each way: there is never more than one parcel.
         let (work, parcels) = sync_channel(1);
@@ -97,39 +100,61 @@ impl Exchanger {
         self.size
     }
 
+    /// Waits until this worker may compute its gradients; see [`ElasticMember::begin_turn`].
+    pub fn begin_turn(&mut self) -> Result<(), CommError> {
+        self.round_trip(Parcel::BeginTurn).map(drop)
+    }
+
     /// Starts an exchange and returns at once. `weights` are this worker's weights before their update, `elastic` is
-    /// ηρ of this step, `centre` is the buffer that will receive the centre; see [`SyncEasgd::exchange`].
+    /// ηρ of this step, `centre` is the buffer that will receive the centre; see [`ElasticMember::exchange`].
     pub fn start(&mut self, weights: Buffer, elastic: f32, centre: Buffer) -> Result<(), CommError> {
-        self.hand_over(Parcel::Exchange { weights, centre, elastic, times: ExchangeTimes::default() })
+        self.hand_over(Parcel::Exchange { weights, centre, elastic, took: Duration::ZERO })
     }
 
     /// Waits until the exchange that was started is complete. An error of the communication thread comes out here.
     pub fn wait(&mut self) -> Result<Exchanged, CommError> {
         let start = Instant::now();
         match self.take_back()? {
-            (Parcel::Exchange { weights, centre, times, .. }, traffic) => {
-                Ok(Exchanged { weights, centre, times, waited: start.elapsed(), traffic })
+            (Parcel::Exchange { weights, centre, took, .. }, traffic) => {
+                Ok(Exchanged { weights, centre, took, waited: start.elapsed(), traffic })
             }
-            _ => Err(self.misuse("the communication thread answered another question")),
+            _ => Err(self.other_answer()),
         }
     }
 
-    /// Fills `centre` with the centre after the last exchange, on every rank; see [`SyncEasgd::broadcast_final`].
-    pub fn broadcast_final(&mut self, centre: Buffer) -> Result<Buffer, CommError> {
-        self.hand_over(Parcel::Final { centre })?;
-        match self.take_back()? {
-            (Parcel::Final { centre }, _) => Ok(centre),
-            _ => Err(self.misuse("the communication thread answered another question")),
+    /// Tells the others that this worker's gradients are found; see [`ElasticMember::end_turn`].
+    pub fn end_turn(&mut self) -> Result<(), CommError> {
+        self.round_trip(Parcel::EndTurn).map(drop)
+    }
+
+    /// Fills `centre` with the centre after all exchanges, on every worker; see [`ElasticMember::centre`].
+    pub fn centre(&mut self, centre: Buffer) -> Result<Buffer, CommError> {
+        match self.round_trip(Parcel::Centre { centre })? {
+            Parcel::Centre { centre } => Ok(centre),
+            _ => Err(self.other_answer()),
         }
     }
 
-    /// Replaces `values` by their sum over all ranks; see [`SyncEasgd::all_reduce_sum`].
+    /// Replaces `values` by their sum over all workers; see [`ElasticMember::all_reduce_sum`].
     pub fn all_reduce_sum(&mut self, values: Buffer) -> Result<Buffer, CommError> {
-        self.hand_over(Parcel::Sum { values })?;
-        match self.take_back()? {
-            (Parcel::Sum { values }, _) => Ok(values),
-            _ => Err(self.misuse("the communication thread answered another question")),
+        match self.round_trip(Parcel::Sum { values })? {
+            Parcel::Sum { values } => Ok(values),
+            _ => Err(self.other_answer()),
         }
+    }
+
+    /// Ends this worker's part in good order; see [`ElasticMember::leave`].
+    pub fn leave(&mut self) -> Result<(), CommError> {
+        self.round_trip(Parcel::Leave).map(drop)
+    }
+
+    fn round_trip(&mut self, parcel: Parcel) -> Result<Parcel, CommError> {
+        self.hand_over(parcel)?;
+        self.take_back().map(|(parcel, _)| parcel)
+    }
+
+    fn other_answer(&self) -> CommError {
+        self.misuse("the communication thread answered another question")
     }
 
     fn hand_over(&mut self, parcel: Parcel) -> Result<(), CommError> {
@@ -183,14 +208,17 @@ impl Drop for Exchanger {
 }
 
 /// Serves parcels until the worker leaves or communication fails.
-fn serve<T: Transport>(mut protocol: SyncEasgd<T>, parcels: &Receiver<Parcel>, answers: &SyncSender<Answer>) {
+fn serve<M: ElasticMember>(mut protocol: M, parcels: &Receiver<Parcel>, answers: &SyncSender<Answer>) {
     for mut parcel in parcels {
         let result = match &mut parcel {
-            Parcel::Exchange { weights, centre, elastic, times } => {
-                protocol.exchange(weights, *elastic, centre).map(|measured| *times = measured)
+            Parcel::BeginTurn => protocol.begin_turn(),
+            Parcel::Exchange { weights, centre, elastic, took } => {
+                protocol.exchange(weights, *elastic, centre).map(|measured| *took = measured)
             }
-            Parcel::Final { centre } => protocol.broadcast_final(centre),
+            Parcel::EndTurn => protocol.end_turn(),
+            Parcel::Centre { centre } => protocol.centre(centre),
             Parcel::Sum { values } => protocol.all_reduce_sum(values),
+            Parcel::Leave => protocol.leave(),
         };
         if let Err(error) = result {
             // The transport goes first, so that the other ranks learn of it before this worker does.
@@ -207,6 +235,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::protocol::sync_easgd::SyncEasgd;
     use crate::transport::threads::{ThreadTransport, endpoints};
 
     fn pair() -> (ThreadTransport, ThreadTransport) {
@@ -241,7 +270,7 @@ mod tests {
         let before = Instant::now();
         let done = worker.wait().unwrap();
         assert!(done.waited > Duration::ZERO && done.waited <= before.elapsed());
-        assert!(done.times.total() > Duration::ZERO);
+        assert!(done.took > Duration::ZERO);
         assert_eq!(
             (&done.weights[..], done.weights.as_ptr(), &done.centre[..]),
             (&[2.0][..], place, &[8.0][..])
@@ -258,7 +287,7 @@ mod tests {
             worker.start(vec![worker.rank() as f32].into(), 0.25, Buffer::zeros(1)).unwrap();
             let seen = worker.wait().unwrap().centre;
             let sum = worker.all_reduce_sum(vec![3.0].into()).unwrap();
-            [seen[0], sum[0], worker.broadcast_final(seen).unwrap()[0]]
+            [seen[0], sum[0], worker.centre(seen).unwrap()[0]]
         };
         let other = std::thread::spawn(move || run(b));
         // 8 + 0.25·((0 + 1) − 2·8) = 4.25.
@@ -302,13 +331,13 @@ mod tests {
         assert!(matches!(exchanger(a).wait(), Err(CommError::Protocol { .. })));
         let refused = CommError::Unavailable("no network".to_owned());
         let copy = refused.clone();
-        let failed = Exchanger::spawn::<ThreadTransport>(move || Err(copy));
+        let failed = Exchanger::spawn::<SyncEasgd<ThreadTransport>>(move || Err(copy));
         assert_eq!(failed.err(), Some(refused));
     }
 
     #[test]
     fn a_panic_of_the_thread_is_an_error() {
-        let failed = Exchanger::spawn::<ThreadTransport>(|| panic!("on purpose"));
+        let failed = Exchanger::spawn::<SyncEasgd<ThreadTransport>>(|| panic!("on purpose"));
         assert!(matches!(failed.err(), Some(CommError::Unavailable(_))));
     }
 }

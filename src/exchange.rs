@@ -100,7 +100,7 @@ impl Exchange {
         if let Self::SyncEasgd { exchanger, buffers } = self
             && let Some((own, centre)) = buffers.take()
         {
-            let centre = exchanger.broadcast_final(centre)?;
+            let centre = exchanger.centre(centre)?;
             weights.copy_from_slice(&centre);
             *buffers = Some((own, centre));
             return Ok(());

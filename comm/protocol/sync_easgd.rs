@@ -26,25 +26,10 @@ use std::time::{Duration, Instant};
 
 use quadrille_core::solver::easgd::update_centre;
 
+use super::ElasticMember;
 use crate::collective::{Collective, Traffic};
 use crate::error::CommError;
 use crate::transport::{Buffer, Transport};
-
-/// How long the parts of one exchange took on one rank, waiting included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ExchangeTimes {
-    /// Until this rank had the centre and had passed it on.
-    pub broadcast: Duration,
-    /// Until this rank had passed the sum of its subtree on; on rank 0 with equation (2).
-    pub reduce: Duration,
-}
-
-impl ExchangeTimes {
-    /// The whole exchange.
-    pub fn total(&self) -> Duration {
-        self.broadcast + self.reduce
-    }
-}
 
 /// One rank's part in Sync EASGD3.
 ///
@@ -66,65 +51,14 @@ impl<T: Transport> SyncEasgd<T> {
         SyncEasgd { group: Collective::new(transport), centre: kept.into(), len: centre.len(), next: 0 }
     }
 
-    /// This rank.
-    pub fn rank(&self) -> usize {
-        self.group.rank()
-    }
-
-    /// The number of workers, P.
-    pub fn size(&self) -> usize {
-        self.group.size()
-    }
-
-    /// What this rank has sent so far.
-    pub fn traffic(&self) -> Traffic {
-        self.group.traffic()
-    }
-
     /// How many buffers this rank had to allocate so far; constant from the second exchange on.
     pub fn pool_misses(&self) -> u64 {
         self.group.pool_misses()
     }
 
-    /// One exchange. `weights` are this rank's weights before their update, `elastic` is ηρ of this step, the same on
-    /// all ranks; `centre_out` receives the centre *before* equation (2) of this step. All lengths are that of the
-    /// first centre; another one is a `Protocol` error.
-    pub fn exchange(
-        &mut self,
-        weights: &[f32],
-        elastic: f32,
-        centre_out: &mut [f32],
-    ) -> Result<ExchangeTimes, CommError> {
-        self.check_len(weights.len())?;
-        self.check_len(centre_out.len())?;
-        let number = self.take_number();
-        let workers = self.size();
-        let start = Instant::now();
-        self.send_centre(number, centre_out)?;
-        let broadcast = start.elapsed();
-        let centre = &mut self.centre;
-        self.group.reduce_sum(weights, number, |sum| update_centre(centre, sum, workers, elastic))?;
-        Ok(ExchangeTimes { broadcast, reduce: start.elapsed() - broadcast })
-    }
-
     /// The centre after the last exchange, which is the result of training; on rank 0 only.
     pub fn final_centre(&self) -> Option<&[f32]> {
         (self.rank() == 0).then_some(&*self.centre)
-    }
-
-    /// Gives every rank the centre after the last exchange. All ranks call it at the same point, for example to test
-    /// or to end. Not for every step: the buffers that it moves come back with the next exchange only.
-    pub fn broadcast_final(&mut self, centre_out: &mut [f32]) -> Result<(), CommError> {
-        self.check_len(centre_out.len())?;
-        let number = self.take_number();
-        self.send_centre(number, centre_out)
-    }
-
-    /// Sums a few values over all ranks, for example losses, or the wish to stop. All ranks call it at the same point
-    /// and get the same bits.
-    pub fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
-        let number = self.take_number();
-        self.group.all_reduce_sum(values, number)
     }
 
     fn send_centre(&mut self, number: u64, centre_out: &mut [f32]) -> Result<(), CommError> {
@@ -148,6 +82,50 @@ impl<T: Transport> SyncEasgd<T> {
     }
 }
 
+impl<T: Transport> ElasticMember for SyncEasgd<T> {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.group.traffic()
+    }
+
+    /// `elastic` is the same on all ranks, and that of rank 0 counts.
+    fn exchange(
+        &mut self,
+        weights: &[f32],
+        elastic: f32,
+        centre_out: &mut [f32],
+    ) -> Result<Duration, CommError> {
+        self.check_len(weights.len())?;
+        self.check_len(centre_out.len())?;
+        let number = self.take_number();
+        let workers = self.size();
+        let start = Instant::now();
+        self.send_centre(number, centre_out)?;
+        let centre = &mut self.centre;
+        self.group.reduce_sum(weights, number, |sum| update_centre(centre, sum, workers, elastic))?;
+        Ok(start.elapsed())
+    }
+
+    /// Not for every step: the buffers that it moves come back with the next exchange only.
+    fn centre(&mut self, centre_out: &mut [f32]) -> Result<(), CommError> {
+        self.check_len(centre_out.len())?;
+        let number = self.take_number();
+        self.send_centre(number, centre_out)
+    }
+
+    fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        let number = self.take_number();
+        self.group.all_reduce_sum(values, number)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +141,7 @@ mod tests {
             method.exchange(&[[2.0], [6.0]][rank], 0.25, &mut seen).unwrap();
             let kept = method.final_centre().map(<[f32]>::to_vec);
             let mut last = [0.0];
-            method.broadcast_final(&mut last).unwrap();
+            method.centre(&mut last).unwrap();
             (seen, kept, last)
         });
         assert_eq!(out.unwrap(), [([8.0], Some(vec![6.0]), [6.0]), ([8.0], None, [6.0])]);
@@ -223,7 +201,7 @@ mod tests {
             let short = method.exchange(&[1.0], 0.5, &mut [0.0; 2]);
             assert!(matches!(short, Err(CommError::Protocol { rank: 0, .. })));
             assert!(method.exchange(&[1.0; 2], 0.5, &mut [0.0; 3]).is_err());
-            assert!(method.broadcast_final(&mut []).is_err());
+            assert!(method.centre(&mut []).is_err());
         })
         .unwrap();
     }

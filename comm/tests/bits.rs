@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quadrille_comm::CommError;
 use quadrille_comm::overlap::Exchanger;
+use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
 use quadrille_comm::transport::{Buffer, Transport, sim};
@@ -51,7 +52,7 @@ fn overlapped<T: Transport + 'static>(transport: T) -> Result<Vec<u32>, CommErro
         seen.extend(centre.iter().map(|value| value.to_bits()));
         weights.iter_mut().zip(centre.iter()).for_each(|(weight, centre)| *weight += 0.37 * centre);
     }
-    seen.extend(worker.broadcast_final(centre)?.iter().map(|value| value.to_bits()));
+    seen.extend(worker.centre(centre)?.iter().map(|value| value.to_bits()));
     Ok(seen)
 }
 
@@ -67,7 +68,7 @@ fn in_line<T: Transport>(transport: T) -> Result<Vec<u32>, CommError> {
         seen.extend(centre.map(f32::to_bits));
         weights.iter_mut().zip(centre).for_each(|(weight, centre)| *weight += 0.37 * centre);
     }
-    method.broadcast_final(&mut centre)?;
+    method.centre(&mut centre)?;
     seen.extend(centre.map(f32::to_bits));
     Ok(seen)
 }

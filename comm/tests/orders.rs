@@ -2,6 +2,7 @@
 
 mod reference;
 
+use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::transport::{Transport, sim};
@@ -65,7 +66,7 @@ fn the_centre_follows_equation_two_exactly_on_small_integers() {
                 method.exchange(&weights, 0.5, &mut seen).unwrap();
                 all.push(seen.map(|value| (16.0 * value) as i64));
             }
-            method.broadcast_final(&mut seen).unwrap();
+            method.centre(&mut seen).unwrap();
             all.push(seen.map(|value| (16.0 * value) as i64));
             all
         })

@@ -55,12 +55,23 @@ pub enum Kind {
     Fingerprint,
     /// Rank 0's answer to the fingerprints.
     Verdict,
+    /// What a worker wants of the master, with what the master needs for it.
+    Request,
+    /// What the master has for a worker.
+    Reply,
+    /// That a turn with the master begins.
+    Turn,
+    /// That a worker's turn is over.
+    TurnOver,
+    /// That a worker has come to where all meet, or has not yet.
+    Meeting,
 }
 
 /// Names a message between two ranks: the number of the exchange, and what it carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// Exchanges are counted from 0 by every rank for itself; all ranks run the same sequence.
+    /// Exchanges are counted from 0 by every rank for itself; all ranks run the same sequence. What has no such number,
+    /// since ranks are not in step, has 0 and is told apart by its order.
     pub exchange: u64,
     /// What the message carries.
     pub kind: Kind,
@@ -73,6 +84,11 @@ impl fmt::Display for Tag {
             Kind::Reduce => write!(f, "the partial sum of exchange {}", self.exchange),
             Kind::Fingerprint => f.write_str("the fingerprint of the start"),
             Kind::Verdict => f.write_str("rank 0's verdict on the start"),
+            Kind::Request => f.write_str("a worker's request to the master"),
+            Kind::Reply => f.write_str("the master's reply"),
+            Kind::Turn => write!(f, "the begin of turn {} with the master", self.exchange),
+            Kind::TurnOver => write!(f, "the end of turn {} with the master", self.exchange),
+            Kind::Meeting => f.write_str("the meeting of all workers"),
         }
     }
 }

@@ -47,6 +47,11 @@ impl PackedRule {
         Self { rule, parts: parts.max(1), pieces, normed, len: layout.len() }
     }
 
+    /// The solver's rule.
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
     /// Elements of the packed weights.
     pub fn len(&self) -> usize {
         self.len

@@ -4,6 +4,7 @@
 //! a protocol needs to know about a net.
 
 use quadrille_comm::CommError;
+use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::transport::Transport;
@@ -50,7 +51,7 @@ pub fn easgd_rank<T: Transport>(transport: T) -> Result<Bits, CommError> {
             *weight = *weight - RATE * gradient(*weight, rank, step, index) - pull;
         }
     }
-    method.broadcast_final(&mut centre)?;
+    method.centre(&mut centre)?;
     let mut loss = [weights[0]];
     method.all_reduce_sum(&mut loss)?;
     seen.extend(bits(&weights).chain(bits(&centre)).chain(bits(&loss)));

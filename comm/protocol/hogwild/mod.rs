@@ -1,0 +1,260 @@
+//! Hogwild SGD (Recht et al., 2011) and Hogwild EASGD (SC17): workers change one centre in shared memory, several at once.
+//!
+//! ```text
+//!     Hogwild SGD:     worker i computes ΔW_i at W_i;  W̄ ← W̄ − η ΔW_i  value by value;  W_i ← W̄
+//!     Hogwild EASGD:   worker i reads W̄ and lets W̄ ← W̄ + ηρ (W_i − W̄)  value by value;
+//!                      equation (1), or (5) and (6), with the W̄ that it read
+//! ```
+//!
+//! These are Async SGD and Async EASGD without the master: there is no request, no reply and nobody to wait for. Momentum is
+//! a worker's own under Hogwild EASGD; Hogwild SGD has none, since a history that several change at once would be nobody's.
+//!
+//! **No change of a value is lost**, though what a worker reads may be of different moments: see [`SharedCentre`]. So with
+//! gradients whose sums are exact the centre of Hogwild SGD is the first one minus the sum of all `η ΔW`, without decay.
+//!
+//! **The centre for all.** Workers meet: each tells all others that it has come, and waits for all others. Then nobody is
+//! inside an exchange, all read the same centre, and a sum over all keeps anybody from going on before all have read.
+//!
+//! **It ends.** An exchange waits for nobody: a change of a value starts again only if another one has succeeded. At a meeting
+//! each worker sends before it waits, and every worker comes to it. Workers drift apart, and the first may wait for long;
+//! so a worker that exchanges looks who waits, and tells them that it is on its way. Each of these waits is bounded by the
+//! peer timeout, and names the worker that is missing. A worker that dies is found missing by each of the others.
+//!
+//! Messages are empty but at meetings; the traffic is in memory.
+
+mod shared;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quadrille_core::solver::{PackedRule, RuleKind};
+
+pub use shared::SharedCentre;
+
+use super::ElasticMember;
+use crate::collective::{Collective, Traffic};
+use crate::error::CommError;
+use crate::transport::{Buffer, Kind, Tag, Transport};
+
+/// What both methods share: the centre, and the meetings of all workers.
+struct Commons<T> {
+    group: Collective<T>,
+    shared: Arc<SharedCentre>,
+    /// The number of the next collective call; the same on all workers.
+    next: u64,
+}
+
+impl<T: Transport> Commons<T> {
+    fn new(transport: T, shared: Arc<SharedCentre>) -> Self {
+        Commons { group: Collective::new(transport), shared, next: 0 }
+    }
+
+    /// Tells those who wait for this worker that it is on its way.
+    fn tell_waiting(&mut self) -> Result<(), CommError> {
+        let own = self.group.rank();
+        for other in self.shared.waiting().filter(|other| *other != own) {
+            self.group.send(other, MEETING, Buffer::default())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every worker has come here as often.
+    fn meet(&mut self) -> Result<(), CommError> {
+        let (own, size) = (self.group.rank(), self.group.size());
+        self.shared.set_waiting(own, true);
+        for other in (0..size).filter(|other| *other != own) {
+            self.group.send(other, MEETING, Buffer::zeros(1))?;
+        }
+        for other in (0..size).filter(|other| *other != own) {
+            // An empty message says that the other is on its way; it may also be left from the meeting before.
+            while self.group.receive_any_length(other, MEETING)?.is_empty() {}
+        }
+        self.shared.set_waiting(own, false);
+        Ok(())
+    }
+
+    fn centre(&mut self, out: &mut [f32]) -> Result<(), CommError> {
+        self.check_len(out.len())?;
+        self.meet()?;
+        self.shared.read(out);
+        self.all_reduce_sum(&mut [0.0])
+    }
+
+    fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.next += 1;
+        self.group.all_reduce_sum(values, self.next - 1)
+    }
+
+    fn check_len(&self, got: usize) -> Result<(), CommError> {
+        let len = self.shared.len();
+        if got == len {
+            return Ok(());
+        }
+        let problem = format!("the centre has {len} values, but a buffer of {got} was given");
+        Err(CommError::Protocol { rank: self.group.rank(), peer: None, problem })
+    }
+}
+
+const MEETING: Tag = Tag { exchange: 0, kind: Kind::Meeting };
+
+/// One worker's part in Hogwild EASGD.
+pub struct HogwildEasgd<T> {
+    commons: Commons<T>,
+}
+
+impl<T: Transport> HogwildEasgd<T> {
+    /// Joins the method. All ranks of `transport` are workers, and all have the same centre.
+    pub fn new(transport: T, centre: Arc<SharedCentre>) -> Self {
+        HogwildEasgd { commons: Commons::new(transport, centre) }
+    }
+}
+
+impl<T: Transport> ElasticMember for HogwildEasgd<T> {
+    fn rank(&self) -> usize {
+        self.commons.group.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.commons.group.size()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.commons.group.traffic()
+    }
+
+    fn exchange(
+        &mut self,
+        weights: &[f32],
+        elastic: f32,
+        centre_out: &mut [f32],
+    ) -> Result<Duration, CommError> {
+        let start = Instant::now();
+        self.commons.check_len(weights.len())?;
+        self.commons.check_len(centre_out.len())?;
+        self.commons.shared.meet(0..weights.len(), weights, elastic, centre_out);
+        self.commons.tell_waiting()?;
+        Ok(start.elapsed())
+    }
+
+    fn centre(&mut self, centre_out: &mut [f32]) -> Result<(), CommError> {
+        self.commons.centre(centre_out)
+    }
+
+    fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.commons.all_reduce_sum(values)
+    }
+}
+
+/// One worker's part in Hogwild SGD.
+pub struct HogwildSgd<T> {
+    commons: Commons<T>,
+    rule: PackedRule,
+}
+
+impl<T: Transport> HogwildSgd<T> {
+    /// Joins the method. All ranks of `transport` are workers, and all have the same centre.
+    ///
+    /// # Panics
+    /// If the rule is not SGD without momentum, or is of another net.
+    pub fn new(transport: T, centre: Arc<SharedCentre>, rule: PackedRule) -> Self {
+        assert_eq!(rule.rule().kind, RuleKind::Sgd { momentum: 0.0 }, "a shared centre has no history");
+        assert_eq!(rule.len(), centre.len(), "one net");
+        HogwildSgd { commons: Commons::new(transport, centre), rule }
+    }
+
+    /// This worker, `0 ≤ rank < size`.
+    pub fn rank(&self) -> usize {
+        self.commons.group.rank()
+    }
+
+    /// The number of workers, P.
+    pub fn size(&self) -> usize {
+        self.commons.group.size()
+    }
+
+    /// What this worker has sent so far.
+    pub fn traffic(&self) -> Traffic {
+        self.commons.group.traffic()
+    }
+
+    /// Takes a step down the packed `gradient` at the learning rate `rate`, and replaces it by the weights that the worker
+    /// goes on with. Returns how long it took.
+    pub fn exchange(&mut self, gradient: &mut [f32], rate: f32) -> Result<Duration, CommError> {
+        let start = Instant::now();
+        self.commons.check_len(gradient.len())?;
+        self.commons.shared.descend(&self.rule, rate, gradient);
+        self.commons.shared.read(gradient);
+        self.commons.tell_waiting()?;
+        Ok(start.elapsed())
+    }
+
+    /// Gives every worker the centre after all exchanges: the same bits everywhere. All workers call it after as many
+    /// exchanges.
+    pub fn centre(&mut self, centre_out: &mut [f32]) -> Result<(), CommError> {
+        self.commons.centre(centre_out)
+    }
+
+    /// Sums a few values over all workers. All workers call it at the same point and get the same bits.
+    pub fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.commons.all_reduce_sum(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Peer;
+    use crate::transport::sim;
+    use crate::transport::threads::endpoints;
+
+    #[test]
+    fn who_waits_is_told_by_whoever_still_exchanges() {
+        let shared = Arc::new(SharedCentre::new(&[8.0], 2));
+        let mut ends = endpoints(2, Duration::from_secs(60));
+        let mut late = HogwildEasgd::new(ends.pop().unwrap(), shared.clone());
+        let mut early = HogwildEasgd::new(ends.pop().unwrap(), shared);
+        let waiting = std::thread::spawn(move || {
+            let mut seen = [0.0];
+            early.centre(&mut seen).map(|()| (seen, early))
+        });
+        // The other says that it has come, then it waits.
+        while late.commons.shared.waiting().next().is_none() {
+            std::thread::yield_now();
+        }
+        let mut seen = [0.0];
+        for _ in 0..3 {
+            late.exchange(&[4.0], 0.5, &mut seen).unwrap();
+        }
+        assert_eq!(late.traffic().messages, 3);
+        late.centre(&mut seen).unwrap();
+        let (centre, mut early) = waiting.join().unwrap().unwrap();
+        assert_eq!((centre, seen), ([4.5], [4.5]));
+        // Nobody waits any more.
+        let before = early.traffic().messages;
+        early.exchange(&[4.0], 0.5, &mut seen).unwrap();
+        assert_eq!(early.traffic().messages, before);
+    }
+
+    #[test]
+    fn a_worker_that_stays_silent_is_named() {
+        let shared = Arc::new(SharedCentre::new(&[8.0], 3));
+        let mut ends = endpoints(3, Duration::from_millis(200));
+        let _silent = ends.remove(1);
+        let mut waiting = HogwildEasgd::new(ends.remove(0), shared);
+        let error = waiting.centre(&mut [0.0]).unwrap_err();
+        assert!(matches!(error, CommError::Timeout { rank: 0, peer: Peer::Rank(1), .. }), "{error}");
+        assert!(error.to_string().contains("the meeting of all workers"), "{error}");
+    }
+
+    #[test]
+    fn a_buffer_of_another_length_is_refused() {
+        sim::run(1, 0, |transport| {
+            let shared = Arc::new(SharedCentre::new(&[1.0, 2.0], 1));
+            let mut worker = HogwildEasgd::new(transport, shared);
+            assert!(matches!(worker.exchange(&[1.0], 0.5, &mut [0.0; 2]), Err(CommError::Protocol { .. })));
+            assert!(worker.exchange(&[1.0; 2], 0.5, &mut [0.0; 3]).is_err());
+            assert!(worker.centre(&mut []).is_err());
+        })
+        .unwrap();
+    }
+}

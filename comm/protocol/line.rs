@@ -1,0 +1,214 @@
+//! A worker's line to the master, beside the collectives of the workers among themselves.
+//!
+//! Of P + 1 ranks the first P are workers and the last is the master. In one process the master is a thread of its own; a
+//! process of several ranks gives it the same place behind the workers.
+
+use super::letter::{Letter, Meaning};
+use crate::collective::{Collective, Traffic};
+use crate::error::{CommError, Peer};
+use crate::transport::{Buffer, Kind, Tag, Transport};
+
+const REQUEST: Tag = Tag { exchange: 0, kind: Kind::Request };
+const REPLY: Tag = Tag { exchange: 0, kind: Kind::Reply };
+
+/// A worker's end.
+pub(super) struct Line<T> {
+    group: Collective<T>,
+    master: usize,
+    /// The letter that goes to the master and comes back; not here while it is under way.
+    letter: Option<Letter>,
+    len: usize,
+    /// The number of the next collective call; the same on all workers.
+    next: u64,
+}
+
+impl<T: Transport> Line<T> {
+    /// The line of a worker whose packed buffers have `len` values. The last rank of `transport` is the master.
+    pub(super) fn new(transport: T, len: usize) -> Self {
+        let master = transport.size().saturating_sub(1);
+        Line { group: Collective::among(transport, master), master, letter: None, len, next: 0 }
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// The number of workers, P.
+    pub(super) fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        self.group.traffic()
+    }
+
+    /// Where the letter that goes there and back lies while it is here.
+    #[cfg(test)]
+    pub(super) fn spare_place(&self) -> Option<*const f32> {
+        self.letter.as_ref().map(|letter| letter.values().as_ptr())
+    }
+
+    /// Sends packed `values` for an exchange, with the number that belongs to them.
+    pub(super) fn ask(&mut self, values: &[f32], number: f32) -> Result<(), CommError> {
+        self.check_len(values.len())?;
+        let mut letter = self.letter.take().unwrap_or_else(|| Letter::new(values.len()));
+        letter.values_mut().copy_from_slice(values);
+        self.group.send(self.master, REQUEST, letter.seal(Meaning::Exchange, number))
+    }
+
+    /// Asks for what comes once all workers ask for it; the reply has room for `room` values.
+    pub(super) fn ask_with_all(&mut self, meaning: Meaning, room: usize) -> Result<(), CommError> {
+        self.group.send(self.master, REQUEST, Letter::new(room).seal(meaning, 0.0))
+    }
+
+    /// Waits for the reply to what was asked, and copies its values. Each time that the master says who is still missing,
+    /// the wait begins anew, and it is that worker who is blamed at its end.
+    pub(super) fn answer(&mut self, asked: Meaning, values: &mut [f32]) -> Result<(), CommError> {
+        let mut missing = self.master;
+        loop {
+            let (letter, meaning) = match self.group.receive_any_length(self.master, REPLY) {
+                Ok(buffer) => Letter::read(buffer).ok_or_else(|| self.unexpected("is none"))?,
+                Err(CommError::Timeout { rank, seconds, doing, .. }) => {
+                    return Err(CommError::Timeout { rank, peer: Peer::Rank(missing), seconds, doing });
+                }
+                Err(error) => return Err(error),
+            };
+            match meaning {
+                Meaning::NotYet => missing = letter.number() as usize,
+                _ if meaning == asked && letter.len() == values.len() => {
+                    values.copy_from_slice(letter.values());
+                    if letter.len() == self.len {
+                        self.letter = Some(letter);
+                    }
+                    return Ok(());
+                }
+                _ => {
+                    let problem = format!("has {} values and means {meaning:?}", letter.len());
+                    return Err(self.unexpected(&format!("{problem}, not {} and {asked:?}", values.len())));
+                }
+            }
+        }
+    }
+
+    /// Waits until the master announces turn `turn`, counted from 0 over all workers. The turn before is that of the worker
+    /// before, who is blamed if it does not end within a peer timeout.
+    pub(super) fn await_turn(&mut self, turn: u64) -> Result<(), CommError> {
+        let tag = Tag { exchange: turn, kind: Kind::Turn };
+        match self.group.receive_any_length(self.master, tag) {
+            Ok(_) => Ok(()),
+            Err(CommError::Timeout { rank, seconds, doing, .. }) => {
+                let before = turn.checked_sub(1).map(|before| (before % self.size().max(1) as u64) as usize);
+                let peer = Peer::Rank(before.unwrap_or(self.master));
+                Err(CommError::Timeout { rank, peer, seconds, doing })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the master that this worker's turn is over.
+    pub(super) fn end_turn(&mut self, turn: u64) -> Result<(), CommError> {
+        let tag = Tag { exchange: turn, kind: Kind::TurnOver };
+        self.group.send(self.master, tag, Buffer::default())
+    }
+
+    /// Sums a few values over all workers; the master takes no part.
+    pub(super) fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.next += 1;
+        self.group.all_reduce_sum(values, self.next - 1)
+    }
+
+    pub(super) fn check_len(&self, got: usize) -> Result<(), CommError> {
+        if got == self.len {
+            return Ok(());
+        }
+        let problem = format!("the centre has {} values, but a buffer of {got} was given", self.len);
+        Err(CommError::Protocol { rank: self.rank(), peer: None, problem })
+    }
+
+    fn unexpected(&self, what: &str) -> CommError {
+        let problem = format!("a reply of the master, rank {}, {what}: the ranks differ", self.master);
+        CommError::Protocol { rank: self.rank(), peer: Some(self.master), problem }
+    }
+}
+
+/// The master's end.
+pub(super) struct Desk<T> {
+    transport: T,
+    traffic: Traffic,
+}
+
+impl<T: Transport> Desk<T> {
+    /// The desk of the last rank of `transport`.
+    pub(super) fn new(transport: T) -> Self {
+        Desk { transport, traffic: Traffic::default() }
+    }
+
+    /// The number of workers, P.
+    pub(super) fn workers(&self) -> usize {
+        self.transport.size().saturating_sub(1)
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// Waits for the request that comes first: first come, first served. Workers owe the master nothing while they compute
+    /// and test, so this ends only with a request or with the loss of a worker. Who waits for the master does so for one
+    /// peer timeout at most.
+    pub(super) fn next_request(&mut self) -> Result<(usize, Letter, Meaning), CommError> {
+        let (from, buffer) = self.patiently(REQUEST)?;
+        match Letter::read(buffer) {
+            Some((letter, meaning)) => Ok((from, letter, meaning)),
+            None => Err(self.unexpected(from, "is none")),
+        }
+    }
+
+    /// Waits until the worker whose turn it is says that it is over.
+    pub(super) fn turn_over(&mut self, turn: u64) -> Result<(), CommError> {
+        self.patiently(Tag { exchange: turn, kind: Kind::TurnOver }).map(|_| ())
+    }
+
+    fn patiently(&mut self, tag: Tag) -> Result<(usize, Buffer), CommError> {
+        loop {
+            match self.transport.recv_any(tag) {
+                Err(CommError::Timeout { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Sends a reply.
+    pub(super) fn reply(
+        &mut self,
+        to: usize,
+        letter: Letter,
+        meaning: Meaning,
+        number: f32,
+    ) -> Result<(), CommError> {
+        self.send(to, REPLY, letter.seal(meaning, number))
+    }
+
+    /// Tells all workers that a turn begins; each of them knows whose it is.
+    pub(super) fn announce(&mut self, turn: u64) -> Result<(), CommError> {
+        let tag = Tag { exchange: turn, kind: Kind::Turn };
+        (0..self.workers()).try_for_each(|worker| self.send(worker, tag, Buffer::default()))
+    }
+
+    fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
+        let bytes = size_of_val(&payload[..]) as u64;
+        self.transport.send(to, tag, payload)?;
+        self.traffic.messages += 1;
+        self.traffic.bytes += bytes;
+        Ok(())
+    }
+
+    /// The error for a message of a worker that the method does not allow.
+    pub(super) fn unexpected(&self, from: usize, what: &str) -> CommError {
+        let problem = format!("a request of rank {from} {what}: the ranks differ");
+        CommError::Protocol { rank: self.rank(), peer: Some(from), problem }
+    }
+}

@@ -1,0 +1,9 @@
+//! The methods whose centre is held by a master or in shared memory: made-up training over the simulated network and over
+//! threads, beside one plain program.
+
+mod faults;
+mod hogwild;
+mod orders;
+mod overlapped;
+mod served;
+mod training;
