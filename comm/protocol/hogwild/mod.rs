@@ -18,7 +18,8 @@
 //! **It ends.** An exchange waits for nobody: a change of a value starts again only if another one has succeeded. At a meeting
 //! each worker sends before it waits, and every worker comes to it. Workers drift apart, and the first may wait for long;
 //! so a worker that exchanges looks who waits, and tells them that it is on its way. Each of these waits is bounded by the
-//! peer timeout, and names the worker that is missing. A worker that dies is found missing by each of the others.
+//! peer timeout, and names the worker that is missing. A worker that dies leaves a mark beside the centre, which each of the
+//! others finds at its next exchange.
 //!
 //! Messages are empty but at meetings; the traffic is in memory.
 
@@ -33,25 +34,39 @@ pub use shared::SharedCentre;
 
 use super::ElasticMember;
 use crate::collective::{Collective, Traffic};
-use crate::error::CommError;
+use crate::error::{CommError, Doing};
 use crate::transport::{Buffer, Kind, Tag, Transport};
 
 /// What both methods share: the centre, and the meetings of all workers.
-struct Commons<T> {
+struct Commons<T: Transport> {
     group: Collective<T>,
     shared: Arc<SharedCentre>,
     /// The number of the next collective call; the same on all workers.
     next: u64,
+    /// Whether this worker's part has ended in good order.
+    left: bool,
+}
+
+impl<T: Transport> Drop for Commons<T> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.shared.set_lost(self.group.rank());
+        }
+    }
 }
 
 impl<T: Transport> Commons<T> {
     fn new(transport: T, shared: Arc<SharedCentre>) -> Self {
-        Commons { group: Collective::new(transport), shared, next: 0 }
+        Commons { group: Collective::new(transport), shared, next: 0, left: false }
     }
 
-    /// Tells those who wait for this worker that it is on its way.
-    fn tell_waiting(&mut self) -> Result<(), CommError> {
+    /// Looks at the others after an exchange: tells those who wait for this worker that it is on its way, and fails if one
+    /// is lost.
+    fn look_around(&mut self) -> Result<(), CommError> {
         let own = self.group.rank();
+        if let Some(peer) = self.shared.first_lost() {
+            return Err(CommError::PeerLost { rank: own, peer, doing: Doing::Sending(MEETING) });
+        }
         for other in self.shared.waiting().filter(|other| *other != own) {
             self.group.send(other, MEETING, Buffer::default())?;
         }
@@ -85,6 +100,12 @@ impl<T: Transport> Commons<T> {
         self.group.all_reduce_sum(values, self.next - 1)
     }
 
+    /// Nobody is waited for: who has left is not missed.
+    fn leave(&mut self) -> Result<(), CommError> {
+        self.left = true;
+        Ok(())
+    }
+
     fn check_len(&self, got: usize) -> Result<(), CommError> {
         let len = self.shared.len();
         if got == len {
@@ -98,7 +119,7 @@ impl<T: Transport> Commons<T> {
 const MEETING: Tag = Tag { exchange: 0, kind: Kind::Meeting };
 
 /// One worker's part in Hogwild EASGD.
-pub struct HogwildEasgd<T> {
+pub struct HogwildEasgd<T: Transport> {
     commons: Commons<T>,
 }
 
@@ -132,7 +153,7 @@ impl<T: Transport> ElasticMember for HogwildEasgd<T> {
         self.commons.check_len(weights.len())?;
         self.commons.check_len(centre_out.len())?;
         self.commons.shared.meet(0..weights.len(), weights, elastic, centre_out);
-        self.commons.tell_waiting()?;
+        self.commons.look_around()?;
         Ok(start.elapsed())
     }
 
@@ -143,10 +164,14 @@ impl<T: Transport> ElasticMember for HogwildEasgd<T> {
     fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         self.commons.all_reduce_sum(values)
     }
+
+    fn leave(&mut self) -> Result<(), CommError> {
+        self.commons.leave()
+    }
 }
 
 /// One worker's part in Hogwild SGD.
-pub struct HogwildSgd<T> {
+pub struct HogwildSgd<T: Transport> {
     commons: Commons<T>,
     rule: PackedRule,
 }
@@ -184,7 +209,7 @@ impl<T: Transport> HogwildSgd<T> {
         self.commons.check_len(gradient.len())?;
         self.commons.shared.descend(&self.rule, rate, gradient);
         self.commons.shared.read(gradient);
-        self.commons.tell_waiting()?;
+        self.commons.look_around()?;
         Ok(start.elapsed())
     }
 
@@ -197,6 +222,11 @@ impl<T: Transport> HogwildSgd<T> {
     /// Sums a few values over all workers. All workers call it at the same point and get the same bits.
     pub fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         self.commons.all_reduce_sum(values)
+    }
+
+    /// Ends this worker's part in good order; all workers call it last. Who drops its part without it is lost to the others.
+    pub fn leave(&mut self) -> Result<(), CommError> {
+        self.commons.leave()
     }
 }
 
@@ -244,6 +274,25 @@ mod tests {
         let error = waiting.centre(&mut [0.0]).unwrap_err();
         assert!(matches!(error, CommError::Timeout { rank: 0, peer: Peer::Rank(1), .. }), "{error}");
         assert!(error.to_string().contains("the meeting of all workers"), "{error}");
+    }
+
+    #[test]
+    fn a_worker_that_is_lost_ends_the_others_at_their_next_exchange() {
+        let layout = quadrille_core::net::ParamLayout::from_iter([]);
+        let rule = PackedRule::new(&layout, quadrille_core::solver::Rule::sgd(0.0, 0.0), 1);
+        let shared = Arc::new(SharedCentre::new(&[], 3));
+        let ends = endpoints(3, Duration::from_secs(60));
+        let mut workers: Vec<_> =
+            ends.into_iter().map(|end| HogwildSgd::new(end, shared.clone(), rule.clone())).collect();
+        let mut gone = workers.remove(0);
+        gone.leave().unwrap();
+        drop(gone);
+        for worker in &mut workers {
+            worker.exchange(&mut [], 0.5).unwrap();
+        }
+        drop(workers.remove(1));
+        let error = workers[0].exchange(&mut [], 0.5).unwrap_err();
+        assert!(matches!(error, CommError::PeerLost { rank: 1, peer: 2, .. }), "{error}");
     }
 
     #[test]

@@ -20,13 +20,16 @@ pub struct SharedCentre {
     values: Box<[AtomicU32]>,
     /// Who waits for the others, by worker.
     waiting: Box<[AtomicBool]>,
+    /// Who ended without leaving in good order, by worker.
+    lost: Box<[AtomicBool]>,
 }
 
 impl SharedCentre {
     /// The first centre of so many workers.
     pub fn new(centre: &[f32], workers: usize) -> Self {
         let values = centre.iter().map(|value| AtomicU32::new(value.to_bits())).collect();
-        SharedCentre { values, waiting: (0..workers).map(|_| AtomicBool::new(false)).collect() }
+        let [waiting, lost] = [(); 2].map(|()| (0..workers).map(|_| AtomicBool::new(false)).collect());
+        SharedCentre { values, waiting, lost }
     }
 
     /// How many values there are.
@@ -91,6 +94,16 @@ impl SharedCentre {
     /// Lets others know whether worker `rank` waits for them.
     pub(super) fn set_waiting(&self, rank: usize, waits: bool) {
         self.waiting[rank].store(waits, Ordering::Relaxed);
+    }
+
+    /// Lets others know that worker `rank` is lost to them.
+    pub(super) fn set_lost(&self, rank: usize) {
+        self.lost[rank].store(true, Ordering::Relaxed);
+    }
+
+    /// The first of the workers that are lost.
+    pub(super) fn first_lost(&self) -> Option<usize> {
+        self.lost.iter().position(|lost| lost.load(Ordering::Relaxed))
     }
 
     /// The workers that wait for others.
