@@ -37,6 +37,12 @@ pub fn announce<'a>(
             settings.rho * settings.solver.base_lr
         );
     }
+    if settings.period > 1 {
+        say!("            an exchange in every {}th iteration", settings.period);
+    }
+    if let Some(momentum) = settings.momentum_aside {
+        say!("            without momentum: the solver's {momentum} is set aside");
+    }
     p.machine.say_how();
     say!(
         "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",

@@ -14,6 +14,7 @@ use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::{Reserve, Strictness};
 
+use crate::method;
 use crate::parts::Quadrants;
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
@@ -177,12 +178,18 @@ pub struct TrainArgs {
     /// Workers, each with its own weights and samples [default: 1; 2 for the bundled LeNet]
     #[arg(long, value_name = "W", value_parser = at_least_one::<usize>)]
     pub workers: Option<usize>,
-    /// How workers exchange: sync-easgd, sync-sgd
-    #[arg(long, default_value = "sync-easgd", value_name = "METHOD")]
+    /// How workers exchange: one of eleven methods of SGD and EASGD, which --help lists
+    #[arg(long, default_value = "sync-easgd", value_name = "METHOD", long_help = method::help())]
     pub method: Method,
     /// Elastic coefficient of EASGD [default: 0.9 / (workers x base_lr)]
     #[arg(long, value_name = "RHO")]
     pub rho: Option<f32>,
+    /// Iterations from one exchange to the next, of methods with easgd in their name [default: 1]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
+    pub period: Option<u64>,
+    /// Momentum, instead of the solver's
+    #[arg(long, value_name = "MU", allow_negative_numbers = true)]
+    pub momentum: Option<f32>,
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,

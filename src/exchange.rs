@@ -1,20 +1,27 @@
 //! What a worker does with other workers in an iteration: one of the methods, or nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quadrille_comm::handshake::{Fingerprint, handshake};
+use quadrille_comm::handshake::handshake;
 use quadrille_comm::overlap::Exchanger;
-use quadrille_comm::protocol::Method;
+use quadrille_comm::protocol::async_easgd::AsyncEasgd;
+use quadrille_comm::protocol::async_sgd::AsyncSgd;
+use quadrille_comm::protocol::hogwild::{HogwildEasgd, HogwildSgd, SharedCentre};
+use quadrille_comm::protocol::original_easgd::OriginalEasgd;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
+use quadrille_comm::protocol::{ElasticMember, Method};
 use quadrille_comm::transport::Buffer;
 use quadrille_comm::transport::threads::ThreadTransport;
 use quadrille_core::device::{Packed, Region};
 use quadrille_numa::Role;
 
-use crate::failure::Failure;
+use crate::centre::Common;
+use crate::failure::{Code, Failure};
 use crate::pass::Pass;
 use crate::places::Places;
+use crate::state::WorkerArrays;
 
 /// A worker's part in the method.
 pub enum Exchange {
@@ -27,52 +34,69 @@ pub enum Exchange {
         /// The packed gradients on their way.
         gradients: Vec<f32>,
     },
-    /// The centre comes and the weights go while forward and backward run (Sync EASGD3).
-    SyncEasgd {
-        /// The communication thread.
-        exchanger: Exchanger,
-        /// Buffers that travel to the communication thread and back: weights and centre.
-        buffers: Option<(Buffer, Buffer)>,
+    /// Gradients go to a master, which takes the step; its weights come back (Async SGD, Async MSGD).
+    AsyncSgd {
+        /// The line to the master.
+        member: AsyncSgd<ThreadTransport>,
+        /// Gradients on their way there, weights on their way back.
+        values: Vec<f32>,
     },
+    /// The worker takes its step on weights that all share (Hogwild SGD).
+    HogwildSgd {
+        /// The part in the shared weights.
+        member: HogwildSgd<ThreadTransport>,
+        /// Gradients, then weights.
+        values: Vec<f32>,
+    },
+    /// The centre comes and the weights go: all methods of the EASGD family.
+    Elastic(Elastic),
+}
+
+/// A worker's part in an elastic method.
+pub struct Elastic {
+    /// The communication thread.
+    exchanger: Exchanger,
+    /// Buffers that travel to the communication thread and back: weights and centre.
+    buffers: Option<(Buffer, Buffer)>,
+    /// Whether the exchange runs beside forward and backward.
+    overlaps: bool,
+    /// Whether the worker computes in its turn only.
+    turns: bool,
+    /// The pull of the exchange of this iteration, if it has one.
+    pull: Option<f32>,
 }
 
 impl Exchange {
     /// Joins the group: every worker calls this once, and none goes on before all run the same job. `places` has that
     /// of the communication thread.
-    pub fn join(
-        method: Method,
-        places: &Places,
-        mut transport: ThreadTransport,
-        fingerprint: Fingerprint,
-        centre: Vec<f32>,
-    ) -> Result<Self, Failure> {
-        let len = centre.len();
-        match method {
+    pub fn join(common: &Common, places: &Places, mut transport: ThreadTransport) -> Result<Self, Failure> {
+        let len = common.first.weights.len();
+        let values = vec![0.0; if common.method.is_elastic() { 0 } else { len }];
+        match common.method {
             Method::SyncSgd => {
-                handshake(&mut transport, &fingerprint)?;
-                Ok(Self::SyncSgd { group: SyncSgd::new(transport), gradients: vec![0.0; len] })
+                handshake(&mut transport, &common.fingerprint)?;
+                Ok(Self::SyncSgd { group: SyncSgd::new(transport), gradients: values })
             }
-            Method::SyncEasgd3 => {
-                let places = places.clone();
-                let exchanger = Exchanger::spawn(move || {
-                    places.settle(Role::Comm, 0);
-                    handshake(&mut transport, &fingerprint)?;
-                    Ok(SyncEasgd::new(transport, &centre))
-                })?;
-                Ok(Self::SyncEasgd { exchanger, buffers: Some((Buffer::zeros(len), Buffer::zeros(len))) })
+            Method::AsyncSgd | Method::AsyncMsgd => {
+                handshake(&mut transport, &common.fingerprint)?;
+                Ok(Self::AsyncSgd { member: AsyncSgd::new(transport, len), values })
             }
+            Method::HogwildSgd => {
+                handshake(&mut transport, &common.fingerprint)?;
+                let member = HogwildSgd::new(transport, shared(common)?, common.rule.clone());
+                Ok(Self::HogwildSgd { member, values })
+            }
+            _ => Ok(Self::Elastic(Elastic::join(common, places, transport)?)),
         }
     }
 
-    /// Before forward: the weights of this iteration leave, if the method sends weights.
-    pub fn start(&mut self, pass: &Pass, elastic: f32) -> Result<(), Failure> {
-        if let Self::SyncEasgd { exchanger, buffers } = self
-            && let Some((mut weights, centre)) = buffers.take()
-        {
-            pass.read(Region::Packed(Packed::Weights), &mut weights)?;
-            exchanger.start(weights, elastic, centre)?;
+    /// Before forward: the weights of this iteration leave, if the method sends weights. `pull` is eta * rho if this
+    /// iteration exchanges. Returns how long the worker waited for its turn.
+    pub fn start(&mut self, pass: &Pass, pull: Option<f32>) -> Result<Duration, Failure> {
+        match self {
+            Self::Elastic(elastic) => elastic.start(pass, pull),
+            _ => Ok(Duration::ZERO),
         }
-        Ok(())
     }
 
     /// Between backward and update: what the update needs from others arrives. Returns how long this took, the
@@ -80,32 +104,67 @@ impl Exchange {
     pub fn finish(&mut self, pass: &Pass) -> Result<Duration, Failure> {
         let start = Instant::now();
         match self {
-            Self::Alone => return Ok(Duration::ZERO),
+            Self::Alone | Self::AsyncSgd { .. } | Self::HogwildSgd { .. } => return Ok(Duration::ZERO),
             Self::SyncSgd { group, gradients } => {
                 pass.read(Region::Packed(Packed::Gradients), gradients)?;
                 group.exchange(gradients)?;
                 pass.write_all(Region::Packed(Packed::Gradients), gradients)?;
             }
-            Self::SyncEasgd { exchanger, buffers } => {
-                let exchanged = exchanger.wait()?;
-                pass.write_all(Region::Packed(Packed::Centre), &exchanged.centre)?;
-                *buffers = Some((exchanged.weights, exchanged.centre));
-            }
+            Self::Elastic(elastic) => elastic.finish(pass)?,
         }
         Ok(start.elapsed())
     }
 
+    /// In place of the worker's own update where gradients are sent: the step is taken at the learning rate `rate`, and the
+    /// worker goes on with the weights that come back. Returns how long this took; `None` if the worker has to update.
+    pub fn step(&mut self, pass: &Pass, rate: f32) -> Result<Option<Duration>, Failure> {
+        let start = Instant::now();
+        let weights = match self {
+            Self::Alone | Self::SyncSgd { .. } | Self::Elastic(_) => return Ok(None),
+            Self::AsyncSgd { member, values } => {
+                pass.read(Region::Packed(Packed::Gradients), values)?;
+                member.exchange(values, rate)?;
+                values
+            }
+            Self::HogwildSgd { member, values } => {
+                pass.read(Region::Packed(Packed::Gradients), values)?;
+                member.exchange(values, rate)?;
+                values
+            }
+        };
+        pass.write_all(Region::Packed(Packed::Weights), weights)?;
+        Ok(Some(start.elapsed()))
+    }
+
     /// The weights that count: the centre, or the worker's own where all are equal. Every worker calls this.
     pub fn result(&mut self, pass: &Pass, weights: &mut [f32]) -> Result<(), Failure> {
-        if let Self::SyncEasgd { exchanger, buffers } = self
-            && let Some((own, centre)) = buffers.take()
-        {
-            let centre = exchanger.centre(centre)?;
-            weights.copy_from_slice(&centre);
-            *buffers = Some((own, centre));
-            return Ok(());
+        match self {
+            Self::Alone | Self::SyncSgd { .. } => pass.read(Region::Packed(Packed::Weights), weights),
+            Self::AsyncSgd { member, .. } => Ok(member.state(weights)?),
+            Self::HogwildSgd { member, .. } => Ok(member.centre(weights)?),
+            Self::Elastic(elastic) => elastic.centre(weights),
         }
-        pass.read(Region::Packed(Packed::Weights), weights)
+    }
+
+    /// Before a snapshot: where somebody takes steps for all, every worker goes on with the weights of the centre, and
+    /// `arrays`, its own state, become the centre's. Every worker calls this.
+    pub fn adopt(&mut self, pass: &Pass, arrays: &mut WorkerArrays) -> Result<(), Failure> {
+        match self {
+            Self::Alone | Self::SyncSgd { .. } | Self::Elastic(_) => return Ok(()),
+            Self::AsyncSgd { member, .. } => {
+                let len = arrays.weights.len();
+                let mut state = vec![0.0; len + arrays.history.len()];
+                member.state(&mut state)?;
+                let (weights, history) = state.split_at(len);
+                arrays.weights.copy_from_slice(weights);
+                arrays.history.copy_from_slice(history);
+            }
+            Self::HogwildSgd { member, .. } => {
+                member.centre(&mut arrays.weights)?;
+                arrays.history.fill(0.0);
+            }
+        }
+        pass.write_all(Region::Packed(Packed::Weights), &arrays.weights)
     }
 
     /// Adds `values` up over all workers. Every worker calls this.
@@ -113,13 +172,118 @@ impl Exchange {
         match self {
             Self::Alone => {}
             Self::SyncSgd { group, .. } => group.all_reduce_sum(values)?,
-            Self::SyncEasgd { exchanger, .. } => {
-                let sums = exchanger.all_reduce_sum(values.to_vec().into())?;
+            Self::AsyncSgd { member, .. } => member.all_reduce_sum(values)?,
+            Self::HogwildSgd { member, .. } => member.all_reduce_sum(values)?,
+            Self::Elastic(elastic) => {
+                let sums = elastic.exchanger.all_reduce_sum(values.to_vec().into())?;
                 values.copy_from_slice(&sums);
             }
         }
         Ok(())
     }
+
+    /// Ends the worker's part in good order. Every worker calls this last.
+    pub fn leave(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Alone | Self::SyncSgd { .. } => Ok(()),
+            Self::AsyncSgd { member, .. } => Ok(member.leave()?),
+            Self::HogwildSgd { member, .. } => Ok(member.leave()?),
+            Self::Elastic(elastic) => Ok(elastic.exchanger.leave()?),
+        }
+    }
+}
+
+impl Elastic {
+    fn join(common: &Common, places: &Places, transport: ThreadTransport) -> Result<Self, Failure> {
+        let (method, centre) = (common.method, common.first.weights.clone());
+        let len = centre.len();
+        let exchanger = match method {
+            Method::OriginalEasgd => {
+                spawn(common, places, transport, move |end| OriginalEasgd::new(end, len))
+            }
+            Method::AsyncEasgd | Method::AsyncMeasgd => {
+                spawn(common, places, transport, move |end| AsyncEasgd::new(end, len))
+            }
+            Method::HogwildEasgd => {
+                let shared = shared(common)?;
+                spawn(common, places, transport, move |end| HogwildEasgd::new(end, shared))
+            }
+            _ => spawn(common, places, transport, move |end| SyncEasgd::new(end, &centre)),
+        }?;
+        let turns = method == Method::OriginalEasgd;
+        let buffers = Some((Buffer::zeros(len), Buffer::zeros(len)));
+        Ok(Self { exchanger, buffers, overlaps: method.overlaps(), turns, pull: None })
+    }
+
+    fn start(&mut self, pass: &Pass, pull: Option<f32>) -> Result<Duration, Failure> {
+        let start = Instant::now();
+        self.pull = pull;
+        if self.turns && pull.is_some() {
+            self.exchanger.begin_turn()?;
+        }
+        let waited = start.elapsed();
+        if self.overlaps {
+            self.send(pass)?;
+        }
+        Ok(waited)
+    }
+
+    /// The weights, which no update has changed yet, leave.
+    fn send(&mut self, pass: &Pass) -> Result<(), Failure> {
+        if let Some(pull) = self.pull
+            && let Some((mut weights, centre)) = self.buffers.take()
+        {
+            pass.read(Region::Packed(Packed::Weights), &mut weights)?;
+            self.exchanger.start(weights, pull, centre)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, pass: &Pass) -> Result<(), Failure> {
+        if self.pull.is_none() {
+            return Ok(());
+        }
+        if !self.overlaps {
+            self.send(pass)?;
+        }
+        let exchanged = self.exchanger.wait()?;
+        pass.write_all(Region::Packed(Packed::Centre), &exchanged.centre)?;
+        self.buffers = Some((exchanged.weights, exchanged.centre));
+        if self.turns {
+            self.exchanger.end_turn()?;
+        }
+        Ok(())
+    }
+
+    fn centre(&mut self, weights: &mut [f32]) -> Result<(), Failure> {
+        if let Some((own, centre)) = self.buffers.take() {
+            let centre = self.exchanger.centre(centre)?;
+            weights.copy_from_slice(&centre);
+            self.buffers = Some((own, centre));
+        }
+        Ok(())
+    }
+}
+
+/// Starts the communication thread of a worker, which joins the method.
+fn spawn<M: ElasticMember + 'static>(
+    common: &Common,
+    places: &Places,
+    mut transport: ThreadTransport,
+    make: impl FnOnce(ThreadTransport) -> M + Send + 'static,
+) -> Result<Exchanger, Failure> {
+    let (places, fingerprint) = (places.clone(), common.fingerprint);
+    let exchanger = Exchanger::spawn(move || {
+        places.settle(Role::Comm, 0);
+        handshake(&mut transport, &fingerprint)?;
+        Ok(make(transport))
+    });
+    Ok(exchanger?)
+}
+
+/// The centre in shared memory.
+fn shared(common: &Common) -> Result<Arc<SharedCentre>, Failure> {
+    common.shared.clone().ok_or_else(|| Failure::new(Code::Bug, "a method of Hogwild without its centre"))
 }
 
 /// Number of a text, for the handshake.
@@ -133,6 +297,6 @@ pub fn fingerprint_of(text: &str) -> u64 {
 pub fn peer_timeout(seconds: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(|| {
         let message = format!("--peer-timeout {seconds}: expected a positive number of seconds");
-        Failure::new(crate::failure::Code::Usage, message)
+        Failure::new(Code::Usage, message)
     })
 }

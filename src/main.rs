@@ -5,6 +5,7 @@ mod output;
 
 mod announce;
 mod bundled;
+mod centre;
 mod check;
 mod cli;
 mod convert;
@@ -18,6 +19,7 @@ mod given;
 mod job;
 mod made_up;
 mod memory;
+mod method;
 mod parts;
 mod pass;
 mod places;

@@ -197,13 +197,16 @@ impl Beginner<'_> {
 }
 
 impl Start {
-    /// Gives up what the workers have in memory of their own by now. Returns the weights that each of several workers
-    /// begins to exchange with.
-    pub fn centre(&mut self) -> Vec<f32> {
+    /// Gives up what the workers have in memory of their own by now. Returns what several workers begin to exchange with: the
+    /// weights that count, and the first worker's histories, which are those of whoever takes steps for all.
+    pub fn common_arrays(&mut self) -> WorkerArrays {
         let several = self.state.workers.len() > 1;
-        let centre = if several { self.state.counting().to_vec() } else { Vec::new() };
+        let arrays = several.then(|| WorkerArrays {
+            weights: self.state.counting().to_vec(),
+            history: self.state.workers[0].arrays.history.clone(),
+        });
         (self.state.centre, self.state.workers) = (None, Vec::new());
-        centre
+        arrays.unwrap_or_default()
     }
 
     /// Opens the folder of the run, and clears away what would contradict what the run is about to write.

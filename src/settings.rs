@@ -1,13 +1,14 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
-use quadrille_comm::protocol::Method;
+use quadrille_comm::protocol::{Keeper, Method};
 use quadrille_core::site::Fault;
-use quadrille_core::solver::{Decay, Policy, RuleKind, SolverSpec, easgd};
+use quadrille_core::solver::{Decay, Policy, RuleKind, SolverSpec};
 use quadrille_cpu::isa::Precision;
 use serde_json::{Value, json};
 
 use crate::cli::TrainArgs;
 use crate::failure::{Code, Failure};
+use crate::method;
 use crate::progress::TestResult;
 
 /// What a run was told, with nothing left open.
@@ -21,6 +22,10 @@ pub struct Settings {
     pub method: Method,
     /// ρ; 0 outside EASGD.
     pub rho: f32,
+    /// Iterations from one exchange to the next.
+    pub period: u64,
+    /// The solver's momentum, if the method is one without and it was not 0.
+    pub momentum_aside: Option<f32>,
     /// Seed of all random numbers.
     pub seed: u64,
     /// The precision of products.
@@ -63,33 +68,28 @@ impl Settings {
             return Err(Failure::new(Code::Usage, message));
         }
         let workers = args.workers.unwrap_or_else(|| default_workers(args));
+        let momentum_aside = method::fit_rule(&mut solver, args, workers)?;
         let seed = args.seed.or(solver.seed).unwrap_or(1);
-        let elastic = args.method == Method::SyncEasgd3 && workers > 1;
-        let rate = solver.highest_rate();
-        let rho = args.rho.unwrap_or_else(|| easgd::recommended_rho(workers, rate));
-        if args.rho.is_some() && !elastic {
-            let message =
-                format!("--rho {rho}: only sync-easgd with at least 2 workers has a centre that pulls");
-            return Err(Failure::new(Code::Usage, message));
-        }
-        let beta = rho * rate * workers as f32;
-        if elastic && !(rho.is_finite() && rho >= 0.0 && beta <= 1.0) {
-            return Err(Failure::new(
-                Code::Usage,
-                format!(
-                    "--rho {rho}: with {workers} workers and base_lr {rate} the centre is stable only for 0 <= rho <= {}",
-                    1.0 / (workers as f32 * rate)
-                ),
-            ));
-        }
-        let (rho, precision) = (if elastic { rho } else { 0.0 }, args.machine.precision);
-        let target_accuracy = args.target_accuracy;
-        Ok(Self { workers, method: args.method, rho, seed, precision, target_accuracy, solver })
+        let rho = method::rho(&solver, args, workers)?;
+        let period = method::period(args, workers)?;
+        let (method, precision, target_accuracy) =
+            (args.method, args.machine.precision, args.target_accuracy);
+        Ok(Self { workers, method, rho, period, momentum_aside, seed, precision, target_accuracy, solver })
     }
 
     /// Whether a centre pulls on the workers.
     pub fn is_elastic(&self) -> bool {
-        self.workers > 1 && self.method == Method::SyncEasgd3
+        self.workers > 1 && self.method.is_elastic()
+    }
+
+    /// Whether workers exchange in `iteration`.
+    pub fn exchanges_in(&self, iteration: u64) -> bool {
+        iteration.is_multiple_of(self.period)
+    }
+
+    /// Whether the centre is held beside the workers: by a master, or in memory that all share.
+    pub fn keeps_centre_apart(&self) -> bool {
+        self.workers > 1 && self.method.keeper() != Keeper::Workers
     }
 
     /// The method as it really runs: a single worker has nobody to exchange with.
@@ -165,6 +165,7 @@ impl Settings {
             "method": self.method_name(),
             "workers": self.workers,
             "rho": self.rho,
+            "period": self.period,
             "seed": self.seed,
             "precision": self.precision.to_string(),
         })

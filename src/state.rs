@@ -14,7 +14,7 @@ use crate::failure::{Code, Failure};
 use crate::settings::Settings;
 
 /// The arrays of a worker.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct WorkerArrays {
     /// Its packed weights.
     pub weights: Vec<f32>,

@@ -16,6 +16,7 @@ use quadrille_numa::Role;
 use serde_json::{Value, json};
 
 use crate::announce::announce;
+use crate::centre::Common;
 use crate::cli::{DataShards, TrainArgs};
 use crate::desk::{Binder, SnapshotDesk};
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
@@ -49,7 +50,7 @@ struct End {
 fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>) -> Result<End, Failure> {
     let settings = run.settings;
     let mut iteration = run.first;
-    while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration, worker.rank) {
+    while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration) {
         if worker.rank == 0 {
             run.desk.look()?;
         }
@@ -61,7 +62,8 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
         }
         let start = Instant::now();
         let rate = settings.solver.rate(iteration, &worker.course.plateau);
-        let scalars = Scalars { iteration, rate, elastic: rate * settings.rho, ..Scalars::default() };
+        let elastic = if settings.exchanges_in(iteration) { rate * settings.rho } else { 0.0 };
+        let scalars = Scalars { iteration, rate, elastic, ..Scalars::default() };
 
         let loss = worker.find_gradients(settings, &scalars)?;
         if !loss.is_finite() {
@@ -101,7 +103,7 @@ struct Run<'a> {
     verifies: bool,
     stop: Arc<StopAgreement>,
     desk: &'a SnapshotDesk,
-    fingerprint: Fingerprint,
+    common: Common,
 }
 
 /// What a worker ends with.
@@ -181,12 +183,10 @@ fn live(
     run: &Run<'_>,
     transport: ThreadTransport,
     mut progress: Option<&mut Progress>,
-    centre: Vec<f32>,
 ) -> Result<Outcome, Failure> {
     worker.places.settle(Role::Main, 0);
     if run.settings.workers > 1 {
-        let places = &worker.places;
-        worker.exchange = Exchange::join(run.settings.method, places, transport, run.fingerprint, centre)?;
+        worker.exchange = Exchange::join(&run.common, &worker.places, transport)?;
     }
     let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
     let len = worker.pass.nets[0].params.len();
@@ -204,6 +204,7 @@ fn live(
         leave_snapshot(&mut worker, run, iterations)?;
     }
     let result = worker.result()?;
+    worker.exchange.leave()?;
     check_finite(worker.rank, iterations, &[&result])?;
     Ok(Outcome { iterations, complete, clock: worker.clock, result, test })
 }
@@ -347,7 +348,7 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         return Err(Failure::new(Code::Usage, message));
     }
     let home = prepared.start.open_home(args, &prepared.net.name, &prepared.settings)?;
-    let (first, centre) = (prepared.start.state.iteration, prepared.start.centre());
+    let (first, arrays) = (prepared.start.state.iteration, prepared.start.common_arrays());
     announce(args, &prepared, &home, placement.iter().chain(&workers[0].notes));
     let settings = &prepared.settings;
     home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
@@ -359,8 +360,8 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         present: home.present,
     };
     let desk = SnapshotDesk::new(binder, settings.workers);
-    let (verifies, fingerprint) = (args.verify_placement, fingerprint(&prepared));
-    let run = Run { settings, first, verifies, stop, desk: &desk, fingerprint };
+    let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays);
+    let run = Run { settings, first, verifies: args.verify_placement, stop, desk: &desk, common };
     let mut progress = Progress::new(
         home.folder.metrics()?,
         run.first,
@@ -368,7 +369,7 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
         settings.solver.display,
         prepared.images_per_iteration(),
     );
-    let outcomes = live_together(workers, &run, &centre, timeout, &mut progress)?;
+    let outcomes = live_together(workers, &run, timeout, &mut progress)?;
     conclude(&prepared, &run, &outcomes, &mut progress)
 }
 
@@ -401,42 +402,51 @@ fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<(Vec<Worker>, Vec<
     Ok((workers.collect::<Result<_, _>>()?, placement.lines))
 }
 
-/// Runs every worker in a thread of its own. If one fails the others lose a peer and end, too; the failure that
-/// came first is the one that is told.
+/// Runs every worker in a thread of its own, and the master beside them if they have one. If one fails the others lose a
+/// peer and end, too; the failure that came first is the one that is told.
 fn live_together(
     workers: Vec<Worker>,
     run: &Run<'_>,
-    centre: &[f32],
     timeout: Duration,
     progress: &mut Progress,
 ) -> Result<Vec<Outcome>, Failure> {
-    let transports = endpoints(workers.len(), timeout);
+    let has_master = workers.len() > 1 && run.common.has_master();
+    let mut transports = endpoints(workers.len() + usize::from(has_master), timeout);
+    let place = workers[0].places.clone();
     let mut progress = Some(progress);
-    let results: Vec<Result<Outcome, Failure>> = std::thread::scope(|scope| {
+    let refused = |error| Failure::new(Code::Environment, format!("cannot start a worker: {error}"));
+    let (master, results) = std::thread::scope(|scope| {
+        let master = transports.pop_if(|_| has_master).map(|transport| {
+            let serve = move || {
+                place.settle(Role::Comm, 0);
+                run.common.serve(transport)
+            };
+            std::thread::Builder::new().name("master".to_owned()).spawn_scoped(scope, serve)
+        });
         let handles: Vec<_> = workers
             .into_iter()
             .zip(transports)
             .map(|(worker, transport)| {
                 let progress = progress.take();
-                // Who is alone has no centre.
-                let centre = if run.settings.workers > 1 { centre.to_vec() } else { Vec::new() };
                 let thread = std::thread::Builder::new().name(format!("worker {}", worker.rank));
-                thread.spawn_scoped(scope, move || live(worker, run, transport, progress, centre))
+                thread.spawn_scoped(scope, move || live(worker, run, transport, progress))
             })
             .collect();
-        let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
-        let refused = |error| Failure::new(Code::Environment, format!("cannot start a worker: {error}"));
-        let join = |handle: std::io::Result<ScopedJoinHandle<'_, _>>| match handle {
-            Ok(handle) => handle.join().unwrap_or_else(lost),
-            Err(error) => Err(refused(error)),
-        };
-        handles.into_iter().map(join).collect()
+        let results = handles.into_iter().map(|handle| handle.map_err(refused).and_then(joined));
+        let results: Vec<Result<Outcome, Failure>> = results.collect();
+        let master = master.map_or(Ok(()), |handle| handle.map_err(refused).and_then(joined));
+        (master, results)
     });
-    let echo = results.iter().filter_map(|r| r.as_ref().err()).min_by_key(|f| f.is_echo()).cloned();
-    match echo {
+    let failures = results.iter().filter_map(|result| result.as_ref().err()).chain(master.as_ref().err());
+    match failures.min_by_key(|failure| failure.is_echo()).cloned() {
         Some(failure) => Err(failure),
         None => results.into_iter().collect(),
     }
+}
+
+fn joined<T>(handle: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
+    let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
+    handle.join().unwrap_or_else(lost)
 }
 
 fn fingerprint(p: &Prepared<'_>) -> Fingerprint {
@@ -521,8 +531,9 @@ fn conclude(
     }
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
     say!(
-        "summary     accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
+        "summary     {}, accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
          {:.1} % waiting for data, weights {hash}",
+        p.settings.method_name(),
         images / seconds.max(1e-9),
         100.0 * first.clock.communication_share(),
         100.0 * data_share

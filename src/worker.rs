@@ -200,6 +200,9 @@ impl Draft {
         let state = 2 * (1 + parts.settings.solver.rule.kind.histories());
         let aside = usize::from(!parts.tests.is_empty());
         let travelling = if parts.settings.workers > 1 { 4 } else { 0 };
+        // Beside the first worker is a master, or the memory that all share.
+        let has_centre = parts.rank == 0 && parts.settings.keeps_centre_apart();
+        let travelling = travelling + if has_centre { 1 + state } else { 0 };
         let needs = WorkerNeeds::of(&self.mapped, 1 + self.test_nets.len(), parts.train.batch);
         needs.with_copies(state + aside + travelling)
     }
@@ -288,7 +291,8 @@ impl Worker {
         for part in 0..parts {
             self.clock.data += self.batches.load(&self.pass)?;
             if part == 0 {
-                self.exchange.start(&self.pass, scalars.elastic)?;
+                let pull = settings.exchanges_in(scalars.iteration).then_some(scalars.elastic);
+                self.clock.waiting += self.exchange.start(&self.pass, pull)?;
             }
             // Every mini-batch draws numbers of its own.
             let drawn = scalars.iteration.saturating_mul(parts).saturating_add(part);
@@ -320,8 +324,12 @@ impl Worker {
         Ok(smoothed)
     }
 
-    /// Runs the update if it was no part of the plan that found the gradients.
+    /// Runs the update if it was no part of the plan that found the gradients, or lets whoever takes steps for all do so.
     pub fn update(&mut self, settings: &Settings, scalars: &Scalars) -> Result<(), Failure> {
+        if let Some(waited) = self.exchange.step(&self.pass, scalars.rate)? {
+            self.clock.waiting += waited;
+            return Ok(());
+        }
         let shows = self.shows(settings, scalars.iteration);
         match &self.plans.update {
             Some(update) if shows => {
@@ -348,14 +356,15 @@ impl Worker {
             std::time::Duration::from_nanos(transfers.map(|(_, span)| span.end - span.start).sum());
     }
 
-    /// The worker's state after an iteration.
-    pub fn state(&self) -> Result<WorkerState, Failure> {
+    /// The worker's state after an iteration; every worker calls this.
+    pub fn state(&mut self) -> Result<WorkerState, Failure> {
         let len = self.pass.nets[0].params.len();
         let histories = self.histories * len;
         let course = self.course.clone();
         let mut arrays = WorkerArrays { weights: vec![0.0; len], history: vec![0.0; histories] };
         self.pass.read(Region::Packed(Packed::Weights), &mut arrays.weights)?;
         self.pass.read(Region::Packed(Packed::Histories), &mut arrays.history)?;
+        self.exchange.adopt(&self.pass, &mut arrays)?;
         Ok(WorkerState { arrays: Arc::new(arrays), kept: self.kept()?, course })
     }
 

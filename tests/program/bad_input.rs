@@ -483,7 +483,16 @@ fn a_run_that_was_refused_does_not_stand_in_its_own_way() {
 
 #[test]
 fn values_that_are_not_finite() {
-    for workers in ["", "--workers 2", "--workers 2 --method sync-sgd", "--quadrants 2"] {
+    for workers in [
+        "",
+        "--workers 2",
+        "--quadrants 2",
+        "--workers 2 --method sync-sgd",
+        "--workers 2 --method async-msgd",
+        "--workers 2 --method hogwild-sgd",
+        "--workers 2 --method hogwild-easgd",
+        "--workers 2 --method original-easgd",
+    ] {
         let stage = Stage::new();
         stage.edit("solver.prototxt", "base_lr: 0.05", "base_lr: 1e30");
         let case = Case {

@@ -100,6 +100,22 @@ fn two_workers_stop_after_the_same_iteration() {
     stops_and_goes_on("--workers 4 --threads 1", "USR1");
 }
 
+/// Workers that do not wait for each other stop after the same iteration all the same, and all of them go on.
+#[test]
+fn workers_that_are_not_in_step_stop_together() {
+    for method in ["async-measgd", "hogwild-sgd", "async-sgd", "hogwild-easgd", "original-easgd"] {
+        let stage = Stage::new();
+        let solver = SOLVER.replace("\"inv\"", "\"fixed\"").replace("display: 10", "display: 0");
+        stage.write("solver.prototxt", solver);
+        let way = format!("--test-interval 0 --workers 3 --threads 1 --method {method}");
+        let Outcome { code, stdout, stderr } = interrupt(&stage, &way, "TERM");
+        assert_eq!(code, Some(75), "{method}: {stdout}\n{stderr}");
+        let done = stopped_after(&stage);
+        let on = format!("{way} --resume stopped --max-iter {}", done + 5);
+        assert_eq!(stage.train("stopped", &on)["iterations"], done + 5, "{method}");
+    }
+}
+
 #[test]
 fn two_quadrants_stop_together() {
     stops_and_goes_on("--quadrants 2", "TERM");

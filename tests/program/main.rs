@@ -18,6 +18,7 @@ mod layers;
 mod lifetime;
 mod made_up;
 mod memory;
+mod methods;
 mod mistakes;
 mod models;
 mod mutations;

@@ -1,0 +1,128 @@
+//! What a method asks of the solver and the flags.
+
+use quadrille_comm::protocol::Method;
+use quadrille_core::site::Fault;
+use quadrille_core::solver::{RuleKind, SolverSpec, easgd};
+
+use crate::cli::TrainArgs;
+use crate::failure::{Code, Failure};
+
+fn usage(message: String) -> Failure {
+    Failure::new(Code::Usage, message)
+}
+
+/// The names of the methods for which `is` holds.
+fn names(is: fn(Method) -> bool) -> String {
+    let names: Vec<&str> = Method::ALL.into_iter().filter(|method| is(*method)).map(Method::name).collect();
+    names.join(", ")
+}
+
+/// What `--help` says of `--method`.
+pub fn help() -> String {
+    let mut text = "How workers exchange:".to_owned();
+    for method in Method::ALL {
+        text += &format!("\n  {:<15} {}", method.name(), method.summary());
+    }
+    text + "\nsync-easgd means sync-easgd3"
+}
+
+/// Applies `--momentum`, and makes the rule one that the method can have. Returns the momentum that was set aside for that.
+/// A single worker can have any.
+pub fn fit_rule(solver: &mut SolverSpec, args: &TrainArgs, workers: usize) -> Result<Option<f32>, Failure> {
+    if let Some(asked) = args.momentum {
+        take_momentum(solver, asked)?;
+    }
+    let method = args.method;
+    if workers == 1 {
+        return Ok(None);
+    }
+    let fits = match solver.rule.kind {
+        RuleKind::Sgd { .. } => true,
+        RuleKind::Nesterov { .. } => !method.sends_gradients() || method == Method::AsyncMsgd,
+        _ => !method.sends_gradients(),
+    };
+    if !fits {
+        let (kind, most) =
+            (solver.rule.kind.name(), if method == Method::AsyncMsgd { "SGD or Nesterov" } else { "SGD" });
+        let fault = Fault::new("type", format!("\"{kind}\", but {method} needs {most}"));
+        let hint = "the elastic methods and sync-sgd take any type";
+        return Err(fault.hint(hint).at(&solver.site, "solver").into());
+    }
+    if !method.is_plain() {
+        return Ok(None);
+    }
+    if let Some(asked) = args.momentum.filter(|asked| *asked > 0.0) {
+        let message = format!("--momentum {asked}: {method} is the method without momentum");
+        let hint = match method {
+            Method::AsyncSgd => "; with it, it is async-msgd",
+            Method::AsyncEasgd => "; with it, it is async-measgd",
+            _ => "",
+        };
+        return Err(usage(message + hint));
+    }
+    match &mut solver.rule.kind {
+        RuleKind::Sgd { momentum } | RuleKind::Nesterov { momentum } => {
+            Ok(Some(std::mem::take(momentum)).filter(|aside| *aside != 0.0))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn take_momentum(solver: &mut SolverSpec, asked: f32) -> Result<(), Failure> {
+    match &mut solver.rule.kind {
+        _ if !(0.0..1.0).contains(&asked) => {
+            Err(usage(format!("--momentum {asked}: expected a number of at least 0 and below 1")))
+        }
+        RuleKind::Sgd { momentum }
+        | RuleKind::Nesterov { momentum }
+        | RuleKind::AdaDelta { momentum, .. }
+        | RuleKind::Adam { momentum, .. } => {
+            *momentum = asked;
+            Ok(())
+        }
+        kind @ (RuleKind::AdaGrad { .. } | RuleKind::RmsProp { .. }) => {
+            Err(usage(format!("--momentum {asked}: the solver's type {} has no momentum", kind.name())))
+        }
+    }
+}
+
+/// The elastic coefficient of several workers; 0 where no centre pulls.
+pub fn rho(solver: &SolverSpec, args: &TrainArgs, workers: usize) -> Result<f32, Failure> {
+    let (method, rate) = (args.method, solver.highest_rate());
+    if workers == 1 || !method.is_elastic() {
+        return match args.rho {
+            None => Ok(0.0),
+            Some(rho) => Err(usage(format!(
+                "--rho {rho}: only the elastic methods ({}) with at least 2 workers have a centre that pulls",
+                names(Method::is_elastic)
+            ))),
+        };
+    }
+    let rho = args.rho.unwrap_or_else(|| easgd::recommended_rho(workers, rate));
+    // What pulls on the centre at once: all workers, or one.
+    let pulling = if method.is_synchronous() { workers } else { 1 };
+    if rho.is_finite() && rho >= 0.0 && rho * rate * pulling as f32 <= 1.0 {
+        return Ok(rho);
+    }
+    Err(usage(format!(
+        "--rho {rho}: with {workers} workers under {method} and base_lr {rate} the centre is stable only for 0 <= rho <= {}",
+        1.0 / (pulling as f32 * rate)
+    )))
+}
+
+/// Iterations from one exchange of a worker to its next.
+pub fn period(args: &TrainArgs, workers: usize) -> Result<u64, Failure> {
+    let Some(period) = args.period else { return Ok(1) };
+    if workers > 1 && args.method.is_elastic() {
+        return Ok(period);
+    }
+    let reason = match workers {
+        1 => "a single worker has nobody to exchange with".to_owned(),
+        _ => format!(
+            "{} exchanges gradients, of which none may be left out; for fewer exchanges of more images give the solver an \
+             iter_size",
+            args.method
+        ),
+    };
+    Err(usage(format!("--period {period}: {reason}")))
+}
