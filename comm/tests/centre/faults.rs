@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use quadrille_comm::CommError;
-use quadrille_comm::protocol::hogwild::{HogwildEasgd, SharedCentre};
+use quadrille_comm::protocol::hogwild::{HogwildEasgd, HogwildSgd, SharedCentre};
 use quadrille_comm::transport::Transport;
 use quadrille_comm::transport::sim::{self, Kill, SimTransport};
+use quadrille_core::solver::Rule;
 
 use crate::served::original_in_order;
-use crate::training::{self, Body, Seen, first_centre};
+use crate::training::{self, Body, LEN, Seen, bits, first_centre};
 
 const SEEDS: u64 = 5;
 
@@ -106,6 +107,44 @@ fn every_rank_learns_of_a_death_in_hogwild_easgd() {
                 sim::run_with_kill(workers, seed, kill, body).expect("no deadlock")
             };
             // Behind the last meeting there are two sums: two messages for each neighbour in the tree, each.
+            let neighbours = (0..workers).filter(|other| is_neighbour(rank, *other)).count();
+            let tried = kill_everywhere(rank, 4 * neighbours + workers - 1, run, |seen, _| {
+                assert_eq!(seen.centres.len(), 2);
+            });
+            assert!(tried > 50, "{tried}");
+        }
+    }
+}
+
+/// A worker of Hogwild SGD that meets the others on the way and at the end.
+fn hogwild_sgd(end: SimTransport, shared: &Arc<SharedCentre>) -> Result<Seen, CommError> {
+    let mut worker = HogwildSgd::new(end, shared.clone(), training::packed(Rule::default()));
+    let (mut seen, mut values) = (Seen::default(), [0.0; LEN]);
+    for _ in 0..2 {
+        for step in 0..4 {
+            values = std::array::from_fn(|index| (step + index + worker.rank()) as f32);
+            worker.exchange(&mut values, 0.5)?;
+        }
+        worker.centre(&mut values)?;
+        seen.centres.push(bits(&values));
+        let mut sum = [1.0];
+        worker.all_reduce_sum(&mut sum)?;
+        seen.sums.push(sum[0].to_bits());
+    }
+    worker.leave()?;
+    Ok(seen)
+}
+
+#[test]
+fn every_rank_learns_of_a_death_in_hogwild_sgd() {
+    for workers in [2, 4] {
+        for rank in 0..workers {
+            let run = |seed, kill| {
+                let shared = Arc::new(SharedCentre::new(&first_centre(), workers));
+                let body = |end: SimTransport| hogwild_sgd(end, &shared);
+                sim::run_with_kill(workers, seed, kill, body).expect("no deadlock")
+            };
+            // As with Hogwild EASGD.
             let neighbours = (0..workers).filter(|other| is_neighbour(rank, *other)).count();
             let tried = kill_everywhere(rank, 4 * neighbours + workers - 1, run, |seen, _| {
                 assert_eq!(seen.centres.len(), 2);
