@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use quadrille_comm::CommError;
+use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::hogwild::{HogwildEasgd, HogwildSgd, SharedCentre};
 use quadrille_comm::transport::{Kind, Tag, Transport, sim};
 use quadrille_core::solver::Rule;
@@ -39,6 +40,29 @@ fn hogwild_easgd_gives_all_workers_one_centre() {
             let shared = Arc::new(SharedCentre::new(&first_centre(), workers));
             let body = |end| training::elastic(HogwildEasgd::new(end, shared.clone())).unwrap();
             check_agreement(&on_threads(workers, body), &format!("{workers} workers on threads"));
+        }
+    }
+}
+
+/// Who exchanges right after the centre for all, without a sum between that would hold it back, changes no centre that another
+/// one still has to read.
+#[test]
+fn nobody_goes_on_before_all_have_read_the_centre() {
+    for workers in [2, 3, 5] {
+        for seed in 0..SEEDS {
+            let shared = Arc::new(SharedCentre::new(&first_centre(), workers));
+            let centres = sim::run(workers, seed, |end| {
+                let weights = [end.rank() as f32; LEN];
+                let mut worker = HogwildEasgd::new(end, shared.clone());
+                let (mut centre, mut seen) = ([0.0; LEN], [0.0; LEN]);
+                worker.exchange(&weights, 0.25, &mut seen).unwrap();
+                worker.centre(&mut centre).unwrap();
+                worker.exchange(&weights, 0.25, &mut seen).unwrap();
+                worker.leave().unwrap();
+                bits(&centre)
+            });
+            let centres = centres.unwrap();
+            assert!(centres.iter().all(|centre| *centre == centres[0]), "{workers} workers, seed {seed}");
         }
     }
 }
