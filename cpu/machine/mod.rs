@@ -37,8 +37,8 @@ pub struct Machine {
     pub partial_bytes: usize,
     /// Fewest channels on both sides for which Winograd's transforms pay.
     pub winograd_channels: usize,
-    /// The same where tiles of AMX multiply: never. Measured on Sapphire Rapids, direct tiles were 1.2 to 1.4 times as fast
-    /// from 256 to 512 channels, forward and back.
+    /// The same where tiles of AMX multiply: never. Measured on Sapphire Rapids, direct tiles were 1.2 to 1.5 times as fast
+    /// at 256 and 512 channels, forward and back (VGG-16, one thread).
     pub winograd_channels_amx: usize,
     /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
     pub winograd_tiles: usize,

@@ -381,7 +381,7 @@ struct Outputs {
 fn passes_of(setup: &Setup<'_>) -> Passes {
     match setup.sub {
         SubTask::Forward => Passes::forward(setup.layer, setup.input, setup.output),
-        _ => Passes::worth_backward(setup.layer, [setup.input, setup.output], setup.numerics),
+        _ => Passes::cheaper_backward(setup.layer, [setup.input, setup.output], setup.numerics),
     }
 }
 

@@ -70,7 +70,7 @@ pub(super) fn tiles_add(net: &Net, id: LayerId, numerics: Numerics) -> bool {
         [net.bottom_shapes(id), net.top_shapes(id)].map(|shapes| [shapes[0].dim(2), shapes[0].dim(3)]);
     // With a stride, what is seen is gathered first, and its gradient added in its place.
     let pointwise = layer.kernel == [1; 2] && layer.pad == [0; 2];
-    pointwise || Passes::worth_backward(layer, extents, numerics).sum_at_once()
+    pointwise || Passes::cheaper_backward(layer, extents, numerics).sum_at_once()
 }
 
 struct Tiles {

@@ -111,7 +111,11 @@ impl Passes {
     }
 
     /// The cheaper of the two ways to the gradient of the input.
-    pub fn worth_backward(layer: &Convolution, [input, output]: [[usize; 2]; 2], numerics: Numerics) -> Self {
+    pub fn cheaper_backward(
+        layer: &Convolution,
+        [input, output]: [[usize; 2]; 2],
+        numerics: Numerics,
+    ) -> Self {
         let gathered = Self::backward(layer, input, output);
         let scattered = Self::scattered(layer, input, output);
         let saved = gathered.products().saturating_sub(scattered.products());
