@@ -11,7 +11,7 @@ use std::fmt;
 use crate::layer::SubTask;
 use crate::net::{LayerId, Net, ParamId, ParamRule};
 use crate::plan::{LaneRole, Node, Plan, Stage};
-use crate::task::{Buffer, DeviceId, Place, Task, TaskId};
+use crate::task::{Buffer, DeviceId, Place, Task, TaskId, Tile};
 
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,9 +116,9 @@ fn check_names(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A weight is updated as its gradient is found only where nobody else has a part in the gradient or asks for it.
+/// A weight is updated as its gradient is found only where every device finds all of it and nobody else asks for it.
 fn check_steps(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    let alone = nets.len() == 1 && matches!(plan.stage, Stage::Iteration | Stage::Forward);
+    let alone = matches!(plan.stage, Stage::Iteration | Stage::Forward);
     for net in nets {
         let whole = alone && net.parts == 1 && !net.clips;
         for (id, layer) in net.layers.iter().enumerate().filter(|(_, layer)| layer.steps_weight) {
@@ -126,7 +126,8 @@ fn check_steps(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 |param: &ParamId| net.layers.iter().flat_map(|l| &l.params).filter(|p| *p == param).count();
             let by_gradient = |param: &ParamId| net.params.view(*param).rule == ParamRule::Gradient;
             let own = layer.params.first().is_some_and(|param| users(param) == 1 && by_gradient(param));
-            if !whole || !own {
+            let everywhere = nets.iter().all(|n| n.layers.get(id).is_some_and(|l| l.steps_weight));
+            if !whole || !own || !everywhere {
                 return Err(Violation::GradientNeeded(LayerId(id)));
             }
         }
@@ -157,6 +158,13 @@ fn check_work(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             for (device, net) in nets.iter().enumerate().filter(|(_, n)| expected(n, layer, sub).is_some()) {
                 let device = DeviceId(device);
                 let task = found.get(&(device, layer, sub)).ok_or(Violation::Missing(device, layer, sub))?;
+                if sub == SubTask::StepWeight {
+                    // Each device for itself, of all images.
+                    if task.tile != (Tile { first: 0, images: batch }) {
+                        return Err(Violation::Tiles(layer));
+                    }
+                    continue;
+                }
                 if task.tile.images != net.batch() {
                     return Err(Violation::Tiles(layer));
                 }
@@ -250,7 +258,7 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             let same_writes =
                 node.writes.len() == writes.len() && writes.iter().all(|b| node.writes.contains(&at(*b)));
             let reads_all = reads.iter().all(|b| node.reads.contains(&at(*b)));
-            if !same_writes || !reads_all || !reads_terms(net, node) {
+            if !same_writes || !reads_all || !reads_terms(net, node) || !reads_everywhere(nets, node) {
                 return Err(Violation::WrongAccesses(id));
             }
             continue;
@@ -291,6 +299,18 @@ fn reads_terms(net: &Net, node: &Node) -> bool {
     };
     let gradients = node.reads.iter().filter(|place| matches!(place.buffer, Buffer::Gradient(_))).count();
     !terms.is_empty() && gradients == params.len() * terms.len() && params.iter().all(wanted)
+}
+
+/// Whether a task, if it updates a weight as it finds the gradient, reads what ∇W reads on every device: its own images are not
+/// all of the mini-batch.
+fn reads_everywhere(nets: &[Net], node: &Node) -> bool {
+    let of_device = |(device, net): (usize, &Net)| {
+        let layer = net.layer(node.task.layer);
+        let found = layer.layer.accesses(SubTask::GradWeight).unwrap_or_default().reads.into_iter();
+        let mut buffers = found.flat_map(|operand| crate::plan::operand_buffers(net, layer, operand));
+        buffers.all(|buffer| node.reads.contains(&Place { device: DeviceId(device), buffer }))
+    };
+    node.task.sub != SubTask::StepWeight || nets.iter().enumerate().all(of_device)
 }
 
 /// Whether the stage finds a buffer filled when it starts.

@@ -10,7 +10,7 @@ use quadrille_core::task::{Copy, LaneId, Task};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
 use crate::isa::Isa;
-use crate::layer::{Grain, Stages};
+use crate::layer::{Everywhere, Grain, Stages};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::Memory;
@@ -136,13 +136,21 @@ impl Work for Bound {
         let layer = &net.layers[payload.index];
         let stage = payload.stage;
         let grains = self.stages(device, payload).iter().nth(stage).unwrap_or(1) as usize;
-        let (scalars, update, first_image) = (self.scalars(), &layer.update, net.tile.first);
-        let mut grain =
-            Grain { memory: &net.memory, index: grain, grains, stage, scratch, scalars, update, first_image };
+        let nets = &self.programs[payload.program].nets;
+        let mut grain = Grain {
+            memory: &net.memory,
+            index: grain,
+            grains,
+            stage,
+            scratch,
+            scalars: self.scalars(),
+            update: &layer.update,
+            first_image: net.tile.first,
+            everywhere: Everywhere::new(nets, &layer.sources),
+        };
         match sub {
             SubTask::Update => {
-                let nets = &self.programs[payload.program].nets;
-                update.run(&grain, layer.terms.iter().map(|device| &nets[device.0].memory));
+                layer.update.run(&grain, layer.terms.iter().map(|device| &nets[device.0].memory));
             }
             SubTask::Gather => layer.gradients.gather(&mut grain),
             SubTask::Total => layer.gradients.total(&mut grain),
@@ -338,8 +346,10 @@ impl Device for CpuDevice {
             _ => !is_transfer,
         };
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub);
+        // Who finds the gradient of the whole mini-batch is asked for all of it.
+        let tile = if task.sub == SubTask::StepWeight { net.whole } else { net.tile };
         match kind {
-            _ if task.tile != net.tile => Err(self.unknown(format!("{:?}", task.tile))),
+            _ if task.tile != tile => Err(self.unknown(format!("{:?}", task.tile))),
             Some(kind) if net.layers.get(task.layer.0).is_some_and(has_it) => self.push(
                 lane,
                 Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },

@@ -10,7 +10,7 @@ use quadrille_core::task::{DeviceId, Tile};
 
 use crate::arena::{Homes, OutOfMemory};
 use crate::device::COPY_GRAIN;
-use crate::layer::{Bound, Choice, Gradients, LayerKernel, Norms, Update, bind};
+use crate::layer::{Bound, Choice, GradientSource, Gradients, LayerKernel, Norms, Update, bind};
 use crate::memory::{LaneMemory, Memory, MemoryMap, PackedMemory, Span};
 use crate::worker::{EngineError, EngineOptions};
 
@@ -26,6 +26,8 @@ pub(crate) struct BoundLayer {
     pub gradients: Gradients,
     /// The devices whose gradients the update adds up, in this order.
     pub terms: Vec<DeviceId>,
+    /// What its ∇W sums up, and on which devices that lies.
+    pub sources: Vec<(DeviceId, GradientSource)>,
     /// What is loaded: from where, and to where.
     pub loads: Vec<(Span, Span)>,
     /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
@@ -36,6 +38,7 @@ pub(crate) struct BoundLayer {
 pub(crate) struct MappedNet {
     layers: Vec<BoundLayer>,
     tile: Tile,
+    whole: Tile,
     /// Where everything lies.
     pub map: MemoryMap,
     /// What was chosen for each layer.
@@ -45,10 +48,16 @@ pub(crate) struct MappedNet {
 }
 
 impl MappedNet {
-    /// Binds every layer of `net`, which computes the images of `tile`.
-    pub fn new(net: &Net, tile: Tile, options: &EngineOptions) -> Result<Self, EngineError> {
+    /// Binds every layer of net number `device` of `nets`, which computes the images of `tile`.
+    pub fn new(
+        nets: &[Net],
+        device: usize,
+        tile: Tile,
+        options: &EngineOptions,
+    ) -> Result<Self, EngineError> {
         let Bound { kernels, choices, mut map } =
-            bind(net, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
+            bind(nets, device, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
+        let net = &nets[device];
         let norms = Norms::new(net, &mut map);
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let layers = kernels
@@ -59,6 +68,7 @@ impl MappedNet {
                 let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
                 let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
                 let update = Update::new(net, id, options, &norms);
+                let source = kernel.gradient_source().map(|source| (DeviceId(device), source));
                 let gradients = Gradients::new(net, id, &norms, &mut map, options.isa);
                 BoundLayer {
                     kernel,
@@ -66,12 +76,14 @@ impl MappedNet {
                     update,
                     gradients,
                     terms: Vec::new(),
+                    sources: source.into_iter().collect(),
                     loads,
                     shared: shared_pieces(net, id, &mut map),
                 }
             })
             .collect();
-        Ok(Self { layers, tile, map, choices, scratch })
+        let images = nets.iter().map(Net::batch).sum();
+        Ok(Self { layers, tile, whole: Tile { first: 0, images }, map, choices, scratch })
     }
 
     /// Learns from a plan where device number `device` finds the terms of its gradients.
@@ -95,6 +107,17 @@ impl MappedNet {
         Ok(())
     }
 
+    /// Tells those layers that update their weights by gradients of the whole mini-batch what all of `nets`, one for each
+    /// device, have to sum up.
+    pub fn find_sources(nets: &mut [Self]) {
+        for layer in 0..nets.first().map_or(0, |net| net.layers.len()) {
+            let all: Vec<_> = nets.iter().flat_map(|net| net.layers[layer].sources.clone()).collect();
+            for net in nets.iter_mut().filter(|net| net.layers[layer].update.steps_weight()) {
+                net.layers[layer].sources.clone_from(&all);
+            }
+        }
+    }
+
     /// The net in memory, as that of program number `program`.
     pub fn placed(
         self,
@@ -104,7 +127,7 @@ impl MappedNet {
         homes: &Homes,
     ) -> Result<BoundNet, OutOfMemory> {
         let memory = Memory::new(packed.clone(), lanes.clone(), self.map, program, homes)?;
-        Ok(BoundNet { layers: self.layers, memory, tile: self.tile })
+        Ok(BoundNet { layers: self.layers, memory, tile: self.tile, whole: self.whole })
     }
 }
 
@@ -114,8 +137,10 @@ pub(crate) struct BoundNet {
     pub layers: Vec<BoundLayer>,
     /// Its memory.
     pub memory: Memory,
-    /// The images of every task of the net.
+    /// The images of every task of the net but those that find gradients of the worker's whole mini-batch.
     pub tile: Tile,
+    /// That.
+    pub whole: Tile,
 }
 
 /// Grains of a task, a layer's or a transfer, that are worth running at once on so many threads: of what is bound by memory, half

@@ -123,12 +123,13 @@ impl MappedProgram {
         for plan in program.plans {
             check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
         }
-        let nets = program.nets.iter().zip(tiles(program.nets));
-        let nets = nets.map(|(net, tile)| MappedNet::new(net, tile, options));
+        let nets = tiles(program.nets).into_iter().enumerate();
+        let nets = nets.map(|(device, tile)| MappedNet::new(program.nets, device, tile, options));
         let mut nets: Vec<MappedNet> = nets.collect::<Result<_, _>>()?;
         for (device, net) in nets.iter_mut().enumerate() {
             program.plans.iter().try_for_each(|plan| net.find_terms(plan, DeviceId(device)))?;
         }
+        MappedNet::find_sources(&mut nets);
         let mut copies: Vec<Copy> = Vec::new();
         for copy in program.plans.iter().flat_map(|p| p.nodes.iter().filter_map(|n| n.copy.clone())) {
             if !copies.contains(&copy) {

@@ -124,7 +124,8 @@ fn notes(engine: &CpuWorker, net: &Net, programs: usize) -> Vec<String> {
     }
     let stepping: Vec<&str> = net.layers.iter().filter(|l| l.steps_weight).map(|l| l.name.as_str()).collect();
     if !stepping.is_empty() {
-        notes.push(format!("one pass    grad-weight and update of {}", stepping.join(", ")));
+        let whole = if net.share < 1.0 { ", each quadrant for all images" } else { "" };
+        notes.push(format!("one pass    grad-weight and update of {}{whole}", stepping.join(", ")));
     }
     let adding: Vec<&str> = net.layers.iter().filter(|l| l.adds_gradient).map(|l| l.name.as_str()).collect();
     if !adding.is_empty() {

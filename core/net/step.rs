@@ -4,17 +4,22 @@
 //! Apart, ∇W writes a gradient as large as the weight, and the update reads it again. Where the weight is large beside what
 //! its layer computes, as that of an inner product of few images, both are bound by memory, and the gradient is a third of
 //! what they move. Nothing but the order of the work changes: the sums are the same, and so is the rule.
+//!
+//! On several devices each finds such a gradient of the worker's whole mini-batch by itself, from what the layer read and from
+//! the gradients of its tops on all devices. These are small beside the weight if the images are few, and then it takes less
+//! time to multiply more than to write a gradient on every device, to read all of them again, and to add them up.
 
 use super::{LayerId, Net, ParamRule};
 use crate::layer::{Accesses, Operand, SubTask};
 
 impl Net {
     /// The same net with the weights updated as their gradients are found in those layers that `can` do so and where nobody
-    /// else asks for the gradient: the net computes the whole mini-batch of its worker, which is all of an iteration, no
-    /// norm is asked for, no other layer has the weight, the solver changes it by its rule, and all of the gradient is ∇W's.
+    /// else asks for the gradient: the worker's mini-batch is all of an iteration, no norm is asked for, no other layer has the
+    /// weight, the solver changes it by its rule, and all of the gradient is ∇W's.
     ///
     /// Such a net has the gradients of these weights nowhere, so it is for plans of whole iterations
-    /// ([`Stage::Iteration`](crate::plan::Stage)) on one device; there is no plan of another stage with an update. Comes after [`Net::fused`].
+    /// ([`Stage::Iteration`](crate::plan::Stage)); there is no plan of another stage with an update. On several devices the nets
+    /// of all must have the same layers marked. Comes after [`Net::fused`].
     pub fn stepping(mut self, can: impl Fn(LayerId) -> bool) -> Self {
         for id in (0..self.layers.len()).map(LayerId) {
             self.layers[id.0].steps_weight |= self.may_step(id) && can(id);
@@ -38,7 +43,7 @@ impl Net {
         let users =
             self.layers.iter().flat_map(|layer| &layer.params).filter(|param| **param == weight).count();
         let by_rule = view.rule == ParamRule::Gradient && view.lr_mult != 0.0;
-        by_itself && by_rule && users == 1 && self.share == 1.0 && self.updates_at_once()
+        by_itself && by_rule && users == 1 && self.updates_at_once()
     }
 
     /// What a layer reads and writes that updates its weight as it finds the gradient: what ∇W reads, and the weight.

@@ -37,7 +37,7 @@ impl Plan {
     ///
     /// # Errors
     /// If there is no net, the nets differ in more than their batch, or a layer updates its weight as it finds the gradient
-    /// ([`Net::stepping`]) although the plan has other use for the gradient or no update.
+    /// ([`Net::stepping`]) although the plan has other use for the gradient or no update, or not on all devices.
     pub fn build(nets: &[Net], options: PlanOptions) -> Result<Self, PlanError> {
         let first = nets.first().ok_or_else(|| PlanError("a plan needs at least one device".into()))?;
         for (device, net) in nets.iter().enumerate() {
@@ -51,16 +51,7 @@ impl Plan {
                 first.parts, first.clips, net.parts, net.clips
             )));
         }
-        let whole = nets.len() == 1 && matches!(options.stage, Stage::Iteration | Stage::Forward);
-        if let Some(layer) = nets.iter().flat_map(|n| &n.layers).find(|l| l.steps_weight && !whole) {
-            return Err(PlanError(format!(
-                "layer {:?} updates its weight as it finds the gradient; a plan of stage {:?} on {} device(s) needs the two \
-                 apart",
-                layer.name,
-                options.stage,
-                nets.len()
-            )));
-        }
+        check_steps(nets, options.stage)?;
         let mut builder = Builder::new(nets, options);
         let layers = (0..first.layers.len()).map(LayerId);
         for layer in layers.clone() {
@@ -79,6 +70,23 @@ impl Plan {
         builder.update_clipped();
         Ok(Self { stage: options.stage, devices: nets.len(), nodes: builder.nodes })
     }
+}
+
+/// Refuses nets that update a weight as they find its gradient where the gradient is asked for by others.
+fn check_steps(nets: &[Net], stage: Stage) -> Result<(), PlanError> {
+    let whole = matches!(stage, Stage::Iteration | Stage::Forward);
+    for layer in nets.iter().flat_map(|net| net.layers.iter().enumerate()) {
+        let (index, layer) = layer;
+        let everywhere = nets.iter().all(|net| net.layers[index].steps_weight);
+        if layer.steps_weight && !(whole && everywhere) {
+            let on = if everywhere { "" } else { " on which it does so on some devices only" };
+            return Err(PlanError(format!(
+                "layer {:?} updates its weight as it finds the gradient; a plan of stage {stage:?}{on} needs the two apart",
+                layer.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 struct Builder<'a> {
@@ -122,10 +130,11 @@ impl<'a> Builder<'a> {
                 let buffers = |operands: &[Operand]| -> Vec<Buffer> {
                     operands.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect()
                 };
-                let mut writes = buffers(&accesses.writes);
+                let writes = buffers(&accesses.writes);
                 let mut reads = buffers(&accesses.reads);
                 if *sub == SubTask::StepWeight {
-                    self.add_history(net, net.layer(layer).params[0], &mut reads, &mut writes);
+                    self.step(DeviceId(device), layer, reads, writes);
+                    continue;
                 }
                 if *sub == SubTask::Load {
                     reads.extend(writes.iter().map(|b| match b {
@@ -136,6 +145,27 @@ impl<'a> Builder<'a> {
                 self.push(DeviceId(device), layer, *sub, &reads, &writes);
             }
         }
+    }
+
+    /// The update of a weight by the gradient of the whole mini-batch, found from what all devices have: the device's own
+    /// `reads` and `writes` without the history, and what the layer has of other images elsewhere.
+    fn step(&mut self, device: DeviceId, layer: LayerId, mut reads: Vec<Buffer>, mut writes: Vec<Buffer>) {
+        let nets = self.nets;
+        let net = &nets[device.0];
+        self.add_history(net, net.layer(layer).params[0], &mut reads, &mut writes);
+        let own = |buffers: Vec<Buffer>| buffers.into_iter().map(|buffer| Place { device, buffer });
+        let mut reads: Vec<Place> = own(reads).collect();
+        for other in (0..nets.len()).map(DeviceId).filter(|other| *other != device) {
+            let net = &nets[other.0];
+            let operands = net.accesses(layer, SubTask::StepWeight).unwrap_or_default().reads.into_iter();
+            let buffers = operands
+                .filter(|operand| *operand != Operand::Param(0))
+                .flat_map(|operand| operand_buffers(net, net.layer(layer), operand));
+            reads.extend(buffers.map(|buffer| Place { device: other, buffer }));
+        }
+        let whole = Tile { first: 0, images: self.tiles.iter().map(|tile| tile.images).sum() };
+        let task = Task { layer, sub: SubTask::StepWeight, tile: whole };
+        self.push_task(device, task, None, reads, own(writes).collect());
     }
 
     /// Adds what the layer found of the gradients of shared parameters, on every device.
@@ -317,8 +347,20 @@ impl<'a> Builder<'a> {
         reads: Vec<Place>,
         writes: Vec<Place>,
     ) {
+        let task = Task { layer, sub, tile: self.tiles[device.0] };
+        self.push_task(device, task, copy, reads, writes);
+    }
+
+    fn push_task(
+        &mut self,
+        device: DeviceId,
+        task: Task,
+        copy: Option<Copy>,
+        reads: Vec<Place>,
+        writes: Vec<Place>,
+    ) {
         let id = TaskId(self.nodes.len());
-        let lane = LaneRole::of(sub).lane();
+        let lane = LaneRole::of(task.sub).lane();
         let global = device.0 * LaneRole::ALL.len() + lane.0;
         let mut seen = self.seen[global].clone();
         let mut waits = Vec::new();
@@ -343,7 +385,6 @@ impl<'a> Builder<'a> {
         seen[global] = Some(id);
         self.seen[global].clone_from(&seen);
         self.seen_by.push(seen);
-        let task = Task { layer, sub, tile: self.tiles[device.0] };
         self.nodes.push(Node { task, device, lane, copy, reads, writes, waits });
     }
 }

@@ -29,7 +29,11 @@ impl CostModel {
         let net = &nets[node.device.0];
         match node.task.sub {
             SubTask::Update => flops_of_rule(net, node),
-            SubTask::StepWeight => net.flops(node.task.layer, node.task.sub) + flops_of_rule(net, node),
+            // Of the whole mini-batch, wherever its images are.
+            SubTask::StepWeight => {
+                let of_images = |net: &Net| net.flops(node.task.layer, node.task.sub);
+                nets.iter().map(of_images).sum::<u64>() + flops_of_rule(net, node)
+            }
             SubTask::AddShared | SubTask::Gather | SubTask::Total => {
                 node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64
             }

@@ -2,7 +2,7 @@
 
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, Operand, SubTask};
-use quadrille_core::net::{Adders, LayerId, Net, NetLayer, StorageId, StorageNeeds};
+use quadrille_core::net::{Adders, LayerId, Net, NetLayer, ParamId, StorageId, StorageNeeds};
 use quadrille_core::plan::LaneRole;
 
 use super::array::Array;
@@ -35,6 +35,8 @@ pub struct Choice {
 pub(crate) struct Binder<'a> {
     /// The net.
     pub net: &'a Net,
+    /// The nets of all devices of the worker.
+    pub everywhere: &'a [Net],
     /// The layer.
     pub id: LayerId,
     /// The kernels' tier.
@@ -157,7 +159,8 @@ pub fn storage_needs(
 }
 
 /// The layers of `net` whose implementation can update the weight as it finds the gradient: what [`Net::stepping`] is to be
-/// told.
+/// told. Of a net that computes a part of the worker's mini-batch, those for which it pays to find the gradient of the whole: other
+/// devices can read what the layer reads as it lies, and the images are few.
 ///
 /// # Errors
 /// As [`storage_needs`].
@@ -166,8 +169,18 @@ pub fn stepping_layers(
     numerics: Numerics,
     forced: &[(String, String)],
 ) -> Result<Vec<LayerId>, String> {
-    let chosen = decide(net, numerics, forced)?.chosen;
-    Ok((0..chosen.len()).filter(|index| chosen[*index].steps).map(LayerId).collect())
+    let decisions = decide(net, numerics, forced)?;
+    let whole = (net.batch() as f32 / net.share).round() as usize;
+    let machine = Machine::of(numerics.isa);
+    let few = whole <= machine.step_images;
+    let can = |id: &LayerId| {
+        let candidate = decisions.chosen[id.0];
+        let large = |param: &ParamId| net.params.view(*param).shape.count() >= machine.step_elements;
+        let large = || net.layer(*id).params.first().is_some_and(large);
+        let together = || few && large() && decisions.is_native(net, *id, candidate);
+        candidate.steps && (net.share == 1.0 || together())
+    };
+    Ok((0..decisions.chosen.len()).map(LayerId).filter(can).collect())
 }
 
 /// Where the implementations of `net` can add gradients up in place: what [`Net::adding`] is to be told.
@@ -194,11 +207,18 @@ pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Res
     Ok(found)
 }
 
-/// Chooses and binds an implementation for every layer of `net`. `forced` holds (layer or type, implementation).
+/// Chooses and binds an implementation for every layer of net number `device` of `nets`, those of all devices of the worker.
+/// `forced` holds (layer or type, implementation).
 ///
 /// # Errors
 /// If a forced implementation does not exist or cannot do the layer, or names no layer.
-pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Result<Bound, String> {
+pub(crate) fn bind(
+    nets: &[Net],
+    device: usize,
+    numerics: Numerics,
+    forced: &[(String, String)],
+) -> Result<Bound, String> {
+    let net = &nets[device];
     let mut decisions = decide(net, numerics, forced)?;
     decisions.join(net)?;
     let isa = numerics.isa;
@@ -207,7 +227,8 @@ pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -
     let mut choices = Vec::new();
     for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {
         let candidate: &'static Candidate = candidate;
-        if layer.steps_weight && !candidate.steps {
+        let native = nets.len() == 1 || decisions.is_native(net, LayerId(index), candidate);
+        if layer.steps_weight && !(candidate.steps && native) {
             return Err(format!(
                 "layer {:?}: {:?} cannot update a weight as it finds the gradient; the net was made for other kernels",
                 layer.name, candidate.name
@@ -215,6 +236,7 @@ pub(crate) fn bind(net: &Net, numerics: Numerics, forced: &[(String, String)]) -
         }
         let mut binder = Binder {
             net,
+            everywhere: nets,
             id: LayerId(index),
             isa,
             machine: Machine::of(isa),

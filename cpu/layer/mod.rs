@@ -52,10 +52,13 @@ use std::ops::Range;
 
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
+use quadrille_core::task::DeviceId;
 
 use crate::crew::MAX_GRAINS;
 use crate::kernel::element::Element;
+use crate::layout::Arrangement;
 use crate::memory::{Memory, Span};
+use crate::program::BoundNet;
 
 /// What a thread gets with a grain.
 pub(crate) struct Grain<'a> {
@@ -75,6 +78,47 @@ pub(crate) struct Grain<'a> {
     pub update: &'a Update,
     /// The device's first image, counted over the worker's whole mini-batch.
     pub first_image: usize,
+    /// What ∇W of the layer sums up.
+    pub everywhere: Everywhere<'a>,
+}
+
+/// What ∇W of a layer sums up on a device, for kernels that find the gradient over the images of several.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GradientSource {
+    /// What the layer read.
+    pub bottom: Span,
+    /// How it lies.
+    pub lies: Arrangement,
+    /// The gradient of the layer's top.
+    pub top_grad: Span,
+    /// Images of both.
+    pub images: usize,
+}
+
+/// What ∇W of a layer sums up: on the device alone, or on all devices of the worker if each of them updates its weight as it
+/// finds the gradient of the whole mini-batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Everywhere<'a> {
+    nets: &'a [BoundNet],
+    sources: &'a [(DeviceId, GradientSource)],
+}
+
+impl<'a> Everywhere<'a> {
+    /// `sources` lie in the memory of those of `nets` that they name.
+    pub fn new(nets: &'a [BoundNet], sources: &'a [(DeviceId, GradientSource)]) -> Self {
+        Self { nets, sources }
+    }
+
+    /// Memory and source number `index`.
+    pub fn of(&self, index: usize) -> (&'a Memory, &'a GradientSource) {
+        let (device, source) = &self.sources[index];
+        (&self.nets[device.0].memory, source)
+    }
+
+    /// All of them, by device.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a Memory, &'a GradientSource)> {
+        (0..self.sources.len()).map(|index| self.of(index))
+    }
 }
 
 impl<'a> Grain<'a> {
@@ -139,6 +183,11 @@ pub(crate) trait LayerKernel: Send + Sync {
     /// Computes the gradient of the weight and updates the weight by it, piece by piece, in place of
     /// [`LayerKernel::grad_weight`]. Only kernels whose candidate `steps` are asked to.
     fn step_weight(&self, _grain: &mut Grain<'_>) {}
+
+    /// What ∇W sums up on this device; only kernels whose candidate `steps` are asked.
+    fn gradient_source(&self) -> Option<GradientSource> {
+        None
+    }
 
     /// Computes the gradient of the bias.
     fn grad_bias(&self, _grain: &mut Grain<'_>) {}

@@ -9,7 +9,7 @@ use quadrille_core::net::StorageId;
 
 use super::bind::Binder;
 use super::select::Candidate;
-use super::{Grain, LayerKernel, Stages};
+use super::{GradientSource, Grain, LayerKernel, Stages};
 use crate::isa::Precision;
 use crate::kernel::words::{Neighbours, Widened, with_words};
 use crate::layout::{Arrangement, Layout};
@@ -177,6 +177,11 @@ impl LayerKernel for Reorder {
 
     fn step_weight(&self, grain: &mut Grain<'_>) {
         self.run(SubTask::StepWeight, grain);
+    }
+
+    fn gradient_source(&self) -> Option<GradientSource> {
+        let sub = self.of(SubTask::StepWeight).or(self.of(SubTask::GradWeight));
+        sub.and_then(|sub| sub.kernel.gradient_source())
     }
 
     fn grad_bias(&self, grain: &mut Grain<'_>) {

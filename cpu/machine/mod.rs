@@ -53,12 +53,24 @@ pub struct Machine {
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
     /// its sources anew, which is to cost little beside the products.
     pub winograd_targets: usize,
-    /// Steps of depth of an inner product's forward: a few rows of weights stay in the first-level cache.
+    /// Steps of depth of an inner product's forward: a few rows of weights, and so much of the images, stay in the first-level
+    /// cache.
     pub inner_depth: usize,
+    /// The same in pairs of bf16.
+    pub inner_depth_bf16: usize,
+    /// Rows of weights that an inner product asks for ahead.
+    pub inner_ahead: usize,
     /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
     pub inner_columns: usize,
     /// Rows of weights of an inner product's ∇A that are worked on together.
     pub inner_rows: usize,
+    /// Most images of a worker's mini-batch for which each of its quadrants finds the gradients of inner products by itself. That
+    /// takes two operations for each weight and image of another quadrant, and saves 12 bytes and more for each weight: writing
+    /// the quadrant's own gradient, and reading two. So it pays below 6 times the operations that a quadrant does while it moves
+    /// a byte, which are 8 to 15 where there are vectors of 16 floats.
+    pub step_images: usize,
+    /// Fewest weights of such a layer: gradients of fewer stay in a cache.
+    pub step_elements: usize,
     /// Grains of a task that is large enough: a few for each thread of a quadrant.
     pub task_grains: usize,
     /// Most grains of the sums of a convolution's ∇W: each reads, or even copies, more than its share of the operands, and
@@ -102,9 +114,13 @@ const BASE: Machine = Machine {
     winograd_five_tiles: 14,
     winograd_five_gradient_tiles: 84,
     winograd_targets: 2,
-    inner_depth: 512,
+    inner_depth: 256,
+    inner_depth_bf16: 512,
+    inner_ahead: 8,
     inner_columns: 256,
     inner_rows: 64,
+    step_images: 32,
+    step_elements: 1 << 20,
     task_grains: 32,
     gradient_grains: 16,
     grain_flops: 1 << 20,
@@ -125,6 +141,7 @@ const AVX512F: Machine = Machine {
     tile_rows: 14,
     tile_columns: 32,
     block_rows: 112,
+    step_images: 64,
     grain_flops: 1 << 22,
     ..BASE
 };

@@ -1,11 +1,11 @@
-//! Weights that are updated as their gradients are found: where that is possible, what the task touches, and that every
-//! other plan of such a net is refused.
+//! Weights that are updated as their gradients are found: where that is possible, what the task touches on one device and on
+//! several, and that every other plan of such a net is refused.
 
 use quadrille_core::check::{Violation, check};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::plan::{CostModel, Node, Plan, PlanOptions, Stage};
-use quadrille_core::task::{Buffer, TaskId};
+use quadrille_core::task::{Buffer, DeviceId, Place, TaskId, Tile};
 
 use crate::common::{self, branching_net, chain, lenet, nets, normalizing_net, residual_net, siamese_net};
 use crate::{find, plan};
@@ -17,6 +17,11 @@ fn stepping(spec: &NetSpec) -> Net {
     nets(spec, Phase::Train, 1).remove(0).stepping(|_| true)
 }
 
+/// The same on several devices.
+fn stepping_on(spec: &NetSpec, devices: usize) -> Vec<Net> {
+    nets(spec, Phase::Train, devices).into_iter().map(|net| net.stepping(|_| true)).collect()
+}
+
 fn steppers(net: &Net) -> Vec<&str> {
     net.layers.iter().filter(|l| l.steps_weight).map(|l| l.name.as_str()).collect()
 }
@@ -26,17 +31,17 @@ pub fn cases() -> Vec<(Vec<Net>, Plan)> {
     let specs =
         [lenet(BATCH), branching_net(BATCH), normalizing_net(BATCH), residual_net(BATCH), chain(BATCH, 6)];
     let mut cases = Vec::new();
-    for net in specs
-        .iter()
-        .flat_map(|spec| [stepping(spec), stepping(spec).fused(), common::sharing(stepping(spec))])
-    {
+    let on = |spec: &NetSpec| {
+        let ways: [fn(Net) -> Net; 3] = [|net| net, Net::fused, common::sharing];
+        [1, 2, 3].map(|devices| ways.map(|way| stepping_on(spec, devices).into_iter().map(way).collect()))
+    };
+    for nets in specs.iter().flat_map(on).flatten().collect::<Vec<Vec<Net>>>() {
         for stage in [Stage::Iteration, Stage::Forward] {
             for elastic in [false, true] {
                 for chunk_layers in [1, 100] {
                     let options = PlanOptions { stage, elastic, chunk_layers };
-                    let nets = vec![net.clone()];
                     let plan = Plan::build(&nets, options).expect("a plan");
-                    cases.push((nets, plan));
+                    cases.push((nets.clone(), plan));
                 }
             }
         }
@@ -72,11 +77,6 @@ fn weights_step_where_only_the_update_asks_for_their_gradient() {
 fn no_gradient_is_kept_from_others() {
     // Every weight is shared by three layers.
     assert!(steppers(&stepping(&siamese_net(BATCH))).is_empty());
-    for devices in [2, 3] {
-        for net in nets(&lenet(BATCH), Phase::Train, devices) {
-            assert!(steppers(&net.stepping(|_| true)).is_empty(), "one of {devices} devices");
-        }
-    }
     assert!(steppers(&nets(&lenet(BATCH), Phase::Test, 1).remove(0).stepping(|_| true)).is_empty());
 }
 
@@ -138,7 +138,7 @@ fn a_step_costs_what_both_cost_without_the_gradients_way_to_memory_and_back() {
 }
 
 #[test]
-fn there_is_no_plan_without_the_update_or_on_several_devices() {
+fn there_is_no_plan_without_the_update_or_on_some_devices_only() {
     let net = stepping(&lenet(BATCH));
     for stage in [Stage::Gradients, Stage::Update] {
         let options = PlanOptions { stage, elastic: false, chunk_layers: 1 };
@@ -146,8 +146,72 @@ fn there_is_no_plan_without_the_update_or_on_several_devices() {
         assert!(refused.contains("\"conv1\"") && refused.contains(&format!("{stage:?}")), "{refused}");
     }
     let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
-    let refused = Plan::build(&[net.clone(), net], options).expect_err("no plan").to_string();
-    assert!(refused.contains("2 device(s)"), "{refused}");
+    for marked in [0, 1] {
+        let mut some = nets(&lenet(BATCH), Phase::Train, 2);
+        some[marked] = some[marked].clone().stepping(|_| true);
+        let refused = Plan::build(&some, options).expect_err("no plan").to_string();
+        assert!(refused.contains("\"conv1\"") && refused.contains("some devices only"), "{refused}");
+    }
+}
+
+/// Each device finds the gradient of the whole mini-batch, and nobody adds gradients of these weights up.
+#[test]
+fn on_several_devices_each_reads_what_all_have_and_no_gradient_travels() {
+    for devices in [2, 3] {
+        let nets = stepping_on(&lenet(BATCH), devices);
+        let plan = plan(&nets, Stage::Iteration);
+        let weight =
+            |index: usize| nets[0].layers.iter().find(|l| l.name == "ip1").expect("a layer").params[index];
+        let steps = plan.nodes.iter().filter(|node| {
+            node.task.sub == SubTask::StepWeight && nets[0].layer(node.task.layer).name == "ip1"
+        });
+        let steps: Vec<&Node> = steps.collect();
+        assert_eq!(steps.len(), devices);
+        for (device, step) in steps.iter().enumerate() {
+            assert_eq!((step.device, step.task.tile), (DeviceId(device), Tile { first: 0, images: BATCH }));
+            let of = |other: usize| step.reads.iter().filter(move |place| place.device == DeviceId(other));
+            for other in 0..devices {
+                // Bottom and gradient of the top; on the device itself, weight and history, too.
+                assert_eq!(
+                    of(other).count(),
+                    if other == device { 4 } else { 2 },
+                    "device {device}, {other}"
+                );
+            }
+            assert!(step.writes.iter().all(|place| place.device == DeviceId(device)));
+        }
+        let touches = |node: &&Node, id| {
+            node.reads.iter().chain(&node.writes).any(|place| place.buffer == Buffer::Gradient(id))
+        };
+        assert_eq!(plan.nodes.iter().filter(|node| touches(node, weight(0))).count(), 0);
+        // The bias has a gradient on each device and goes the usual way.
+        assert!(plan.nodes.iter().filter(|node| touches(node, weight(1))).count() >= 2 * devices);
+    }
+}
+
+/// Whatever a step does not read of another device, or reads too early, is found.
+#[test]
+fn steps_on_several_devices_broken_on_purpose_are_rejected() {
+    let nets = stepping_on(&lenet(BATCH), 2);
+    let whole = plan(&nets, Stage::Iteration);
+    let at = find(&whole, SubTask::StepWeight);
+    let device = whole.nodes[at].device;
+    let elsewhere: Vec<Place> =
+        whole.nodes[at].reads.iter().filter(|place| place.device != device).copied().collect();
+    assert_eq!(elsewhere.len(), 2);
+    for hidden in elsewhere {
+        let mut broken = whole.clone();
+        broken.nodes[at].reads.retain(|place| *place != hidden);
+        let violation = check(&broken, &nets).expect_err("a broken plan");
+        assert!(matches!(violation, Violation::WrongAccesses(_)), "{hidden}: {violation}");
+    }
+    let mut own = whole.clone();
+    own.nodes[at].task.tile.images = BATCH / 2;
+    assert!(matches!(check(&own, &nets), Err(Violation::Tiles(_))));
+    let mut early = whole.clone();
+    early.nodes[at].waits.clear();
+    assert!(matches!(check(&early, &nets), Err(Violation::Race(_, task, _)) if task == TaskId(at)));
+    assert_eq!(check(&whole, &nets), Ok(()));
 }
 
 /// The validator says so by itself, whoever marked the net and made the plan.
@@ -162,7 +226,6 @@ fn a_net_that_keeps_gradients_from_others_is_refused() {
         (plain, marked)
     };
     for (spec, devices, layer, stage) in [
-        (lenet(BATCH), 2, "ip1", Stage::Iteration),
         (lenet(BATCH), 1, "ip1", Stage::Gradients),
         (lenet(BATCH), 1, "ip1", Stage::Update),
         (siamese_net(BATCH), 1, "ip_b", Stage::Iteration),

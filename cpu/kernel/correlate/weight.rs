@@ -42,6 +42,7 @@ pub(super) unsafe fn tile<
             [rows, columns] => ([rows, t.x_row, t.dy_row], [columns, PIXEL, S::LANES]),
         };
         let [x_step, dy_step] = if PIXEL == 1 { [columns[1], columns[2]] } else { [PIXEL, S::LANES] };
+        let ahead_step = if PIXEL == 1 && t.pixels[1] == 1 { t.ahead_row } else { S::LANES };
         for row in 0..rows[0] {
             let mut ahead = t.ahead.wrapping_add(row * t.ahead_row);
             let mut place = row * rows[1];
@@ -54,8 +55,10 @@ pub(super) unsafe fn tile<
                 if PIXEL > 1 {
                     S::prefetch(sources[0].wrapping_add(place + AHEAD * PIXEL));
                     S::prefetch(ahead);
-                    ahead = ahead.wrapping_add(S::LANES);
+                } else {
+                    S::prefetch_far(ahead);
                 }
+                ahead = ahead.wrapping_add(ahead_step);
                 for (source, x) in sums.iter_mut().zip(sources) {
                     let value = S::splat(*x.add(place));
                     for (sum, gradient) in source.iter_mut().zip(gradients) {

@@ -27,6 +27,8 @@ pub(crate) trait Simd {
     unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Asks for the cache line of an address, which need not exist.
     fn prefetch(address: *const f32);
+    /// The same for the second-level cache. More of these can be under way, since none waits for a place in the first.
+    fn prefetch_far(address: *const f32);
     unsafe fn divide(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Where `value > than`, `(value, tap)`; elsewhere `(than, from)`. A NaN is not greater than anything.
     unsafe fn greater(

@@ -43,6 +43,11 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
+    fn prefetch_far(address: *const f32) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+    #[inline(always)]
     unsafe fn divide(a: __m256, b: __m256) -> __m256 {
         // SAFETY: by the trait's contract.
         unsafe { _mm256_div_ps(a, b) }
@@ -131,6 +136,11 @@ impl Simd for Avx512f {
     fn prefetch(address: *const f32) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+    }
+    #[inline(always)]
+    fn prefetch_far(address: *const f32) {
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
     #[inline(always)]
     unsafe fn divide(a: __m512, b: __m512) -> __m512 {

@@ -11,6 +11,7 @@
 //!
 //! In bf16 two steps of depth share a word.
 
+mod gradient;
 mod step;
 
 use std::ops::Range;
@@ -22,7 +23,7 @@ use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::vectorised::prefetch;
 use crate::kernel::words::{Neighbours, Pairs, with_words, word};
-use crate::layer::{Binder, Grain, LayerKernel, Stages, share};
+use crate::layer::{Binder, GradientSource, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -45,6 +46,9 @@ pub(in crate::layer) fn fits_bf16(net: &Net, id: LayerId, numerics: Numerics) ->
 struct Tiles {
     precision: Precision,
     images: usize,
+    /// Images of each device of the worker whose weight is updated as its gradient is found: ∇W is then that of all of them.
+    /// Otherwise those of this device alone.
+    everywhere: Vec<usize>,
     inputs: usize,
     outputs: usize,
     /// Floats of a vector.
@@ -92,10 +96,17 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let flops = binder.net.flops(binder.id, SubTask::Forward);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
     let words = |count: usize| count.div_ceil(precision.in_word());
-    let pairs = if precision == Precision::Bf16 { words(images) * outputs } else { 0 };
+    let rows = |net: &Net| ip.matrix(&net.bottom_shapes(binder.id)[0]).ok().map(|[images, _]| images);
+    let everywhere = match binder.layer().steps_weight {
+        true => binder.everywhere.iter().map(rows).collect::<Option<Vec<usize>>>()?,
+        false => vec![images],
+    };
+    let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
+    let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
     Some(Box::new(Tiles {
         precision,
         images,
+        everywhere,
         inputs,
         outputs,
         lanes,
@@ -112,23 +123,50 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         transposed: binder.workspace(SubTask::Forward, images.next_multiple_of(lanes) * words(inputs)),
-        tiles: binder.workspace(SubTask::GradWeight, words(images) * row),
+        tiles: binder.workspace(SubTask::GradWeight, depth * row),
         gradients: binder.workspace(SubTask::GradWeight, pairs),
         grains: machine.grains(flops, machine.task_grains),
     }))
 }
 
-/// Tiles between the one that is worked on and the one that is asked for.
-const AHEAD: usize = 2;
+/// Elements of a cache line.
+const LINE: usize = 64 / size_of::<f32>();
 
 /// Asks for the cache lines of `len` elements from `start` on, if the array has them. Tiles of a weight's gradient are
 /// pieces of rows that lie far apart, and what little is computed for each does not hide that its lines must be read before
 /// they are written.
 #[inline(always)]
 fn ask_for(array: &[f32], start: usize, len: usize) {
-    const LINE: usize = 64 / size_of::<f32>();
     if let Some(lines) = array.get(start..start + len) {
         lines.iter().step_by(LINE).for_each(|line| prefetch(line));
+    }
+}
+
+/// What will soon be read: rows of cache lines. One line is asked for with each step of depth, since all at once would wait for
+/// memory, and nothing would be computed meanwhile.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// The first line.
+    first: *const f32,
+    /// Distance of rows.
+    row: usize,
+    /// Lines of a row.
+    lines: usize,
+}
+
+impl Ahead {
+    /// Nothing that is not in a cache.
+    fn nothing(array: &[f32]) -> Self {
+        Self { first: array.as_ptr(), row: 0, lines: 1 }
+    }
+
+    /// The beginnings of `rows` rows, the first from `first` on and `row` elements apart, on the way of `steps`; nothing if
+    /// these cannot be cut so. What is asked for beyond the array is no error.
+    fn rows(array: &[f32], first: usize, row: usize, [rows, steps]: [usize; 2]) -> Self {
+        match steps.is_multiple_of(rows) && steps > 0 {
+            true => Self { first: array.as_ptr().wrapping_add(first), row, lines: steps / rows },
+            false => Self::nothing(array),
+        }
     }
 }
 
@@ -136,6 +174,8 @@ fn ask_for(array: &[f32], start: usize, len: usize) {
 struct Sum<'a> {
     sources: usize,
     depth: usize,
+    /// What is asked for on the way.
+    ahead: Ahead,
     /// A: place of source 0 at depth 0, distance of sources and of steps of depth.
     a: &'a [f32],
     a_source: usize,
@@ -157,6 +197,9 @@ impl Tiles {
     /// `c` leads to `sources` rows of `vectors` vectors, `c_source` apart, that nobody else touches.
     unsafe fn sum(&self, s: &Sum<'_>, c: *mut f32) {
         let tiles = self.kernels[s.vectors - 1].weights;
+        let lines = s.ahead.lines;
+        assert!(s.depth.is_multiple_of(lines), "{lines} lines do not cut {} steps into rows", s.depth);
+        assert!(lines == 1 || (s.a_depth, s.b_depth) == (1, self.lanes), "rows of steps with gaps");
         let mut first = 0;
         while first < s.sources {
             let count = tiles.len().min(s.sources - first);
@@ -174,16 +217,16 @@ impl Tiles {
                 let tile = WeightTile {
                     offsets: &offsets[..count],
                     x: a.as_ptr(),
-                    x_row: s.a_depth,
+                    x_row: s.a_depth * lines,
                     dy: s.b.as_ptr(),
-                    dy_row: s.b_depth,
+                    dy_row: s.b_depth * lines,
                     dy_vector: s.b_vector,
-                    pixels: [s.depth, 1],
+                    pixels: [s.depth / lines, lines],
                     dw: c.add(first * s.c_source),
                     dw_source: s.c_source,
                     add: s.add,
-                    ahead: s.b.as_ptr(),
-                    ahead_row: 0,
+                    ahead: s.ahead.first,
+                    ahead_row: s.ahead.row,
                 };
                 tiles[count - 1](&tile);
             }
@@ -199,6 +242,14 @@ impl Tiles {
     /// Words of so many steps of depth.
     fn words(&self, depth: usize) -> usize {
         depth.div_ceil(self.precision.in_word())
+    }
+
+    /// Inputs of a row of weights that are packed together.
+    fn near(&self) -> usize {
+        match self.precision {
+            Precision::F32 => self.machine.inner_depth,
+            Precision::Bf16 => self.machine.inner_depth_bf16 * self.precision.in_word(),
+        }
     }
 
     /// Packs X transposed: the grain's inputs.
@@ -253,32 +304,21 @@ impl Tiles {
         };
         let width = self.image_vectors() * self.lanes;
         let (sums, packed) = grain.scratch.split_at_mut(outputs.len() * width);
-        let plane = self.words(self.inputs) * self.lanes;
-        for depth in blocks(self.inputs, self.machine.inner_depth * self.precision.in_word()) {
-            let steps = self.words(depth.len());
-            // So that rows do not all begin in the same sets of a cache.
-            let a_source = steps + self.lanes;
+        let near = self.near();
+        // X of so many inputs stays in the second-level cache. Each row is read on and on meanwhile, as the machine foresees.
+        let far = self.machine.strip_bytes / size_of::<f32>() * self.precision.in_word() / width;
+        let far = (far / near).max(1) * near;
+        for part in blocks(self.inputs, far) {
             for rows in blocks(outputs.len(), self.most_sources) {
-                let from = weight[rows.start * self.inputs..rows.end * self.inputs].chunks_exact(self.inputs);
-                for (from, to) in from.zip(packed.chunks_mut(a_source)) {
-                    self.pack(&from[depth.clone()], &mut to[..steps]);
-                }
-                for first in (0..self.image_vectors()).step_by(TILE_VECTORS) {
-                    let sum = Sum {
-                        sources: rows.len(),
-                        depth: steps,
-                        a: packed,
-                        a_source,
-                        a_depth: 1,
-                        b: &transposed[first * plane + self.words(depth.start) * self.lanes..],
-                        b_depth: self.lanes,
-                        b_vector: plane,
-                        vectors: TILE_VECTORS.min(self.image_vectors() - first),
-                        c_source: width,
-                        add: depth.start > 0,
-                    };
-                    // SAFETY: the sums are the thread's own, `width` for each output.
-                    unsafe { self.sum(&sum, sums[rows.start * width + first * self.lanes..].as_mut_ptr()) }
+                for depth in blocks(part.len(), near) {
+                    let depth = part.start + depth.start..part.start + depth.end;
+                    self.add_rows(
+                        weight,
+                        transposed,
+                        [&rows, &depth],
+                        packed,
+                        &mut sums[rows.start * width..],
+                    );
                 }
             }
         }
@@ -289,6 +329,52 @@ impl Tiles {
             for (o, value) in to.iter_mut().enumerate() {
                 *value = sums[o * width + image] + bias.map_or(0.0, |b| b[o]);
             }
+        }
+    }
+
+    /// Adds the products of some rows and inputs to the sums of these rows.
+    fn add_rows(
+        &self,
+        weight: &[f32],
+        transposed: &[f32],
+        [rows, depth]: [&Range<usize>; 2],
+        packed: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let (width, plane) = (self.image_vectors() * self.lanes, self.words(self.inputs) * self.lanes);
+        let steps = self.words(depth.len());
+        // So that rows do not all begin in the same sets of a cache.
+        let a_source = steps + self.lanes;
+        let from = weight[rows.start * self.inputs..rows.end * self.inputs].chunks_exact(self.inputs);
+        for (from, to) in from.zip(packed.chunks_mut(a_source)) {
+            self.pack(&from[depth.clone()], &mut to[..steps]);
+        }
+        let next = rows.start * self.inputs + depth.end;
+        for first in (0..self.image_vectors()).step_by(TILE_VECTORS) {
+            let ahead = match (first, self.precision) {
+                (0, Precision::F32) => {
+                    Ahead::rows(weight, next, self.inputs, [self.machine.inner_ahead, steps])
+                }
+                _ => Ahead::nothing(packed),
+            };
+            let sum = Sum {
+                sources: rows.len(),
+                depth: steps,
+                ahead,
+                a: packed,
+                a_source,
+                a_depth: 1,
+                b: &transposed[first * plane + self.words(depth.start) * self.lanes..],
+                b_depth: self.lanes,
+                b_vector: plane,
+                vectors: TILE_VECTORS.min(self.image_vectors() - first),
+                c_source: width,
+                add: depth.start > 0,
+            };
+            let sums = &mut sums[first * self.lanes..];
+            assert!((rows.len() - 1) * width + sum.vectors * self.lanes <= sums.len(), "sums are too short");
+            // SAFETY: the sums are the thread's own, `width` for each output.
+            unsafe { self.sum(&sum, sums.as_mut_ptr()) }
         }
     }
 
@@ -305,120 +391,27 @@ impl Tiles {
     fn pack_rows(&self, first: &[f32], second: &[f32], to: &mut [f32]) {
         let (to, rest) = to.split_at_mut(first.len());
         match self.precision {
-            Precision::F32 => to.copy_from_slice(first),
+            // A call to copy a few lines would take longer than the copy.
+            Precision::F32 => {
+                let ((to, last), (from, rest)) = (to.as_chunks_mut::<LINE>(), first.as_chunks::<LINE>());
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                last.copy_from_slice(rest);
+            }
             Precision::Bf16 => with_words(Pairs { a: first, b: second, to }),
         }
         rest.fill(0.0);
     }
 
-    /// Packs X tile of inputs by tile, image by image (pair by pair), and in bf16 the top's gradients: the grain's images.
-    fn pack_images(&self, grain: &mut Grain<'_>, top_grad: Span) {
-        let (width, depth, in_word) =
-            (self.lanes * TILE_VECTORS, self.words(self.images), self.precision.in_word());
-        let (first, second) = grain.scratch[..2 * self.inputs].split_at_mut(self.inputs);
-        // SAFETY: bottom and gradient are only read in this task.
-        let (x, dy) = unsafe { (grain.memory.read(self.bottom), grain.memory.read(top_grad)) };
-        let of_image = |image: usize| &x[image * self.input.image_len()..][..self.input.image_len()];
-        for step in share(depth, grain.index, grain.grains) {
-            let image = step * in_word;
-            let whole = image + in_word <= self.images;
-            self.input.flatten(of_image(image), first);
-            if in_word > 1 && whole {
-                self.input.flatten(of_image(image + 1), second);
-            }
-            for (tile, first) in first.chunks(width).enumerate() {
-                let second = if in_word > 1 && whole { &second[tile * width..][..first.len()] } else { &[] };
-                let start = (tile * depth + step) * width;
-                // SAFETY: grains have images of their own.
-                let to = unsafe { grain.memory.write(self.tiles.part(start..start + width)) };
-                self.pack_rows(first, second, to);
-            }
-            if in_word > 1 {
-                let part = self.gradients.part(step * self.outputs..(step + 1) * self.outputs);
-                let mut dy = dy.chunks_exact(self.outputs).skip(image);
-                // SAFETY: as above.
-                let to = unsafe { grain.memory.write(part) };
-                self.pack_rows(dy.next().unwrap_or(&[]), dy.next().unwrap_or(&[]), to);
-            }
-        }
-    }
-
-    /// Elements of the packed gradients of some outputs.
-    fn sources(&self, outputs: usize) -> usize {
-        outputs.next_multiple_of(self.most_sources) * self.words(self.images)
-    }
-
-    /// Packs the top's gradients of some outputs: a block of sources after the other, each step by step of depth.
-    fn pack_sources(&self, memory: &Memory, top_grad: Span, outputs: &Range<usize>, to: &mut [f32]) {
-        let depth = self.words(self.images);
-        let from = if self.precision == Precision::Bf16 { self.gradients } else { top_grad };
-        // SAFETY: the gradient is only read in this task; in bf16 it was packed in the stage before.
-        let dy = unsafe { memory.read(from) };
-        for (step, dy) in dy.chunks_exact(self.outputs).enumerate() {
-            for (block, from) in dy[outputs.clone()].chunks(self.most_sources).enumerate() {
-                to[(block * depth + step) * self.most_sources..][..from.len()].copy_from_slice(from);
-            }
-        }
-    }
-
-    /// The sums of ∇W of a block of packed sources and a tile of inputs, to where rows of the weight lie.
-    fn weight_sum<'a>(&self, a: &'a [f32], x: &'a [f32], tile: usize, block: &Range<usize>) -> Sum<'a> {
-        let (width, depth) = (self.lanes * TILE_VECTORS, self.words(self.images));
-        Sum {
-            sources: block.len(),
-            depth,
-            a: &a[block.start * depth..],
-            a_source: 1,
-            a_depth: self.most_sources,
-            b: &x[tile * depth * width..],
-            b_depth: width,
-            b_vector: self.lanes,
-            vectors: TILE_VECTORS,
-            c_source: self.inputs,
-            add: false,
-        }
-    }
-
-    /// The rows of ∇W of some outputs.
-    fn weight_rows(&self, grain: &mut Grain<'_>, weight_grad: Span, top_grad: Span) {
-        let outputs = grain.share(self.outputs);
+    /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
+    fn input_grains(&self) -> usize {
         let width = self.lanes * TILE_VECTORS;
-        // SAFETY: X was packed in the stage before; grains have rows of their own.
-        let (x, dw) = unsafe {
-            (
-                grain.memory.read(self.tiles),
-                grain.memory.write(weight_grad.part(outputs.start * self.inputs..outputs.end * self.inputs)),
-            )
-        };
-        let (a, sums) = grain.scratch.split_at_mut(self.sources(outputs.len()));
-        self.pack_sources(grain.memory, top_grad, &outputs, a);
-        let a = &*a;
-        let of_tile = |tile: usize, block: &Range<usize>| self.weight_sum(a, x, tile, block);
-        let whole = self.inputs / width;
-        for tiles in blocks(whole, (self.machine.inner_columns / width).max(1)) {
-            for block in blocks(outputs.len(), self.most_sources) {
-                for tile in tiles.clone() {
-                    for row in block.clone() {
-                        ask_for(dw, row * self.inputs + (tile + AHEAD) * width, width);
-                    }
-                    let dw = dw[block.start * self.inputs + tile * width..].as_mut_ptr();
-                    // SAFETY: the rows are the grain's own and hold a whole tile from this column on.
-                    unsafe { self.sum(&of_tile(tile, &block), dw) }
-                }
-            }
-        }
-        if whole * width < self.inputs {
-            for block in blocks(outputs.len(), self.most_sources) {
-                let sum = Sum { c_source: width, ..of_tile(whole, &block) };
-                // SAFETY: the sums are the thread's own, a whole tile for each output of the block.
-                unsafe { self.sum(&sum, sums[..block.len() * width].as_mut_ptr()) }
-                let rows = dw.chunks_exact_mut(self.inputs).skip(block.start);
-                for (to, from) in rows.zip(sums[..block.len() * width].chunks_exact(width)) {
-                    let to = &mut to[whole * width..];
-                    to.copy_from_slice(&from[..to.len()]);
-                }
-            }
-        }
+        self.grains.min((self.inputs / width.max(self.machine.inner_columns)).max(1))
+    }
+
+    /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.
+    fn tiles_of_inputs(&self, count: usize) -> usize {
+        let most = (self.machine.inner_columns / (self.lanes * TILE_VECTORS)).max(1);
+        count.div_ceil(((count + most / 2) / most).max(1))
     }
 
     /// The columns of ∇A of some inputs.
@@ -427,10 +420,10 @@ impl Tiles {
         let tiles = grain.share(self.inputs.div_ceil(width));
         // SAFETY: only read in this task.
         let (weight, dy) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
-        let step = (self.machine.inner_columns / width).max(1);
+        let step = self.tiles_of_inputs(tiles.len());
         let (sums, packed) = grain.scratch.split_at_mut(self.images * step * width);
-        for first in tiles.clone().step_by(step) {
-            let block = first..(first + step).min(tiles.end);
+        for block in blocks(tiles.len(), step) {
+            let block = tiles.start + block.start..tiles.start + block.end;
             for outputs in blocks(self.outputs, self.machine.inner_rows) {
                 self.add_products(weight, dy, &outputs, &block, sums, packed);
             }
@@ -474,6 +467,7 @@ impl Tiles {
             let sum = Sum {
                 sources: self.images,
                 depth,
+                ahead: Ahead::nothing(b),
                 a,
                 a_source: depth,
                 a_depth: 1,
@@ -526,22 +520,26 @@ impl LayerKernel for Tiles {
                 Stages::one(self.grains.min(self.words(self.inputs))).then(self.grains.min(self.outputs))
             }
             SubTask::GradWeight | SubTask::StepWeight => {
-                Stages::one(self.words(self.images).min(self.grains)).then(self.grains.min(self.outputs))
+                Stages::one(self.gradient_depth().min(self.grains)).then(self.grains.min(self.outputs))
             }
-            SubTask::GradActivation => {
-                Stages::one(self.grains.min(self.inputs.div_ceil(self.lanes * TILE_VECTORS)))
-            }
+            SubTask::GradActivation => Stages::one(self.input_grains()),
             _ => Stages::one(1),
         }
+    }
+
+    fn gradient_source(&self) -> Option<GradientSource> {
+        let (bottom, lies, images) = (self.bottom, self.input, self.images);
+        self.top_grad.map(|top_grad| GradientSource { bottom, lies, top_grad, images })
     }
 
     fn scratch(&self) -> usize {
         let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
         let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
         let forward = outputs * self.image_vectors() * self.lanes;
-        let forward = forward + self.most_sources * (self.machine.inner_depth + self.lanes);
-        let sums = self.images * self.machine.inner_columns.max(width);
-        let activation = sums + self.images * rows + rows * self.machine.inner_columns.max(width);
+        let forward = forward + self.most_sources * (self.words(self.near()) + self.lanes);
+        let tiles = share(self.inputs.div_ceil(width), 0, self.input_grains()).len();
+        let columns = self.tiles_of_inputs(tiles) * width;
+        let activation = self.images * (columns + rows) + rows * columns;
         let weight = self.sources(outputs) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }
@@ -560,18 +558,17 @@ impl LayerKernel for Tiles {
     }
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
-        let (Some(weight_grad), Some(top_grad)) = (self.weight_grad, self.top_grad) else { return };
-        match grain.stage {
-            0 => self.pack_images(grain, top_grad),
-            _ => self.weight_rows(grain, weight_grad, top_grad),
+        match (grain.stage, self.weight_grad) {
+            (0, _) => self.pack_images(grain),
+            (_, Some(weight_grad)) => self.weight_rows(grain, weight_grad),
+            _ => {}
         }
     }
 
     fn step_weight(&self, grain: &mut Grain<'_>) {
-        let Some(top_grad) = self.top_grad else { return };
         match grain.stage {
-            0 => self.pack_images(grain, top_grad),
-            _ => self.step_rows(grain, top_grad),
+            0 => self.pack_images(grain),
+            _ => self.step_rows(grain),
         }
     }
 

@@ -19,6 +19,7 @@ mod refusals;
 mod running_sums;
 mod sharing;
 mod stepping;
+mod stepping_together;
 mod summing;
 mod watchdog;
 mod whole_nets;

@@ -4,18 +4,26 @@
 
 use std::ops::Range;
 
-use super::super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::super::weights::Packing;
 use super::{ALIGNMENT, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::elements::Fold;
 use crate::kernel::vectorised::{on, with_vectors};
-use crate::kernel::winograd::{Gradients, Store, WeightsBack};
+use crate::kernel::winograd::{Filter, Gradients, Store, WeightsBack};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
+
+/// What it costs to transform an element of the source, of what it costs to read or write one in memory.
+fn source_cost(filter: Filter) -> usize {
+    match filter {
+        Filter::Three => 2,
+        Filter::Five => 8,
+    }
+}
 
 /// ∇W of a convolution.
 pub(in crate::layer::convolution) struct WinogradGradient {
@@ -60,11 +68,14 @@ impl WinogradGradient {
         let offsets = (0..packing.sources).map(place).collect();
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
         let fewest = machine.winograd_targets * setup.numerics.precision.in_word();
-        // Each part of the tiles costs memory for its sums; each part of the targets transforms the sources anew.
-        let bytes = filter.transformed(packing.len()) * size_of::<f32>();
-        let parts = tiling.count().div_ceil(block).min(wanted);
-        let tile_parts = parts.min((machine.partial_bytes / bytes).max(1));
-        let target_parts = wanted.div_ceil(tile_parts * layer.group).min(packing.tiles().div_ceil(fewest));
+        // Each part of the tiles costs memory for its sums, and writing, reading and adding them; each part of the targets
+        // transforms the sources anew, but has so much less of sums that they may stay in a cache from block to block.
+        let sums = filter.transformed(packing.len());
+        let most = (machine.partial_bytes / (sums * size_of::<f32>())).max(1);
+        let most = [tiling.count().div_ceil(block).min(most), packing.tiles().div_ceil(fewest)];
+        let costs = [3 * sums, source_cost(filter) * setup.source.len()];
+        let [tile_parts, target_parts] =
+            cheapest(wanted.div_ceil(layer.group), most.map(|most| 1..=most), costs);
         Some(Self {
             isa: setup.numerics.isa,
             offsets,

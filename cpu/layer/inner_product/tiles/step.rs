@@ -5,18 +5,17 @@ use std::ops::Range;
 
 use super::{Sum, TILE_VECTORS, Tiles, blocks};
 use crate::layer::Grain;
-use crate::memory::Span;
 
 impl Tiles {
     /// Updates the rows of the weight of some outputs.
-    pub(super) fn step_rows(&self, grain: &mut Grain<'_>, top_grad: Span) {
+    pub(super) fn step_rows(&self, grain: &mut Grain<'_>) {
         let (memory, update, scalars) = (grain.memory, grain.update, grain.scalars);
         let outputs = grain.share(self.outputs);
         let width = self.lanes * TILE_VECTORS;
         // SAFETY: X was packed in the stage before.
         let x = unsafe { memory.read(self.tiles) };
         let (a, sums) = grain.scratch.split_at_mut(self.sources(outputs.len()));
-        self.pack_sources(memory, top_grad, &outputs, a);
+        self.pack_sources(memory, &grain.everywhere, &outputs, a);
         let a = &*a;
         let part = |row: usize, columns: Range<usize>| {
             let start = (outputs.start + row) * self.inputs;
