@@ -9,7 +9,8 @@ use quadrille_core::net::StorageId;
 use quadrille_core::task::{Copy, LaneId, Task};
 
 use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
-use crate::isa::Isa;
+use crate::isa::{Isa, Precision};
+use crate::kernel::finite::{all_finite, all_halves_finite};
 use crate::layer::{Everywhere, Grain, Stages};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -292,6 +293,30 @@ impl CpuDevice {
         // SAFETY: no step runs, so no task does.
         unsafe { self.memory().fill_transient(word) };
         Ok(())
+    }
+
+    /// Whether all `len` values of a region are finite, looked at where they lie. Also of a storage that shares its memory,
+    /// whose values are there from the task that wrote them to the next that writes to the same memory.
+    ///
+    /// # Errors
+    /// If the device has failed, or the net has no such region.
+    pub fn is_finite(&self, region: Region, len: usize) -> Result<bool, DeviceError> {
+        let Region::Storage(id) = region else {
+            let (span, _) = self.region(region, len)?;
+            // SAFETY: by the contract of `Device::read` no task of a running plan writes the region.
+            return Ok(all_finite(unsafe { self.memory().read(span) }));
+        };
+        self.check_alive()?;
+        let stored = self.memory().stored(id).filter(|(_, arrangement)| arrangement.count() == len);
+        let (span, a) = stored.ok_or_else(|| self.unknown(format!("{len} elements of {region:?}")))?;
+        // SAFETY: as above.
+        let words = unsafe { self.memory().read(span) };
+        // Padding is always zero, so whole images can be looked at, but not what lies between them.
+        let mut images = words.chunks(a.image_stride()).map(|image| &image[..a.image_len().min(image.len())]);
+        Ok(match a.layout.precision {
+            Precision::F32 => images.all(all_finite),
+            Precision::Bf16 => images.all(all_halves_finite),
+        })
     }
 
     /// Where the beginning of a region lies, or all of a region that is not plain.

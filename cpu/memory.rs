@@ -400,6 +400,12 @@ impl Memory {
         (span.offset + span.len <= self.arena(span.arena).len).then_some((span, arrangement))
     }
 
+    /// All of a storage, which may share its memory, as it lies there.
+    pub fn stored(&self, id: StorageId) -> Option<(Span, Arrangement)> {
+        let Stored { range, arrangement, .. } = self.map.storages.get(id.0)?;
+        Some((MemoryMap::net(range.clone()), *arrangement))
+    }
+
     /// A part of a packed buffer.
     pub fn packed(packed: Packed, range: Range<usize>) -> Span {
         Span { arena: arena_of(packed), offset: range.start, len: range.len() }

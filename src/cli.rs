@@ -15,6 +15,7 @@ use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::{Reserve, Strictness};
 
 use crate::method;
+use crate::nonfinite::OnNonfinite;
 use crate::parts::Quadrants;
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
@@ -219,6 +220,10 @@ pub struct TrainArgs {
     /// End as soon as a test finds at least this accuracy (0.988: 98.8 %), instead of at max_iter
     #[arg(long, value_name = "A", value_parser = accuracy)]
     pub target_accuracy: Option<f32>,
+    /// What to do about a loss, gradient or weight that is not finite: stop with code 77, skip (leave that update out), or
+    /// rollback (back to the last snapshot, then leave it out)
+    #[arg(long, default_value = "stop", value_name = "WHAT")]
+    pub on_nonfinite: OnNonfinite,
     /// Seed of all random numbers [default: the solver's, or 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,

@@ -62,6 +62,8 @@ pub struct Elastic {
     overlaps: bool,
     /// Whether the worker computes in its turn only.
     turns: bool,
+    /// Whether all workers exchange at once.
+    synchronous: bool,
     /// The pull of the exchange of this iteration, if it has one.
     pull: Option<f32>,
 }
@@ -99,20 +101,39 @@ impl Exchange {
         }
     }
 
-    /// Between backward and update: what the update needs from others arrives. Returns how long this took, the
-    /// part of communication that was not hidden.
-    pub fn finish(&mut self, pass: &Pass) -> Result<Duration, Failure> {
+    /// Between backward and update: what the update needs from others arrives. `vote` is whether this worker has to leave
+    /// its update out; `None` where nobody ever does. Returns how long this took, the part of communication that was not
+    /// hidden, and whether the update is left out: by all workers if one has to and they exchange at once, else by this one.
+    pub fn finish(&mut self, pass: &Pass, vote: Option<bool>) -> Result<(Duration, bool), Failure> {
         let start = Instant::now();
+        let mut leaves_out = vote.unwrap_or(false);
         match self {
-            Self::Alone | Self::AsyncSgd { .. } | Self::HogwildSgd { .. } => return Ok(Duration::ZERO),
-            Self::SyncSgd { group, gradients } => {
-                pass.read(Region::Packed(Packed::Gradients), gradients)?;
-                group.exchange(gradients)?;
-                pass.write_all(Region::Packed(Packed::Gradients), gradients)?;
+            Self::Alone | Self::AsyncSgd { .. } | Self::HogwildSgd { .. } => {
+                return Ok((Duration::ZERO, leaves_out));
             }
-            Self::Elastic(elastic) => elastic.finish(pass)?,
+            Self::SyncSgd { group, gradients } => {
+                if let Some(own) = vote {
+                    // Before gradients that are not finite go anywhere.
+                    let mut votes = [f32::from(own)];
+                    group.all_reduce_sum(&mut votes)?;
+                    leaves_out = votes[0] > 0.0;
+                }
+                if !leaves_out {
+                    pass.read(Region::Packed(Packed::Gradients), gradients)?;
+                    group.exchange(gradients)?;
+                    pass.write_all(Region::Packed(Packed::Gradients), gradients)?;
+                }
+            }
+            Self::Elastic(elastic) => {
+                // Weights that are finite have travelled: the centre's step stands.
+                elastic.finish(pass)?;
+                if let Some(own) = vote.filter(|_| elastic.synchronous) {
+                    let votes = elastic.exchanger.all_reduce_sum(vec![f32::from(own)].into())?;
+                    leaves_out = votes[0] > 0.0;
+                }
+            }
         }
-        Ok(start.elapsed())
+        Ok((start.elapsed(), leaves_out))
     }
 
     /// In place of the worker's own update where gradients are sent: the step is taken at the learning rate `rate`, and the
@@ -212,7 +233,8 @@ impl Elastic {
         }?;
         let turns = method == Method::OriginalEasgd;
         let buffers = Some((Buffer::zeros(len), Buffer::zeros(len)));
-        Ok(Self { exchanger, buffers, overlaps: method.overlaps(), turns, pull: None })
+        let (overlaps, synchronous) = (method.overlaps(), method.is_synchronous());
+        Ok(Self { exchanger, buffers, overlaps, turns, synchronous, pull: None })
     }
 
     fn start(&mut self, pass: &Pass, pull: Option<f32>) -> Result<Duration, Failure> {

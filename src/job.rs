@@ -28,6 +28,7 @@ use crate::given::Given;
 use crate::made_up;
 use crate::parts::Quadrants;
 use crate::places::{Places, unpinned_if_refused};
+use crate::settings::Settings;
 use crate::staging;
 
 /// Reads a solver, or the bundled one.
@@ -164,10 +165,11 @@ impl<'a> Rewriting<'a> {
         Self { fusion, alone, memory_sharing, numerics, kernels, parts: 1, clips: false }
     }
 
-    /// The same for a training that needs what `solver` asks for.
-    pub fn for_solver(self, solver: &SolverSpec) -> Self {
+    /// The same for a training that needs what `settings` ask for.
+    pub fn for_settings(self, settings: &Settings) -> Self {
+        let solver = &settings.solver;
         let parts = usize::try_from(solver.iter_size).unwrap_or(usize::MAX);
-        let alone = self.alone && !solver.rate_follows_loss();
+        let alone = self.alone && !settings.updates_apart();
         // Whoever wants to see every array needs each in its own memory, and every layer by itself.
         let seen = solver.debug_info;
         let (fusion, memory_sharing) = (self.fusion && !seen, self.memory_sharing && !seen);

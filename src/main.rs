@@ -20,6 +20,7 @@ mod job;
 mod made_up;
 mod memory;
 mod method;
+mod nonfinite;
 mod parts;
 mod pass;
 mod places;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::TrainArgs;
 use crate::failure::{Code, Failure};
 use crate::method;
+use crate::nonfinite::OnNonfinite;
 use crate::progress::TestResult;
 
 /// What a run was told, with nothing left open.
@@ -32,6 +33,8 @@ pub struct Settings {
     pub precision: Precision,
     /// Accuracy of a test with which the run ends.
     pub target_accuracy: Option<f32>,
+    /// What becomes of values that are not finite.
+    pub on_nonfinite: OnNonfinite,
 }
 
 impl Settings {
@@ -67,6 +70,11 @@ impl Settings {
                            --features hdf5";
             return Err(Failure::new(Code::Usage, message));
         }
+        if args.on_nonfinite == OnNonfinite::Rollback && solver.snapshot == 0 {
+            let message = "--on-nonfinite rollback: the solver has no snapshot interval, so there is nothing to go back to; add \
+                           snapshot: N to it";
+            return Err(Failure::new(Code::Usage, message));
+        }
         let workers = args.workers.unwrap_or_else(|| default_workers(args));
         let momentum_aside = method::fit_rule(&mut solver, args, workers)?;
         let seed = args.seed.or(solver.seed).unwrap_or(1);
@@ -74,7 +82,19 @@ impl Settings {
         let period = method::period(args, workers)?;
         let (method, precision, target_accuracy) =
             (args.method, args.machine.precision, args.target_accuracy);
-        Ok(Self { workers, method, rho, period, momentum_aside, seed, precision, target_accuracy, solver })
+        let on_nonfinite = args.on_nonfinite;
+        Ok(Self {
+            workers,
+            method,
+            rho,
+            period,
+            momentum_aside,
+            seed,
+            precision,
+            target_accuracy,
+            on_nonfinite,
+            solver,
+        })
     }
 
     /// Whether a centre pulls on the workers.
@@ -103,9 +123,12 @@ impl Settings {
     }
 
     /// Whether updates have a plan of their own, since they wait for other workers or for the loss, or since gradients
-    /// are to be shown as a whole before them.
+    /// are to be looked at or shown as a whole before them.
     pub fn updates_apart(&self) -> bool {
-        self.workers > 1 || self.solver.rate_follows_loss() || self.solver.debug_info
+        self.workers > 1
+            || self.solver.rate_follows_loss()
+            || self.solver.debug_info
+            || self.on_nonfinite.is_close()
     }
 
     /// Whether the run shows how it stands after `iteration`.

@@ -27,6 +27,7 @@ use crate::job::{
     no_data, say_bad_records,
 };
 use crate::memory;
+use crate::nonfinite::{self, Mishaps, Watch};
 use crate::output::{LogStyle, set_style, style};
 use crate::parts;
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
@@ -60,39 +61,52 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
                 return Ok(End { iterations: iteration, reached: Some(found) });
             }
         }
-        let start = Instant::now();
-        let rate = settings.solver.rate(iteration, &worker.course.plateau);
-        let elastic = if settings.exchanges_in(iteration) { rate * settings.rho } else { 0.0 };
-        let scalars = Scalars { iteration, rate, elastic, ..Scalars::default() };
-
-        let loss = worker.find_gradients(settings, &scalars)?;
-        if !loss.is_finite() {
-            return Err(not_finite(worker.rank, iteration, loss, rate));
-        }
-        let smoothed = worker.note_loss(settings, iteration, loss)?;
-        let rate = settings.solver.rate(iteration, &worker.course.plateau);
-        // The centre has moved by the pull that was known when the exchange began, and so does the worker.
-        worker.update(settings, &Scalars { rate, ..scalars })?;
-
-        worker.clock.training += start.elapsed();
-        if run.verifies && iteration == run.first {
-            let quadrants = worker.pass.devices.len();
-            memory::verify(&worker.engine, worker.rank * quadrants)?;
-        }
-        if let Some(progress) = progress.as_deref_mut() {
-            worker.shown.drain(..).for_each(|line| progress.say(&line));
-            let shows = progress.shows_outputs(iteration);
-            let outputs = if shows { worker.outputs()? } else { Vec::new() };
-            let (losses, seconds) = (worker.losses.as_slice(), worker.clock.training.as_secs_f64());
-            let outputs = outputs.as_slice();
-            progress.iteration(Report { iteration, loss, losses, smoothed, rate, seconds, outputs })?;
-        }
+        let done = step(worker, run, iteration, progress.as_deref_mut());
+        done.inspect_err(|failure| run.mishaps.note(failure, iteration))?;
         iteration += 1;
-        if settings.leaves_snapshot_after(iteration) {
-            leave_snapshot(worker, run, iteration)?;
-        }
     }
     Ok(End { iterations: iteration, reached: None })
+}
+
+/// One iteration of a worker, and what is told and stored behind it.
+fn step(
+    worker: &mut Worker,
+    run: &Run<'_>,
+    iteration: u64,
+    progress: Option<&mut Progress>,
+) -> Result<(), Failure> {
+    let settings = run.settings;
+    let start = Instant::now();
+    let rate = settings.solver.rate(iteration, &worker.course.plateau);
+    let elastic = if settings.exchanges_in(iteration) { rate * settings.rho } else { 0.0 };
+    let scalars = Scalars { iteration, rate, elastic, ..Scalars::default() };
+
+    let loss = worker.find_gradients(settings, &scalars)?;
+    let smoothed = worker.note_loss(settings, iteration, loss)?;
+    let rate = settings.solver.rate(iteration, &worker.course.plateau);
+    // The centre has moved by the pull that was known when the exchange began, and so does the worker.
+    worker.update(settings, &Scalars { rate, ..scalars })?;
+    if settings.on_nonfinite.is_close() || settings.displays(iteration) {
+        nonfinite::check_weights(&worker.pass, worker.rank, iteration + 1)?;
+    }
+
+    worker.clock.training += start.elapsed();
+    if run.verifies && iteration == run.first {
+        let quadrants = worker.pass.devices.len();
+        memory::verify(&worker.engine, worker.rank * quadrants)?;
+    }
+    if let Some(progress) = progress {
+        worker.shown.drain(..).for_each(|line| progress.say(&line));
+        let shows = progress.shows_outputs(iteration);
+        let outputs = if shows { worker.outputs()? } else { Vec::new() };
+        let (losses, seconds) = (worker.losses.as_slice(), worker.clock.training.as_secs_f64());
+        let outputs = outputs.as_slice();
+        progress.iteration(Report { iteration, loss, losses, smoothed, rate, seconds, outputs })?;
+    }
+    if settings.leaves_snapshot_after(iteration + 1) {
+        leave_snapshot(worker, run, iteration + 1)?;
+    }
+    Ok(())
 }
 
 /// What all workers of a run share.
@@ -104,6 +118,7 @@ struct Run<'a> {
     stop: Arc<StopAgreement>,
     desk: &'a SnapshotDesk,
     common: Common,
+    mishaps: &'a Mishaps,
 }
 
 /// What a worker ends with.
@@ -112,18 +127,10 @@ struct Outcome {
     /// Whether it went on as long as it was to: to the last iteration, or to the accuracy that was asked for.
     complete: bool,
     clock: Clock,
+    /// How many of its updates were left out.
+    left_out: u64,
     result: Vec<f32>,
     test: TestResult,
-}
-
-fn not_finite(rank: usize, iteration: u64, loss: f32, rate: f32) -> Failure {
-    Failure::new(
-        Code::NotFinite,
-        format!(
-            "the loss of worker {rank} in iteration {iteration} is {loss} (learning rate {rate}); \
-             nothing was written after the last snapshot\n  hint: lower base_lr, or look for bad values in the data"
-        ),
-    )
 }
 
 /// Tests with every network; the result is that of the first. A test is left when a signal comes, since it may take longer than
@@ -159,22 +166,9 @@ fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<
     // Of replicas each has the weights that count.
     let centre = if run.settings.is_elastic() { Some(worker.result()?) } else { None };
     let counting = centre.as_deref().unwrap_or_default();
-    check_finite(worker.rank, iteration, &[&state.arrays.weights, &state.arrays.history, counting])?;
+    let arrays = [&state.arrays.weights, &state.arrays.history, counting];
+    nonfinite::check_arrays(&worker.pass.nets[0].params, worker.rank, iteration, &arrays)?;
     run.desk.leave(worker.rank, iteration, state, centre)
-}
-
-/// Weights that are not finite are worth no snapshot: whoever went on from it would fail at once.
-fn check_finite(rank: usize, iteration: u64, arrays: &[&[f32]]) -> Result<(), Failure> {
-    if arrays.iter().all(|array| array.iter().all(|value| value.is_finite())) {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Code::NotFinite,
-        format!(
-            "worker {rank}: weights are not finite after {iteration} iterations; no snapshot was written of them\n  \
-             hint: lower base_lr"
-        ),
-    ))
 }
 
 /// A worker's life: join, train, last test, last snapshot.
@@ -185,6 +179,7 @@ fn live(
     mut progress: Option<&mut Progress>,
 ) -> Result<Outcome, Failure> {
     worker.places.settle(Role::Main, 0);
+    worker.watch = Watch::new(run.settings.on_nonfinite, &run.mishaps.known);
     if run.settings.workers > 1 {
         worker.exchange = Exchange::join(&run.common, &worker.places, transport)?;
     }
@@ -205,8 +200,9 @@ fn live(
     }
     let result = worker.result()?;
     worker.exchange.leave()?;
-    check_finite(worker.rank, iterations, &[&result])?;
-    Ok(Outcome { iterations, complete, clock: worker.clock, result, test })
+    nonfinite::check_arrays(&worker.pass.nets[0].params, worker.rank, iterations, &[&result])?;
+    let left_out = worker.watch.left_out;
+    Ok(Outcome { iterations, complete, clock: worker.clock, left_out, result, test })
 }
 
 /// Everything that is decided before the first worker starts.
@@ -300,8 +296,7 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let about = about(&settings, &train, &net, &machine);
     let start = Beginner { args, given, settings: &settings, net: &net, about: &about }.start()?;
-    let rewriting =
-        Rewriting::new(&args.machine, machine.numerics, settings.workers).for_solver(&settings.solver);
+    let rewriting = Rewriting::new(&args.machine, machine.numerics, settings.workers).for_settings(&settings);
     let automatic = is_automatic(args);
     Ok(Prepared { settings, train, tests, machine, net, start, about, automatic, rewriting, lines })
 }
@@ -341,6 +336,22 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     set_style(args.log_style);
     let timeout = peer_timeout(args.peer_timeout)?;
     let stop = StopAgreement::listen()?;
+    let (mut args, mut mishaps) = (args.clone(), Mishaps::default());
+    loop {
+        match attempt(&args, timeout, stop.clone(), &mishaps) {
+            Ok(()) => return Ok(()),
+            Err(failure) => args = mishaps.back(&args, failure)?,
+        }
+    }
+}
+
+/// Trains from where the flags say to the end, or to where something is not finite.
+fn attempt(
+    args: &TrainArgs,
+    timeout: Duration,
+    stop: Arc<StopAgreement>,
+    mishaps: &Mishaps,
+) -> Result<(), Failure> {
     let mut prepared = prepare(args)?;
     let (workers, placement) = make_workers(args, &prepared)?;
     if args.target_accuracy.is_some() && !workers[0].tests_accuracy() {
@@ -361,7 +372,8 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     };
     let desk = SnapshotDesk::new(binder, settings.workers);
     let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays);
-    let run = Run { settings, first, verifies: args.verify_placement, stop, desk: &desk, common };
+    mishaps.note_folder(&home.folder);
+    let run = Run { settings, first, verifies: args.verify_placement, stop, desk: &desk, common, mishaps };
     let mut progress = Progress::new(
         home.folder.metrics()?,
         run.first,
@@ -473,6 +485,12 @@ fn configuration(p: &Prepared<'_>) -> Value {
     configuration
 }
 
+/// Updates that were left out: of all workers together where each has its own.
+fn left_out(p: &Prepared<'_>, outcomes: &[Outcome]) -> u64 {
+    let each = outcomes.iter().map(|outcome| outcome.left_out);
+    if p.settings.method.is_synchronous() { each.max().unwrap_or(0) } else { each.sum() }
+}
+
 /// The phases that have data.
 fn jobs<'a>(p: &'a Prepared<'_>) -> impl Iterator<Item = &'a PhaseJob> {
     std::iter::once(&p.train).chain(p.tests.iter().map(|test| &test.job))
@@ -500,6 +518,8 @@ fn conclude(
         "images_per_second": images / seconds.max(1e-9),
         "communication_share": first.clock.communication_share(),
         "data_share": data_share,
+        "left_out": left_out(p, outcomes),
+        "rollbacks": run.mishaps.known.len(),
         "bad_records": jobs(p).map(|job| job.feed.bad_records()).sum::<u64>(),
         "weights_hash": hash,
         "method": p.settings.method_name(),

@@ -18,6 +18,7 @@ use crate::failure::{Code, Failure};
 use crate::feed::{Batches, Draw};
 use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
 use crate::memory::{self, WorkerNeeds};
+use crate::nonfinite::{self, Moment, Watch};
 use crate::pass::Pass;
 use crate::places::Places;
 use crate::progress::{Clock, Output, TestResult};
@@ -64,6 +65,10 @@ pub struct Worker {
     pub losses: Vec<f32>,
     /// Its place in the method.
     pub exchange: Exchange,
+    /// What it does about values that are not finite.
+    pub watch: Watch,
+    /// Whether the update of this iteration is left out.
+    leaves_out: bool,
     /// Where its time went.
     pub clock: Clock,
     /// What rate and display remember.
@@ -237,6 +242,8 @@ impl Worker {
             batches,
             losses: Vec::with_capacity(settings.solver.iter_size.min(MOST_LOSSES) as usize),
             exchange: Exchange::Alone,
+            watch: Watch::new(settings.on_nonfinite, &[]),
+            leaves_out: false,
             clock: Clock::default(),
             course: parts.state.course.clone(),
             places,
@@ -286,8 +293,13 @@ impl Worker {
 
     /// Finds the gradients of an iteration: those of each of its mini-batches, added up, and what other workers have to say.
     /// Returns the mean loss. Without a plan of its own the update is done, too.
+    ///
+    /// # Errors
+    /// Also if something is not finite and the run cannot go on with that.
     pub fn find_gradients(&mut self, settings: &Settings, scalars: &Scalars) -> Result<f32, Failure> {
         let parts = settings.solver.iter_size;
+        let known = self.watch.leaves_out(scalars.iteration);
+        let mut found = None;
         self.losses.clear();
         for part in 0..parts {
             self.clock.data += self.batches.load(&self.pass)?;
@@ -305,17 +317,42 @@ impl Worker {
             } else {
                 run_step(&self.pass.devices, plan, &scalars, &mut self.times)?;
             }
-            self.losses.push(self.pass.loss()?);
+            let loss = self.pass.loss()?;
+            self.losses.push(loss);
+            let looks_closely = last && self.watch.is_close();
+            let sound =
+                loss.is_finite() && (!looks_closely || nonfinite::is_finite(&self.pass, Packed::Gradients)?);
+            if !sound && !known && found.is_none() {
+                found = Some(nonfinite::first(&self.pass, plan, &scalars)?);
+            }
         }
         self.note_transfers();
-        self.clock.waiting += self.exchange.finish(&self.pass)?;
+        let at = Moment { rank: self.rank, iteration: scalars.iteration, rate: scalars.rate };
+        if let Some(found) = &found {
+            self.watch.judge(at, &self.losses, found)?;
+            self.tell(format!("note        {}", found.left_out(at)));
+        }
+        let vote = self.watch.is_close().then_some(known || found.is_some());
+        let (waited, leaves_out) = self.exchange.finish(&self.pass, vote)?;
+        self.clock.waiting += waited;
+        self.leaves_out = leaves_out;
+        self.watch.note(at, leaves_out)?;
         Ok(self.losses.iter().sum::<f32>() / parts as f32)
+    }
+
+    /// Says a line, through the first worker's progress if it is this one's.
+    fn tell(&mut self, line: String) {
+        match self.rank {
+            0 => self.shown.push(line),
+            _ => say!("{line}"),
+        }
     }
 
     /// Takes the loss of an iteration into account, which may change its rate. A rate that follows the loss follows that of
     /// all workers, and they have the same rate. Returns the smoothed loss.
     pub fn note_loss(&mut self, settings: &Settings, iteration: u64, loss: f32) -> Result<f32, Failure> {
-        let mut loss = [loss];
+        // That of an iteration that is left out says nothing.
+        let mut loss = [if loss.is_finite() { loss } else { self.course.loss.mean() }];
         if settings.solver.rate_follows_loss() {
             self.exchange.sum(&mut loss)?;
             loss[0] /= self.workers as f32;
@@ -325,8 +362,12 @@ impl Worker {
         Ok(smoothed)
     }
 
-    /// Runs the update if it was no part of the plan that found the gradients, or lets whoever takes steps for all do so.
+    /// Runs the update if it was no part of the plan that found the gradients, or lets whoever takes steps for all do so,
+    /// unless it is left out.
     pub fn update(&mut self, settings: &Settings, scalars: &Scalars) -> Result<(), Failure> {
+        if self.leaves_out {
+            return Ok(());
+        }
         if let Some(waited) = self.exchange.step(&self.pass, scalars.rate)? {
             self.clock.waiting += waited;
             return Ok(());

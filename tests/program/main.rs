@@ -23,6 +23,7 @@ mod mistakes;
 mod models;
 mod mutations;
 mod networks;
+mod nonfinite;
 mod normalization;
 #[cfg(target_os = "linux")]
 mod placement;
