@@ -29,7 +29,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     }
     let Some(first) = failures.first() else { return Ok(()) };
     let messages: Vec<&str> = failures.iter().map(|failure| failure.message.as_str()).collect();
-    Err(Failure { code: first.code, message: messages.join("\nquadrille: ") })
+    Err(first.clone().saying(messages.join("\nquadrille: ")))
 }
 
 fn check(file: &Path, args: &CheckArgs) -> Result<(), Failure> {

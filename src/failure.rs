@@ -39,17 +39,24 @@ pub struct Failure {
     pub code: u8,
     /// What the user reads.
     pub message: String,
+    /// How far this is from the cause: another worker's silence is nearer than its end, which may be but the echo of a third's.
+    remote: u8,
 }
 
 impl Failure {
     /// A failure with one of the documented codes.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code: code as u8, message: message.into() }
+        Self { code: code as u8, message: message.into(), remote: u8::from(code == Code::PeerLost) }
     }
 
-    /// Whether this is only the echo of a failure of another worker.
-    pub fn is_echo(&self) -> bool {
-        self.code == Code::PeerLost as u8
+    /// The same failure in other words.
+    pub fn saying(self, message: String) -> Self {
+        Self { message, ..self }
+    }
+
+    /// How far this is from the cause; 0 if it is no echo of another worker's failure.
+    pub fn remoteness(&self) -> u8 {
+        self.remote
     }
 }
 
@@ -67,7 +74,7 @@ impl From<SpecError> for Failure {
 
 impl From<IoError> for Failure {
     fn from(error: IoError) -> Self {
-        Self { code: error.exit_code(), message: error.to_string() }
+        Self { code: error.exit_code(), message: error.to_string(), remote: 0 }
     }
 }
 
@@ -108,6 +115,10 @@ impl From<CommError> for Failure {
             CommError::Protocol { .. } => Code::Bug,
             _ => Code::PeerLost,
         };
-        Self::new(code, error.to_string())
+        let failure = Self::new(code, error.to_string());
+        match error {
+            CommError::PeerLost { .. } => Self { remote: 2, ..failure },
+            _ => failure,
+        }
     }
 }

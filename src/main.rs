@@ -11,6 +11,7 @@ mod cli;
 mod convert;
 mod debug;
 mod desk;
+mod ends;
 mod exchange;
 mod extract;
 mod failure;

@@ -103,8 +103,7 @@ impl Mishaps {
         if args.on_nonfinite != OnNonfinite::Rollback {
             return Err(failure);
         }
-        let refuse =
-            |why: &str| Failure { message: format!("{}\n  {why}", failure.message), ..failure.clone() };
+        let refuse = |why: &str| failure.clone().saying(format!("{}\n  {why}", failure.message));
         if self.known.len() == ROLLBACKS {
             return Err(refuse(&format!(
                 "the run went back to a snapshot {ROLLBACKS} times: that is enough"
@@ -299,12 +298,18 @@ pub fn is_finite(pass: &Pass, which: Packed) -> Result<bool, Failure> {
     Ok(pass.devices[0].is_finite(Region::Packed(which), len)?)
 }
 
-/// Refuses weights that an update has spoilt. `iterations` are done.
-pub fn check_weights(pass: &Pass, rank: usize, iterations: u64) -> Result<(), Failure> {
+/// Refuses weights that the update of an iteration has spoilt, or one before it.
+pub fn check_weights(pass: &Pass, at: Moment) -> Result<(), Failure> {
     if is_finite(pass, Packed::Weights)? {
         return Ok(());
     }
-    check_arrays(&pass.nets[0].params, rank, iterations, &[&packed(pass, Packed::Weights)?])
+    let weights = packed(pass, Packed::Weights)?;
+    let name = first_parameter(&pass.nets[0].params, &weights).unwrap_or("a padding");
+    let Moment { rank, iteration, rate } = at;
+    Err(not_finite(format!(
+        "the weights of worker {rank} are not finite behind the update in iteration {iteration} (learning rate {rate}), first \
+         in parameter {name}; nothing was written after the last snapshot\n  hint: lower base_lr"
+    )))
 }
 
 /// Refuses packed arrays of weights or histories that are not finite: they are worth no snapshot, since whoever went on from

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use crate::announce::announce;
 use crate::centre::Common;
 use crate::cli::{DataShards, TrainArgs};
 use crate::desk::{Binder, SnapshotDesk};
+use crate::ends;
 use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::given::Given;
@@ -27,7 +29,7 @@ use crate::job::{
     no_data, say_bad_records,
 };
 use crate::memory;
-use crate::nonfinite::{self, Mishaps, Watch};
+use crate::nonfinite::{self, Mishaps, Moment, Watch};
 use crate::output::{LogStyle, set_style, style};
 use crate::parts;
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
@@ -87,7 +89,7 @@ fn step(
     // The centre has moved by the pull that was known when the exchange began, and so does the worker.
     worker.update(settings, &Scalars { rate, ..scalars })?;
     if settings.on_nonfinite.is_close() || settings.displays(iteration) {
-        nonfinite::check_weights(&worker.pass, worker.rank, iteration + 1)?;
+        nonfinite::check_weights(&worker.pass, Moment { rank: worker.rank, iteration, rate })?;
     }
 
     worker.clock.training += start.elapsed();
@@ -427,11 +429,13 @@ fn live_together(
     let place = workers[0].places.clone();
     let mut progress = Some(progress);
     let refused = |error| Failure::new(Code::Environment, format!("cannot start a worker: {error}"));
+    let (tell, told) = channel();
     let (master, results) = std::thread::scope(|scope| {
         let master = transports.pop_if(|_| has_master).map(|transport| {
+            let tell = tell.clone();
             let serve = move || {
                 place.settle(Role::Comm, 0);
-                run.common.serve(transport)
+                telling(&tell, run.common.serve(transport))
             };
             std::thread::Builder::new().name("master".to_owned()).spawn_scoped(scope, serve)
         });
@@ -441,19 +445,32 @@ fn live_together(
             .map(|(worker, transport)| {
                 let progress = progress.take();
                 let thread = std::thread::Builder::new().name(format!("worker {}", worker.rank));
-                thread.spawn_scoped(scope, move || live(worker, run, transport, progress))
+                let tell = tell.clone();
+                thread.spawn_scoped(scope, move || telling(&tell, live(worker, run, transport, progress)))
             })
             .collect();
+        drop(tell);
+        if let Some(failure) = ends::wait_for_all(&told, ends::GRACE) {
+            let _ = run.desk.finish();
+            ends::leave_behind(&failure);
+        }
         let results = handles.into_iter().map(|handle| handle.map_err(refused).and_then(joined));
         let results: Vec<Result<Outcome, Failure>> = results.collect();
         let master = master.map_or(Ok(()), |handle| handle.map_err(refused).and_then(joined));
         (master, results)
     });
     let failures = results.iter().filter_map(|result| result.as_ref().err()).chain(master.as_ref().err());
-    match failures.min_by_key(|failure| failure.is_echo()).cloned() {
+    match failures.min_by_key(|failure| failure.remoteness()).cloned() {
         Some(failure) => Err(failure),
         None => results.into_iter().collect(),
     }
+}
+
+/// Tells how a thread ended before it does.
+fn telling<T>(tell: &Sender<Option<Failure>>, result: Result<T, Failure>) -> Result<T, Failure> {
+    // Whoever is told outlives all threads.
+    let _ = tell.send(result.as_ref().err().cloned());
+    result
 }
 
 fn joined<T>(handle: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {

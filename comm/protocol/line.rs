@@ -98,6 +98,8 @@ impl<T: Transport> Line<T> {
             Ok(_) => Ok(()),
             Err(CommError::Timeout { rank, seconds, doing, .. }) => {
                 let before = turn.checked_sub(1).map(|before| (before % self.size().max(1) as u64) as usize);
+                // A turn of this worker is over: it is the master that does not go on.
+                let before = before.filter(|before| *before != rank);
                 let peer = Peer::Rank(before.unwrap_or(self.master));
                 Err(CommError::Timeout { rank, peer, seconds, doing })
             }

@@ -18,10 +18,10 @@
 //! **It ends.** The master waits for nobody in particular. A worker waits for the master only, and has one request at a time.
 //! An exchange is answered at once. A request for the centre is answered when the last worker asks: every other one
 //! comes there, since its own exchanges are answered at once. Workers drift apart, and the first may wait for long; so
-//! whenever the master serves an exchange it tells those who wait that they wait, and for whom. Each of these waits is
-//! bounded by the peer timeout, and at its end the worker that is missing is named. A worker that dies ends the master's
-//! wait, the master drops its endpoint, and all others lose the master. At the end a worker may not go before all others
-//! need no more of it, or it would look as if it had died: who leaves waits until all do.
+//! whenever the master serves an exchange, or the one whom they wait for comes, it tells those who wait that they wait,
+//! and for whom. Each of these waits is bounded by the peer timeout, and at its end the worker that is missing is named. A
+//! worker that dies ends the master's wait, the master drops its endpoint, and all others lose the master. At the end a
+//! worker may not go before all others need no more of it, or it would look as if it had died: who leaves waits until all do.
 
 use super::letter::{Letter, Meaning};
 use super::line::Desk;
@@ -70,8 +70,11 @@ impl<T: Transport, C: Centre> ParameterServer<T, C> {
             match meaning {
                 Meaning::Exchange => self.exchange(from, letter)?,
                 Meaning::Centre | Meaning::Leave => {
+                    let before = self.missing();
                     self.hold(from, letter, meaning)?;
                     match self.missing() {
+                        // Those who were told that this one is missing would blame it for another's silence.
+                        Some(missing) if before == Some(from) => self.tell_waiting(missing)?,
                         Some(missing) => self.not_yet(from, missing)?,
                         None if self.answer_all()? == Meaning::Leave => {
                             return Ok((self.centre, self.desk.traffic()));
@@ -94,11 +97,14 @@ impl<T: Transport, C: Centre> ParameterServer<T, C> {
         self.centre.serve(letter.values_mut(), number);
         self.desk.reply(from, letter, Meaning::Exchange, number)?;
         // Somebody is missing: the one that was just served.
-        if let Some(missing) = self.missing() {
-            for waiting in 0..self.held.len() {
-                if self.held[waiting].is_some() {
-                    self.not_yet(waiting, missing)?;
-                }
+        self.missing().map_or(Ok(()), |missing| self.tell_waiting(missing))
+    }
+
+    /// Tells all who wait for whom they do.
+    fn tell_waiting(&mut self, missing: usize) -> Result<(), CommError> {
+        for waiting in 0..self.held.len() {
+            if self.held[waiting].is_some() {
+                self.not_yet(waiting, missing)?;
             }
         }
         Ok(())

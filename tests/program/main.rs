@@ -16,6 +16,7 @@ mod kills;
 mod layer_times;
 mod layers;
 mod lifetime;
+mod lost;
 mod made_up;
 mod memory;
 mod methods;

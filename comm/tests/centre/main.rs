@@ -3,6 +3,7 @@
 
 mod faults;
 mod hogwild;
+mod lost;
 mod orders;
 mod overlapped;
 mod served;

@@ -1,0 +1,89 @@
+//! How the threads of a run end: once one has failed, the others have a bounded time to notice.
+//!
+//! A worker that waits for another gives up after the peer timeout. But one that is stuck elsewhere, in a file system that does
+//! not answer, say, never comes back, and no thread can be ended from outside. So whoever fails first sets a deadline, and at
+//! its end the process ends with that failure instead of waiting for a thread that may never end. A snapshot that is being
+//! written is written first.
+
+use std::io::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+
+/// How long the others have: who waits for the one that failed notices at once, who computes ends its iteration.
+pub const GRACE: Duration = Duration::from_secs(5);
+
+/// Waits until all threads have told how they ended, and are gone. Each tells its failure if it has one. Returns the failure
+/// to report if some have not come to their end `patience` after the first failure: that nearest to the cause.
+pub fn wait_for_all(told: &Receiver<Option<Failure>>, patience: Duration) -> Option<Failure> {
+    let mut failure: Option<Failure> = None;
+    let mut deadline = None;
+    loop {
+        let next = match deadline {
+            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(end) => told.recv_timeout(Instant::saturating_duration_since(&end, Instant::now())),
+        };
+        match next {
+            Ok(None) => {}
+            Ok(Some(other)) => {
+                deadline.get_or_insert_with(|| Instant::now() + patience);
+                if failure.as_ref().is_none_or(|first| other.remoteness() < first.remoteness()) {
+                    failure = Some(other);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => return failure,
+        }
+    }
+}
+
+/// Ends the process with `failure` although threads still run.
+pub fn leave_behind(failure: &Failure) -> ! {
+    let seconds = GRACE.as_secs();
+    let message = format!(
+        "quadrille: {failure}\nquadrille: not every worker of this process came to its end within {seconds} s after that"
+    );
+    // Standard error may be closed, too; the code says it all the same.
+    let _ = writeln!(std::io::stderr(), "{message}");
+    std::process::exit(i32::from(failure.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::failure::Code;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    fn failure(code: Code) -> Option<Failure> {
+        Some(Failure::new(code, format!("{code:?}")))
+    }
+
+    #[test]
+    fn threads_that_all_end_are_waited_for() {
+        for failures in [vec![None, None], vec![failure(Code::Data), failure(Code::PeerLost)]] {
+            let (tell, told) = channel();
+            failures.into_iter().for_each(|failure| tell.send(failure).expect("room"));
+            drop(tell);
+            assert!(wait_for_all(&told, SHORT).is_none());
+        }
+    }
+
+    #[test]
+    fn one_that_is_stuck_is_left_behind_and_the_cause_is_told() {
+        for (failures, code) in [
+            (vec![failure(Code::PeerLost)], Code::PeerLost),
+            (vec![failure(Code::PeerLost), None, failure(Code::Data)], Code::Data),
+            (vec![failure(Code::Data), failure(Code::PeerLost)], Code::Data),
+        ] {
+            let (tell, told) = channel();
+            failures.into_iter().for_each(|failure| tell.send(failure).expect("room"));
+            let found = wait_for_all(&told, SHORT).expect("one is stuck");
+            assert_eq!(found.code, code as u8);
+            drop(tell);
+        }
+    }
+}
