@@ -1,6 +1,7 @@
-//! Broadcast and sum over a binomial tree, written once over [`Transport`].
+//! Broadcast and sum over a binomial tree, written once over [`Transport`], and the sum that all get by whichever way is
+//! chosen ([`crate::choice`]): the tree, [`crate::doubling`] or [`crate::ring`].
 //!
-//! # Order of addition
+//! # Order of addition in the tree
 //!
 //! A rank starts from its own values and adds the partial sums of its children in increasing order of rank; only
 //! then does it send the result to its parent. Arrival plays no part, so threads, the simulated network and MPI give
@@ -20,6 +21,7 @@
 //! cycle, and all ranks call the same collectives in the same order, so the rank that is furthest behind never waits
 //! for one ahead of it. If a rank fails it drops its transport, and each of its neighbours fails in turn.
 
+use crate::choice::{Algorithm, Choice};
 use crate::error::CommError;
 use crate::pool::Pool;
 use crate::transport::{Buffer, Kind, Tag, Transport};
@@ -41,7 +43,8 @@ pub struct Traffic {
 pub struct Collective<T> {
     transport: T,
     size: usize,
-    pool: Pool,
+    choice: Choice,
+    pub(crate) pool: Pool,
     traffic: Traffic,
 }
 
@@ -56,7 +59,18 @@ impl<T: Transport> Collective<T> {
     pub fn among(transport: T, size: usize) -> Self {
         // A broadcast needs a buffer per child; a sum then needs one more, and one may be left over from before.
         let limit = children(transport.rank(), size).count() + 2;
-        Collective { transport, size, pool: Pool::new(limit), traffic: Traffic::default() }
+        let choice = Choice::Fixed(Algorithm::Tree);
+        Collective { transport, size, choice, pool: Pool::new(limit), traffic: Traffic::default() }
+    }
+
+    /// The same with another way to sum over all ranks. All ranks choose alike.
+    pub fn choosing(self, choice: Choice) -> Self {
+        Collective { choice, ..self }
+    }
+
+    /// The way in which `len` values are summed for all.
+    pub fn algorithm(&self, len: usize) -> Algorithm {
+        self.choice.of(len, self.size)
     }
 
     /// This rank.
@@ -116,6 +130,14 @@ impl<T: Transport> Collective<T> {
 
     /// Replaces `values` on every rank by their sum over all ranks: the same bits everywhere.
     pub fn all_reduce_sum(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
+        match self.algorithm(values.len()) {
+            Algorithm::Tree => self.up_and_down(values, exchange),
+            Algorithm::Doubling => self.double(values, exchange),
+            Algorithm::Ring => self.go_around(values, exchange),
+        }
+    }
+
+    fn up_and_down(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
         if let Some(sum) = self.sum_at_root(values, exchange)? {
             values.copy_from_slice(&sum);
             self.pool.put(sum);
@@ -147,7 +169,7 @@ impl<T: Transport> Collective<T> {
         }
     }
 
-    /// Sends a message that is no part of a collective, and counts it.
+    /// Sends a message, and counts it.
     pub(crate) fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
         let bytes = size_of_val(&payload[..]) as u64;
         self.transport.send(to, tag, payload)?;
@@ -161,7 +183,8 @@ impl<T: Transport> Collective<T> {
         self.transport.recv(from, tag)
     }
 
-    fn receive(&mut self, from: usize, tag: Tag, len: usize) -> Result<Buffer, CommError> {
+    /// Receives a message of a collective.
+    pub(crate) fn receive(&mut self, from: usize, tag: Tag, len: usize) -> Result<Buffer, CommError> {
         let buffer = self.transport.recv(from, tag)?;
         if buffer.len() == len {
             return Ok(buffer);
@@ -172,7 +195,8 @@ impl<T: Transport> Collective<T> {
     }
 }
 
-fn add(sum: &mut [f32], values: &[f32]) {
+/// Adds values to a sum.
+pub(crate) fn add(sum: &mut [f32], values: &[f32]) {
     for (s, v) in sum.iter_mut().zip(values) {
         *s += v;
     }

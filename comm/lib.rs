@@ -1,8 +1,8 @@
 //! Who tells whom what, and when: communication between workers.
 //!
 //! From the bottom up: [`transport`] moves owned packed buffers between ranks (threads of one process, a
-//! simulated network, MPI); [`collective`] writes broadcast and sum once over any transport, with one order of
-//! addition; [`protocol`] holds the methods of the SGD and EASGD families; [`overlap`] hides an exchange behind
+//! simulated network, MPI); [`collective`] writes broadcast and sum once over any transport, in orders of
+//! addition that follow from ranks alone ([`choice`] says which); [`protocol`] holds the methods of the SGD and EASGD families; [`overlap`] hides an exchange behind
 //! forward and backward; [`handshake`] makes sure, before the first exchange, that all ranks run the same job.
 //!
 //! Two rules hold everywhere. *Nothing hangs*: every wait is bounded by the peer timeout, and a rank that meets an
@@ -10,12 +10,15 @@
 //! to what, and in which order, follows from ranks alone, never from arrival.
 #![forbid(unsafe_code)]
 
+pub mod choice;
 pub mod collective;
+mod doubling;
 pub mod error;
 pub mod handshake;
 pub mod overlap;
 mod pool;
 pub mod protocol;
+mod ring;
 pub mod transport;
 mod tree;
 

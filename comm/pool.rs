@@ -18,15 +18,18 @@ impl Pool {
 
     /// A buffer that holds a copy of `values`: a free one of that length, or a new one, which counts as a miss.
     pub(crate) fn copy_of(&mut self, values: &[f32]) -> Buffer {
-        match self.free.iter().rposition(|buffer| buffer.len() == values.len()) {
-            Some(index) => {
-                let mut buffer = self.free.swap_remove(index);
-                buffer.copy_from_slice(values);
-                buffer
-            }
+        let mut buffer = self.take(values.len());
+        buffer.copy_from_slice(values);
+        buffer
+    }
+
+    /// A buffer of `len` values, whatever they are: a free one, or a new one, which counts as a miss.
+    pub(crate) fn take(&mut self, len: usize) -> Buffer {
+        match self.free.iter().rposition(|buffer| buffer.len() == len) {
+            Some(index) => self.free.swap_remove(index),
             None => {
                 self.misses += 1;
-                values.to_vec().into()
+                Buffer::zeros(len)
             }
         }
     }

@@ -20,24 +20,32 @@
 //! **It is deterministic.** The order of addition is that of the tree ([`crate::collective`]), and equation (2) is
 //! computed once, on rank 0.
 //!
-//! **It is cheap.** 2(P − 1) messages of one packed buffer each per exchange, at most 2⌈log₂ P⌉ deep.
+//! **Without a tree.** Where sums are to go another way ([`crate::choice`]), all ranks get Σ W_i, every rank keeps the centre,
+//! and none of them is sent: one sum for all instead of a broadcast and a sum at the root, and as much memory more on each
+//! rank. All centres change by the same sum in the same equation, so they are the same bits; and where the sum's order is that
+//! of the tree, those that the tree gives.
+//!
+//! **It is cheap.** By tree 2(P − 1) messages of one packed buffer each per exchange, at most 2⌈log₂ P⌉ deep.
 
 use std::time::{Duration, Instant};
 
 use quadrille_core::solver::easgd::update_centre;
 
 use super::ElasticMember;
+use crate::choice::{Algorithm, Choice};
 use crate::collective::{Collective, Traffic};
 use crate::error::CommError;
 use crate::transport::{Buffer, Transport};
 
 /// One rank's part in Sync EASGD3.
 ///
-/// The centre is kept on rank 0 only; the others see it as it passes, so it costs no memory on them.
+/// By tree the centre is kept on rank 0 only; the others see it as it passes, so it costs no memory on them.
 pub struct SyncEasgd<T> {
     group: Collective<T>,
-    /// The centre on rank 0, empty elsewhere.
+    /// The centre on the ranks that keep it, empty elsewhere.
     centre: Buffer,
+    /// Where weights are added up, if all ranks keep the centre; else empty.
+    sum: Buffer,
     len: usize,
     /// The number of the next collective call; the same on all ranks.
     next: u64,
@@ -47,8 +55,20 @@ impl<T: Transport> SyncEasgd<T> {
     /// Joins the method with the given first centre, a packed buffer of the length of the weights. Its values count
     /// on rank 0 only; the others give theirs (the same, if all start from one seed) for the length.
     pub fn new(transport: T, centre: &[f32]) -> Self {
-        let kept = if transport.rank() == 0 { centre.to_vec() } else { Vec::new() };
-        SyncEasgd { group: Collective::new(transport), centre: kept.into(), len: centre.len(), next: 0 }
+        Self::choosing(transport, centre, Choice::Fixed(Algorithm::Tree))
+    }
+
+    /// The same with a way to sum that all ranks choose alike; the centre counts on all ranks that keep it.
+    pub fn choosing(transport: T, centre: &[f32], choice: Choice) -> Self {
+        let group = Collective::new(transport).choosing(choice);
+        let everywhere = group.algorithm(centre.len()) != Algorithm::Tree;
+        let kept = if everywhere || group.rank() == 0 { centre.to_vec() } else { Vec::new() };
+        let sum = Buffer::zeros(if everywhere { centre.len() } else { 0 });
+        SyncEasgd { group, centre: kept.into(), sum, len: centre.len(), next: 0 }
+    }
+
+    fn is_everywhere(&self) -> bool {
+        self.group.algorithm(self.len) != Algorithm::Tree
     }
 
     /// How many buffers this rank had to allocate so far; constant from the second exchange on.
@@ -62,8 +82,12 @@ impl<T: Transport> SyncEasgd<T> {
     }
 
     fn send_centre(&mut self, number: u64, centre_out: &mut [f32]) -> Result<(), CommError> {
-        if self.rank() == 0 {
+        let everywhere = self.is_everywhere();
+        if everywhere || self.rank() == 0 {
             centre_out.copy_from_slice(&self.centre);
+        }
+        if everywhere {
+            return Ok(());
         }
         self.group.broadcast(centre_out, number)
     }
@@ -108,6 +132,12 @@ impl<T: Transport> ElasticMember for SyncEasgd<T> {
         let workers = self.size();
         let start = Instant::now();
         self.send_centre(number, centre_out)?;
+        if self.is_everywhere() {
+            self.sum.copy_from_slice(weights);
+            self.group.all_reduce_sum(&mut self.sum, number)?;
+            update_centre(&mut self.centre, &self.sum, workers, elastic);
+            return Ok(start.elapsed());
+        }
         let centre = &mut self.centre;
         self.group.reduce_sum(weights, number, |sum| update_centre(centre, sum, workers, elastic))?;
         Ok(start.elapsed())

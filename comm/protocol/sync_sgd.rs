@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::choice::Choice;
 use crate::collective::{Collective, Traffic};
 use crate::error::CommError;
 use crate::transport::Transport;
@@ -21,6 +22,11 @@ impl<T: Transport> SyncSgd<T> {
     /// Joins the method.
     pub fn new(transport: T) -> Self {
         SyncSgd { group: Collective::new(transport), next: 0 }
+    }
+
+    /// The same with a way to sum that all ranks choose alike.
+    pub fn choosing(self, choice: Choice) -> Self {
+        SyncSgd { group: self.group.choosing(choice), ..self }
     }
 
     /// This rank.
