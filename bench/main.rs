@@ -10,6 +10,7 @@ mod plot;
 mod record;
 mod scaling;
 mod shapes;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,8 @@ enum Experiment {
     Partition(partition::Args),
     /// Whole training iterations on one thread and on several, or on one quadrant and on several, pair by pair
     Scaling(scaling::Args),
+    /// Several workers beside PyTorch's DistributedDataParallel over gloo
+    Workers(workers::Args),
     /// Convolutions one by one, by every implementation, checked and beside the measured peak
     Kernels(kernels::Args),
     /// How fast images are decoded, and how long a training waits for them
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Experiment::Peers(args) => peers::run(&args),
         Experiment::Partition(args) => partition::run(&args),
         Experiment::Scaling(args) => scaling::run(&args),
+        Experiment::Workers(args) => workers::run(&args),
         Experiment::Kernels(args) => kernels::run(&args),
         Experiment::Data(args) => data::run(&args),
         Experiment::Networks(args) => networks::run(&args),

@@ -32,7 +32,7 @@ pub struct Iterations {
 }
 
 /// Networks whose iterations are short.
-const SMALL: [&str; 3] = ["lenet", "cifar10_quick", "cifar10_full"];
+pub const SMALL: [&str; 3] = ["lenet", "cifar10_quick", "cifar10_full"];
 
 /// The program.
 ///

@@ -153,7 +153,8 @@ fn summarize(net: &str, turns: &[Turn]) -> Value {
     })
 }
 
-fn peer_version(python: &Path) -> String {
+/// The version of PyTorch that `python` has.
+pub fn peer_version(python: &Path) -> String {
     let mut command = Command::new(python);
     output_of(command.args(["-c", "import torch; print(torch.__version__)"]))
         .map_or("unknown".to_owned(), |version| version.trim().to_owned())
