@@ -20,6 +20,7 @@
 //! measurement would, but for buffers within a factor of two of that size, where both ways take about the same time.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 /// α/β in bytes: 1.2 µs over 0.3 ns a byte, the middle of SC17's Table 2 (Mellanox 40 Gb/s QDR).
@@ -87,6 +88,15 @@ pub enum Choice {
     Fixed(Algorithm),
 }
 
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Auto => f.write_str("auto"),
+            Choice::Fixed(algorithm) => algorithm.fmt(f),
+        }
+    }
+}
+
 impl Choice {
     /// The way for a sum of `len` values over `ranks` ranks: the same on every rank, on every machine.
     pub fn of(self, len: usize, ranks: usize) -> Algorithm {
@@ -100,6 +110,25 @@ impl Choice {
                 .min_by(|a, b| a.cost(bytes, ranks).total_cmp(&b.cost(bytes, ranks)))
                 .unwrap_or(Algorithm::Tree),
         }
+    }
+}
+
+/// How packed buffers travel; the same on all ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// How sums over all ranks are formed.
+    pub choice: Choice,
+    /// Where each array of a packed buffer lies, if each travels in a message of its own; else nothing.
+    pub parts: Vec<Range<usize>>,
+}
+
+impl Way {
+    /// By tree, packed.
+    pub const TREE: Way = Way { choice: Choice::Fixed(Algorithm::Tree), parts: Vec::new() };
+
+    /// As chosen, packed.
+    pub fn packed(choice: Choice) -> Self {
+        Way { choice, parts: Vec::new() }
     }
 }
 

@@ -21,7 +21,9 @@
 //! cycle, and all ranks call the same collectives in the same order, so the rank that is furthest behind never waits
 //! for one ahead of it. If a rank fails it drops its transport, and each of its neighbours fails in turn.
 
-use crate::choice::{Algorithm, Choice};
+use std::ops::Range;
+
+use crate::choice::{Algorithm, Choice, Way};
 use crate::error::CommError;
 use crate::pool::Pool;
 use crate::transport::{Buffer, Kind, Tag, Transport};
@@ -44,6 +46,8 @@ pub struct Collective<T> {
     transport: T,
     size: usize,
     choice: Choice,
+    /// Where each array of a packed buffer lies, if each travels in a message of its own; else nothing.
+    parts: Vec<Range<usize>>,
     pub(crate) pool: Pool,
     traffic: Traffic,
 }
@@ -60,17 +64,30 @@ impl<T: Transport> Collective<T> {
         // A broadcast needs a buffer per child; a sum then needs one more, and one may be left over from before.
         let limit = children(transport.rank(), size).count() + 2;
         let choice = Choice::Fixed(Algorithm::Tree);
-        Collective { transport, size, choice, pool: Pool::new(limit), traffic: Traffic::default() }
+        let parts = Vec::new();
+        Collective { transport, size, choice, parts, pool: Pool::new(limit), traffic: Traffic::default() }
     }
 
-    /// The same with another way to sum over all ranks. All ranks choose alike.
-    pub fn choosing(self, choice: Choice) -> Self {
-        Collective { choice, ..self }
+    /// The same with another way to travel. All ranks choose alike. With parts, which hold all of a packed buffer but zeros,
+    /// each of them has a message of its own: the per-layer way, to compare with. Values that are fewer than the parts reach
+    /// travel as one.
+    pub fn going(self, way: Way) -> Self {
+        Collective { choice: way.choice, parts: way.parts, ..self }
     }
 
-    /// The way in which `len` values are summed for all.
+    /// The way in which `len` values are summed for all. The ring's order depends on where its pieces are cut, so buffers
+    /// that travel part by part never go around it.
     pub fn algorithm(&self, len: usize) -> Algorithm {
-        self.choice.of(len, self.size)
+        match self.choice.of(len, self.size) {
+            Algorithm::Ring if !self.parts.is_empty() => Algorithm::Tree,
+            algorithm => algorithm,
+        }
+    }
+
+    /// What travels in a message each of a buffer of `len` values.
+    fn messages(&self, len: usize) -> Vec<Range<usize>> {
+        let is_packed = self.parts.last().is_some_and(|last| last.end <= len);
+        if is_packed { self.parts.clone() } else { vec![0..len] }
     }
 
     /// This rank.
@@ -95,6 +112,14 @@ impl<T: Transport> Collective<T> {
 
     /// Copies the `values` of rank 0 into the `values` of every rank.
     pub fn broadcast(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
+        if self.parts.is_empty() {
+            return self.send_down(values, exchange);
+        }
+        let mut parts = self.messages(values.len()).into_iter();
+        parts.try_for_each(|part| self.send_down(&mut values[part], exchange))
+    }
+
+    fn send_down(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
         let tag = Tag { exchange, kind: Kind::Broadcast };
         let mut received = None;
         if let Some(parent) = parent(self.rank()) {
@@ -121,16 +146,40 @@ impl<T: Transport> Collective<T> {
         exchange: u64,
         at_root: impl FnOnce(&[f32]),
     ) -> Result<(), CommError> {
-        if let Some(sum) = self.sum_at_root(own, exchange)? {
-            at_root(&sum);
-            self.pool.put(sum);
+        if self.parts.is_empty() {
+            if let Some(sum) = self.sum_at_root(own, exchange)? {
+                at_root(&sum);
+                self.pool.put(sum);
+            }
+            return Ok(());
         }
+        // What no part holds is zero on all ranks, and so is its sum.
+        let mut whole = self.pool.copy_of(own);
+        for part in self.messages(own.len()) {
+            if let Some(sum) = self.sum_at_root(&own[part.clone()], exchange)? {
+                whole[part].copy_from_slice(&sum);
+                self.pool.put(sum);
+            }
+        }
+        if self.rank() == 0 {
+            at_root(&whole);
+        }
+        self.pool.put(whole);
         Ok(())
     }
 
     /// Replaces `values` on every rank by their sum over all ranks: the same bits everywhere.
     pub fn all_reduce_sum(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
-        match self.algorithm(values.len()) {
+        let algorithm = self.algorithm(values.len());
+        if self.parts.is_empty() {
+            return self.sum_by(algorithm, values, exchange);
+        }
+        let mut parts = self.messages(values.len()).into_iter();
+        parts.try_for_each(|part| self.sum_by(algorithm, &mut values[part], exchange))
+    }
+
+    fn sum_by(&mut self, algorithm: Algorithm, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
+        match algorithm {
             Algorithm::Tree => self.up_and_down(values, exchange),
             Algorithm::Doubling => self.double(values, exchange),
             Algorithm::Ring => self.go_around(values, exchange),

@@ -37,6 +37,12 @@ pub fn announce<'a>(
             settings.rho * settings.solver.base_lr
         );
     }
+    if settings.sums() {
+        let (layout, how) =
+            (&p.net.params, if settings.unpacked { ", a message for each array" } else { "" });
+        let mib = (layout.len() * size_of::<f32>()) as f64 / f64::from(1 << 20);
+        say!("            sums of {mib:.2} MiB by {}{how}", settings.algorithm(layout));
+    }
     if settings.period > 1 {
         say!("            an exchange in every {}th iteration", settings.period);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quadrille_comm::choice::Way;
 use quadrille_comm::handshake::{Fingerprint, handshake};
 use quadrille_comm::protocol::async_easgd::ElasticCentre;
 use quadrille_comm::protocol::async_sgd::GradientCentre;
@@ -21,6 +22,8 @@ use crate::state::WorkerArrays;
 pub struct Common {
     /// How they exchange.
     pub method: Method,
+    /// How packed buffers travel where all exchange at once.
+    pub way: Way,
     /// What they have to agree on.
     pub fingerprint: Fingerprint,
     /// The packed weights of the first centre, and the histories of whoever takes steps for all.
@@ -49,6 +52,7 @@ impl Common {
         let in_memory = settings.workers > 1 && settings.method.keeper() == Keeper::SharedMemory;
         Self {
             method: settings.method,
+            way: settings.way(layout),
             fingerprint,
             rule: PackedRule::new(layout, settings.solver.rule, parts),
             shared: in_memory.then(|| Arc::new(SharedCentre::new(&first.weights, settings.workers))),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use quadrille_comm::choice::Choice;
 use quadrille_comm::protocol::Method;
 use quadrille_core::net::Phase;
 use quadrille_cpu::isa::{Isa, Precision};
@@ -185,6 +186,12 @@ pub struct TrainArgs {
     /// Elastic coefficient of EASGD [default: 0.9 / (workers x base_lr)]
     #[arg(long, value_name = "RHO")]
     pub rho: Option<f32>,
+    /// How sync-sgd and sync-easgd sum over workers: auto (by size and number of workers), tree, doubling or ring
+    #[arg(long, default_value = "auto", value_name = "WAY")]
+    pub collective: Choice,
+    /// One message for each array of parameters instead of one for all, to compare with (sync-sgd and sync-easgd)
+    #[arg(long)]
+    pub unpacked: bool,
     /// Iterations from one exchange to the next, of methods with easgd in their name [default: 1]
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub period: Option<u64>,

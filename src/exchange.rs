@@ -77,7 +77,10 @@ impl Exchange {
         match common.method {
             Method::SyncSgd => {
                 handshake(&mut transport, &common.fingerprint)?;
-                Ok(Self::SyncSgd { group: SyncSgd::new(transport), gradients: values })
+                Ok(Self::SyncSgd {
+                    group: SyncSgd::new(transport).going(common.way.clone()),
+                    gradients: values,
+                })
             }
             Method::AsyncSgd | Method::AsyncMsgd => {
                 handshake(&mut transport, &common.fingerprint)?;
@@ -229,7 +232,10 @@ impl Elastic {
                 let shared = shared(common)?;
                 spawn(common, places, transport, move |end| HogwildEasgd::new(end, shared))
             }
-            _ => spawn(common, places, transport, move |end| SyncEasgd::new(end, &centre)),
+            _ => {
+                let way = common.way.clone();
+                spawn(common, places, transport, move |end| SyncEasgd::going(end, &centre, way))
+            }
         }?;
         let turns = method == Method::OriginalEasgd;
         let buffers = Some((Buffer::zeros(len), Buffer::zeros(len)));

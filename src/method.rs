@@ -1,5 +1,6 @@
 //! What a method asks of the solver and the flags.
 
+use quadrille_comm::choice::{Algorithm, Choice};
 use quadrille_comm::protocol::Method;
 use quadrille_core::site::Fault;
 use quadrille_core::solver::{RuleKind, SolverSpec, easgd};
@@ -108,6 +109,32 @@ pub fn rho(solver: &SolverSpec, args: &TrainArgs, workers: usize) -> Result<f32,
         "--rho {rho}: with {workers} workers under {method} and base_lr {rate} the centre is stable only for 0 <= rho <= {}",
         1.0 / (pulling as f32 * rate)
     )))
+}
+
+/// How several workers sum, and whether they do it array by array.
+///
+/// # Errors
+/// If the flags ask for what the method or the number of workers cannot have.
+pub fn collective(args: &TrainArgs, workers: usize) -> Result<(Choice, bool), Failure> {
+    let (method, choice, unpacked) = (args.method, args.collective, args.unpacked);
+    let sums = workers > 1 && method.is_synchronous();
+    let asked = [("--collective", choice != Choice::Auto), ("--unpacked", unpacked)];
+    if let Some((flag, _)) = asked.into_iter().find(|(_, asked)| *asked && !sums) {
+        let who = if workers == 1 { "a single worker".to_owned() } else { method.to_string() };
+        return Err(usage(format!(
+            "{flag}: {who} sums nothing over all workers; {} with at least 2 workers do",
+            names(Method::is_synchronous)
+        )));
+    }
+    match choice {
+        Choice::Fixed(algorithm) if !algorithm.serves(workers) => Err(usage(format!(
+            "--collective {algorithm}: {workers} workers are no power of two; tree and auto give the same bits as doubling would"
+        ))),
+        Choice::Fixed(Algorithm::Ring) if unpacked => Err(usage(
+            "--unpacked: pieces of a ring are cut without regard to arrays; take --collective tree or doubling".to_owned(),
+        )),
+        choice => Ok((choice, unpacked)),
+    }
 }
 
 /// Iterations from one exchange of a worker to its next.

@@ -1,6 +1,8 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
+use quadrille_comm::choice::{Algorithm, Choice, Way};
 use quadrille_comm::protocol::{Keeper, Method};
+use quadrille_core::net::{ParamLayout, ParamView};
 use quadrille_core::site::Fault;
 use quadrille_core::solver::{Decay, Policy, RuleKind, SolverSpec};
 use quadrille_cpu::isa::Precision;
@@ -25,6 +27,10 @@ pub struct Settings {
     pub rho: f32,
     /// Iterations from one exchange to the next.
     pub period: u64,
+    /// How sums over all workers are formed.
+    pub collective: Choice,
+    /// Whether each array of parameters travels by itself.
+    pub unpacked: bool,
     /// The solver's momentum, if the method is one without and it was not 0.
     pub momentum_aside: Option<f32>,
     /// Seed of all random numbers.
@@ -80,6 +86,7 @@ impl Settings {
         let seed = args.seed.or(solver.seed).unwrap_or(1);
         let rho = method::rho(&solver, args, workers)?;
         let period = method::period(args, workers)?;
+        let (collective, unpacked) = method::collective(args, workers)?;
         let (method, precision, target_accuracy) =
             (args.method, args.machine.precision, args.target_accuracy);
         let on_nonfinite = args.on_nonfinite;
@@ -88,6 +95,8 @@ impl Settings {
             method,
             rho,
             period,
+            collective,
+            unpacked,
             momentum_aside,
             seed,
             precision,
@@ -115,6 +124,25 @@ impl Settings {
     /// The method as it really runs: a single worker has nobody to exchange with.
     pub fn method_name(&self) -> &'static str {
         if self.workers == 1 { "sgd" } else { self.method.name() }
+    }
+
+    /// How sums of packed buffers of `net` travel between workers that exchange at once.
+    pub fn way(&self, layout: &ParamLayout) -> Way {
+        let parts = layout.views().iter().filter(|_| self.unpacked).map(ParamView::range);
+        Way { choice: self.collective, parts: parts.filter(|part| !part.is_empty()).collect() }
+    }
+
+    /// The way of such sums by its name, and the order in which it adds.
+    pub fn algorithm(&self, layout: &ParamLayout) -> Algorithm {
+        match self.collective.of(layout.len(), self.workers) {
+            Algorithm::Ring if self.unpacked => Algorithm::Tree,
+            algorithm => algorithm,
+        }
+    }
+
+    /// Whether workers sum packed buffers.
+    pub fn sums(&self) -> bool {
+        self.workers > 1 && self.method.is_synchronous()
     }
 
     /// Iterations over which the loss that is shown is averaged.
@@ -189,6 +217,8 @@ impl Settings {
             "workers": self.workers,
             "rho": self.rho,
             "period": self.period,
+            "collective": self.collective.to_string(),
+            "unpacked": self.unpacked,
             "seed": self.seed,
             "precision": self.precision.to_string(),
         })

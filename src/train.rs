@@ -318,10 +318,12 @@ fn about(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> A
 
 /// What decides which samples a run sees, what its state means, and in which order its sums are formed.
 fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> BTreeMap<String, String> {
+    let order = if settings.sums() { settings.algorithm(&net.params).order() } else { "none" };
     let layers: Vec<_> = net.layers.iter().map(|l| (&l.name, &l.layer)).collect();
     [
         ("list of layers", format!("{:016x}", fingerprint_of(&format!("{layers:?}")))),
         ("method", settings.method_name().to_owned()),
+        ("order of sums over workers", order.to_owned()),
         ("seed", settings.seed.to_string()),
         ("solver type", settings.solver.rule.kind.name().to_owned()),
         ("batch", train.batch.to_string()),

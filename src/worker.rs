@@ -205,7 +205,8 @@ impl Draft {
     pub fn needs(&self, parts: &WorkerParts<'_>) -> WorkerNeeds {
         let state = 2 * (1 + parts.settings.solver.rule.kind.histories());
         let aside = usize::from(!parts.tests.is_empty());
-        let travelling = if parts.settings.workers > 1 { 4 } else { 0 };
+        // Two of them are the centre and the sum of workers that need no tree.
+        let travelling = if parts.settings.workers > 1 { 6 } else { 0 };
         // Beside the first worker is a master, or the memory that all share.
         let has_centre = parts.rank == 0 && parts.settings.keeps_centre_apart();
         let travelling = travelling + if has_centre { 1 + state } else { 0 };

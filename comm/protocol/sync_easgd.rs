@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use quadrille_core::solver::easgd::update_centre;
 
 use super::ElasticMember;
-use crate::choice::{Algorithm, Choice};
+use crate::choice::{Algorithm, Way};
 use crate::collective::{Collective, Traffic};
 use crate::error::CommError;
 use crate::transport::{Buffer, Transport};
@@ -55,12 +55,12 @@ impl<T: Transport> SyncEasgd<T> {
     /// Joins the method with the given first centre, a packed buffer of the length of the weights. Its values count
     /// on rank 0 only; the others give theirs (the same, if all start from one seed) for the length.
     pub fn new(transport: T, centre: &[f32]) -> Self {
-        Self::choosing(transport, centre, Choice::Fixed(Algorithm::Tree))
+        Self::going(transport, centre, Way::TREE)
     }
 
-    /// The same with a way to sum that all ranks choose alike; the centre counts on all ranks that keep it.
-    pub fn choosing(transport: T, centre: &[f32], choice: Choice) -> Self {
-        let group = Collective::new(transport).choosing(choice);
+    /// The same with a way that all ranks choose alike; the centre counts on all ranks that keep it.
+    pub fn going(transport: T, centre: &[f32], way: Way) -> Self {
+        let group = Collective::new(transport).going(way);
         let everywhere = group.algorithm(centre.len()) != Algorithm::Tree;
         let kept = if everywhere || group.rank() == 0 { centre.to_vec() } else { Vec::new() };
         let sum = Buffer::zeros(if everywhere { centre.len() } else { 0 });

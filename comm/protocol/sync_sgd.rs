@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::choice::Choice;
+use crate::choice::Way;
 use crate::collective::{Collective, Traffic};
 use crate::error::CommError;
 use crate::transport::Transport;
@@ -24,9 +24,9 @@ impl<T: Transport> SyncSgd<T> {
         SyncSgd { group: Collective::new(transport), next: 0 }
     }
 
-    /// The same with a way to sum that all ranks choose alike.
-    pub fn choosing(self, choice: Choice) -> Self {
-        SyncSgd { group: self.group.choosing(choice), ..self }
+    /// The same with a way for gradients that all ranks choose alike.
+    pub fn going(self, way: Way) -> Self {
+        SyncSgd { group: self.group.going(way), ..self }
     }
 
     /// This rank.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use quadrille_comm::CommError;
-use quadrille_comm::choice::{Algorithm, Choice};
+use quadrille_comm::choice::{Algorithm, Choice, Way};
 use quadrille_comm::collective::Collective;
 use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
@@ -25,6 +25,10 @@ type Bits = Vec<u32>;
 fn terms(rank: usize, len: usize) -> Vec<f32> {
     let scale = [1.0, 1e-3, 37.0, 0.11, 5e3, 1e-5, 3.3, 0.7][rank];
     (0..len).map(|index| scale * (0.3 + index as f32 / 7.0 - rank as f32 / 3.0)).collect()
+}
+
+fn fixed(way: Algorithm) -> Way {
+    Way::packed(Choice::Fixed(way))
 }
 
 fn bits(values: &[f32]) -> Bits {
@@ -64,7 +68,7 @@ fn in_order(way: Algorithm, ranks: usize, len: usize) -> Bits {
 
 /// Three sums, of which the last is compared: what is left from one must not come into the next.
 fn rank<T: Transport>(transport: T, way: Algorithm, len: usize) -> Result<Bits, CommError> {
-    let mut group = Collective::new(transport).choosing(Choice::Fixed(way));
+    let mut group = Collective::new(transport).going(fixed(way));
     let (mut misses, mut values) = (Vec::new(), Vec::new());
     for exchange in 0..3 {
         values = terms(group.rank(), len);
@@ -124,7 +128,7 @@ fn doubling_has_the_bits_of_the_tree_and_the_ring_has_others() {
 /// Sync EASGD whose weights follow what they saw; all that was seen, as bits.
 fn easgd<T: Transport>(transport: T, way: Algorithm) -> Result<Bits, CommError> {
     let me = transport.rank();
-    let mut method = SyncEasgd::choosing(transport, &terms(0, 13), Choice::Fixed(way));
+    let mut method = SyncEasgd::going(transport, &terms(0, 13), fixed(way));
     let (mut weights, mut centre, mut seen) = (terms(me, 13), vec![0.0; 13], Bits::new());
     for _ in 0..3 {
         method.exchange(&weights, 0.3, &mut centre)?;
@@ -139,7 +143,7 @@ fn easgd<T: Transport>(transport: T, way: Algorithm) -> Result<Bits, CommError> 
 /// Sync SGD on weights that are equal everywhere.
 fn sgd<T: Transport>(transport: T, way: Algorithm) -> Result<Bits, CommError> {
     let me = transport.rank();
-    let mut method = SyncSgd::new(transport).choosing(Choice::Fixed(way));
+    let mut method = SyncSgd::new(transport).going(fixed(way));
     let mut weights = terms(0, 13);
     for _ in 0..3 {
         let mut gradient: Vec<f32> = weights.iter().zip(terms(me, 13)).map(|(w, t)| 0.1 * w + t).collect();
@@ -229,7 +233,7 @@ fn messages_are_as_many_and_as_large_as_the_model_says() {
         (Algorithm::Ring, 5, 5 * 8, 5 * 8 * (16 + 4)),
     ] {
         let traffic = sim::run(size, 0, |end| {
-            let mut group = Collective::new(end).choosing(Choice::Fixed(way));
+            let mut group = Collective::new(end).going(fixed(way));
             group.all_reduce_sum(&mut [1.0; 16], 0).unwrap();
             group.traffic()
         })
@@ -237,4 +241,63 @@ fn messages_are_as_many_and_as_large_as_the_model_says() {
         let sum = |of: fn(&quadrille_comm::collective::Traffic) -> u64| traffic.iter().map(of).sum::<u64>();
         assert_eq!((sum(|t| t.messages), sum(|t| t.bytes)), (messages, bytes), "{way}, {size} ranks");
     }
+}
+
+/// Three arrays with zeros between them, in messages of their own or as one.
+fn in_parts<T: Transport>(transport: T, way: Algorithm, parts: &[std::ops::Range<usize>]) -> (Bits, u64) {
+    let me = transport.rank();
+    let way = Way { choice: Choice::Fixed(way), parts: parts.to_vec() };
+    let mut first = terms(0, 13);
+    (first[4], first[12]) = (0.0, 0.0);
+    let mut elastic = SyncEasgd::going(transport, &first, way);
+    let (mut centre, mut seen) = (vec![0.0; 13], Bits::new());
+    let mut misses = 0;
+    for step in 0..4 {
+        let mut weights = terms(me, 13);
+        (weights[4], weights[12]) = (0.0, 0.0);
+        elastic.exchange(&weights, 0.1, &mut centre).unwrap();
+        seen.extend(bits(&centre));
+        if step == 1 {
+            misses = elastic.pool_misses();
+        }
+    }
+    assert_eq!(elastic.pool_misses(), misses, "nothing is allocated later");
+    let mut sum = [1.0, 2.0];
+    elastic.all_reduce_sum(&mut sum).unwrap();
+    seen.extend(bits(&sum));
+    (seen, elastic.traffic().messages)
+}
+
+#[test]
+fn a_message_for_each_array_changes_no_bit() {
+    let parts = [0..4, 5..6, 6..12];
+    for way in [Algorithm::Tree, Algorithm::Doubling] {
+        for size in served(way) {
+            let packed = sim::run(size, 0, |end| in_parts(end, way, &[])).unwrap();
+            for seed in 0..SEEDS / 10 {
+                let apart = sim::run(size, seed, |end| in_parts(end, way, &parts)).unwrap();
+                for (apart, packed) in apart.iter().zip(&packed) {
+                    assert_eq!(apart.0, packed.0, "{way}, {size} ranks, seed {seed}");
+                    // Four exchanges and a sum of two values, which travel as one.
+                    let sum = packed.1 / 5;
+                    assert!(packed.1.is_multiple_of(5) || way == Algorithm::Tree);
+                    let exchanges = packed.1 - sum;
+                    if way == Algorithm::Doubling {
+                        assert_eq!(apart.1, 3 * exchanges + sum, "{size} ranks");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_travels_in_parts_never_goes_around_the_ring() {
+    let parts = vec![0..6, 6..13];
+    let out = sim::run(3, 0, |end| {
+        let group =
+            Collective::new(end).going(Way { choice: Choice::Fixed(Algorithm::Ring), parts: parts.clone() });
+        group.algorithm(13)
+    });
+    assert_eq!(out.unwrap(), [Algorithm::Tree; 3]);
 }

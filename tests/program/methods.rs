@@ -241,3 +241,67 @@ fn iter_size_clipping_quadrants_and_rates_that_follow_the_loss_go_with_each() {
         assert!(mean(&losses[90..]) < 0.7 * mean(&losses[..5]), "{method}: {summary} {losses:?}");
     }
 }
+
+#[test]
+fn sums_by_pairs_have_the_same_bits_whatever_way_they_go_packed_or_not() {
+    let stage = Stage::new();
+    for method in ["sync-sgd", "sync-easgd1", "sync-easgd2", "sync-easgd3"] {
+        let hash = |run: &str, flags: &str| {
+            let flags = format!("--method {method} --threads 1 {flags}");
+            hash_of(&stage.train(&format!("{method}-{run}"), &flags))
+        };
+        let two = hash("two", "--workers 2");
+        for (index, flags) in
+            ["tree", "doubling", "ring", "tree --unpacked", "auto --unpacked"].iter().enumerate()
+        {
+            assert_eq!(
+                hash(&format!("two{index}"), &format!("--workers 2 --collective {flags}")),
+                two,
+                "{flags}"
+            );
+        }
+        let four = hash("four", "--workers 4 --collective tree");
+        for (index, flags) in ["doubling", "tree --unpacked", "doubling --unpacked"].iter().enumerate() {
+            assert_eq!(
+                hash(&format!("four{index}"), &format!("--workers 4 --collective {flags}")),
+                four,
+                "{flags}"
+            );
+        }
+        // Of four terms the ring adds in another order, and always in the same.
+        let ring = hash("ring", "--workers 4 --collective ring");
+        assert_eq!(
+            (ring != four, hash("again", "--workers 4 --collective ring") == ring),
+            (true, true),
+            "{method}"
+        );
+        hash("three", "--workers 3 --unpacked");
+    }
+}
+
+#[test]
+fn the_way_of_sums_is_said_and_a_run_goes_on_by_the_same_order_only() {
+    let stage = Stage::new();
+    let way = "--workers 4 --threads 1 --method sync-sgd";
+    let train = |flags: &str| stage.run(&format!("train --solver solver.prototxt --run run {way} {flags}"));
+    let said = train("--max-iter 10 --collective doubling --unpacked").stdout;
+    assert!(said.contains("MiB by doubling, a message for each array"), "{said}");
+    let refused = train("--max-iter 20 --resume run --collective ring");
+    let why = "its order of sums over workers is pairs, that of this run is ring";
+    assert_eq!((refused.code, refused.stderr.contains(why)), (Some(65), true), "{refused:?}");
+    assert_eq!(train("--max-iter 20 --resume run --collective tree").code, Some(0));
+}
+
+#[test]
+fn ways_that_cannot_be_are_refused() {
+    let stage = Stage::new();
+    let case = |flags: &str, says: &[&str]| refused(&stage, flags, 2, says);
+    case("--workers 3 --collective doubling", &["3 workers are no power of two"]);
+    case("--workers 1 --collective tree", &["--collective", "a single worker"]);
+    case("--workers 2 --collective star", &["--collective", "doubling or ring"]);
+    case("--workers 2 --collective ring --unpacked", &["--unpacked", "tree or doubling"]);
+    for method in ["original-easgd", "async-sgd", "hogwild-easgd", "async-measgd"] {
+        case(&format!("--workers 2 --method {method} --unpacked"), &["--unpacked", method, "sync-easgd3"]);
+        case(&format!("--workers 2 --method {method} --collective tree"), &["--collective", method]);
+    }
+}
