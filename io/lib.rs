@@ -7,6 +7,7 @@
 mod caffemodel;
 pub mod data;
 mod error;
+mod events;
 mod hash;
 mod hdf5;
 mod metrics;
@@ -22,6 +23,7 @@ mod whole;
 
 pub use caffemodel::{LayerWeights, NetWeights};
 pub use error::IoError;
+pub use events::EventWriter;
 pub use hash::weights_hash;
 pub use hdf5::{HAS_HDF5, is_hdf5};
 pub use metrics::{MetricsWriter, TakenBack};

@@ -237,6 +237,9 @@ pub struct TrainArgs {
     /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
+    /// Write event files for TensorBoard into the folder tensorboard of the run folder, too
+    #[arg(long)]
+    pub tensorboard: bool,
     /// How lines look
     #[arg(long, default_value = "plain", value_name = "STYLE")]
     pub log_style: LogStyle,

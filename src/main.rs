@@ -4,6 +4,7 @@
 mod output;
 
 mod announce;
+mod board;
 mod bundled;
 mod centre;
 mod check;

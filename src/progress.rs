@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use quadrille_io::MetricsWriter;
 use serde_json::{Map, Value, json};
 
+use crate::board::Records;
 use crate::failure::Failure;
 use crate::output::{LogStyle, style};
 
@@ -71,20 +71,14 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     display: u64,
     images_per_iteration: usize,
-    metrics: MetricsWriter,
+    records: Records,
     shown: (u64, f64),
     accuracy: Option<f32>,
 }
 
 impl Progress {
     /// Starts at `first` of `last` iterations.
-    pub fn new(
-        metrics: MetricsWriter,
-        first: u64,
-        last: u64,
-        display: u64,
-        images_per_iteration: usize,
-    ) -> Self {
+    pub fn new(records: Records, first: u64, last: u64, display: u64, images_per_iteration: usize) -> Self {
         let bars = style() == LogStyle::Plain && std::io::stderr().is_terminal();
         let bar = bars.then(|| {
             let bar = ProgressBar::new(last).with_position(first);
@@ -92,7 +86,7 @@ impl Progress {
             bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, display, images_per_iteration, metrics, shown: (first, 0.0), accuracy: None }
+        Self { bar, display, images_per_iteration, records, shown: (first, 0.0), accuracy: None }
     }
 
     /// Whether the outputs of the network are shown after an iteration.
@@ -107,7 +101,7 @@ impl Progress {
         if losses.len() > 1 {
             record["losses"] = json!(losses);
         }
-        self.metrics.write(&record)?;
+        self.records.write(&record)?;
         let due = self.display > 0 && iteration.is_multiple_of(self.display);
         match self.bar.clone() {
             Some(bar) if due || iteration - self.shown.0 >= 10 => {
@@ -169,7 +163,7 @@ impl Progress {
         if let Some(loss) = result.loss {
             record.insert("test_loss".into(), json!(six_digits(loss)));
         }
-        self.metrics.write(&Value::Object(record))?;
+        self.records.write(&Value::Object(record))?;
         self.say(&format!("Iteration {iteration}, Testing net (#{net})"));
         if let Some(loss) = result.loss.filter(|_| shows_loss) {
             self.say(&format!("Test loss: {}", six_digits(loss)));
@@ -193,7 +187,7 @@ impl Progress {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
-        Ok(self.metrics.write(&json!({ "summary": summary }))?)
+        self.records.write(&json!({ "summary": summary }))
     }
 }
 

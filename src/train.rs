@@ -17,6 +17,7 @@ use quadrille_numa::Role;
 use serde_json::{Value, json};
 
 use crate::announce::announce;
+use crate::board::Records;
 use crate::centre::Common;
 use crate::cli::{DataShards, TrainArgs};
 use crate::desk::{Binder, SnapshotDesk};
@@ -378,13 +379,13 @@ fn attempt(
     let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays);
     mishaps.note_folder(&home.folder);
     let run = Run { settings, first, verifies: args.verify_placement, stop, desk: &desk, common, mishaps };
-    let mut progress = Progress::new(
-        home.folder.metrics()?,
-        run.first,
-        settings.solver.max_iter,
-        settings.solver.display,
-        prepared.images_per_iteration(),
-    );
+    let images = prepared.images_per_iteration();
+    let mut records = Records::new(home.folder.metrics()?);
+    if args.tensorboard {
+        records = records.with_events(home.folder.path(), first, images)?;
+    }
+    let mut progress =
+        Progress::new(records, run.first, settings.solver.max_iter, settings.solver.display, images);
     let outcomes = live_together(workers, &run, timeout, &mut progress)?;
     conclude(&prepared, &run, &outcomes, &mut progress)
 }

@@ -32,6 +32,7 @@ mod resume;
 mod same_bits;
 mod snapshots;
 mod solvers;
+mod tensorboard;
 mod tiers;
 mod topology;
 mod training;
