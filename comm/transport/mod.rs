@@ -4,8 +4,10 @@
 //! the peer timeout that the endpoint was made with. Messages of one sender with one tag arrive in the order in
 //! which they were sent; nothing else about the order of arrival is promised.
 
+mod endpoint;
 mod mailbox;
 pub mod mpi;
+mod place;
 pub mod sim;
 pub mod threads;
 
@@ -13,6 +15,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::error::{CommError, Doing, Peer};
+
+pub use endpoint::Endpoint;
 
 /// One allocation of `f32` values that is moved, never shared: a packed buffer on its way.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -1,82 +1,27 @@
 //! Ranks that are threads of one process.
 //!
-//! Every rank has one mailbox behind one lock. A sender locks the mailbox of the receiver, puts the message and
-//! wakes it; a receiver waits on its own condition variable only. A rank that leaves marks itself gone in every
-//! mailbox under the same lock, after everything that it sent: who finds the mark and no message knows that none
-//! will come. No thread ever holds two locks, so there is no order of locks to get wrong.
+//! A rank that leaves marks itself gone in every [`Place`], after everything that it sent.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::mailbox::Mailbox;
-use super::{Buffer, Tag, Transport, check_peer, missing};
+use super::place::{Patience, Place};
+use super::{Buffer, Tag, Transport, check_peer};
 use crate::error::{CommError, Doing, Peer};
-
-/// What others may change about one rank.
-struct Inbox {
-    mail: Mailbox,
-    /// Which ranks will send no more; the entry of the owner says that it will receive no more.
-    gone: Vec<bool>,
-}
-
-struct Place {
-    inbox: Mutex<Inbox>,
-    changed: Condvar,
-}
-
-impl Place {
-    fn lock(&self) -> MutexGuard<'_, Inbox> {
-        // Nothing panics while this lock is held, so a poisoned one still guards a sound inbox.
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The endpoint of one rank; made by [`endpoints`].
 pub struct ThreadTransport {
     rank: usize,
     places: Arc<[Place]>,
-    peer_timeout: Duration,
+    patience: Patience,
 }
 
 /// Connects `workers` ranks. Entry i of the result is the endpoint of rank i; move each to its thread.
 /// `peer_timeout` bounds every wait for a message.
 pub fn endpoints(workers: usize, peer_timeout: Duration) -> Vec<ThreadTransport> {
-    let place = || {
-        let inbox = Inbox { mail: Mailbox::default(), gone: vec![false; workers] };
-        Place { inbox: Mutex::new(inbox), changed: Condvar::new() }
-    };
-    let places: Arc<[Place]> = (0..workers).map(|_| place()).collect();
-    (0..workers).map(|rank| ThreadTransport { rank, places: Arc::clone(&places), peer_timeout }).collect()
-}
-
-impl ThreadTransport {
-    fn wait_for(&self, awaited: Peer, tag: Tag) -> Result<(usize, Buffer), CommError> {
-        let doing = Doing::Receiving(tag);
-        let place = &self.places[self.rank];
-        let start = Instant::now();
-        let mut inbox = place.lock();
-        loop {
-            if let Some(found) = self.look(&mut inbox, awaited, tag)? {
-                return Ok(found);
-            }
-            let Some(left) = self.peer_timeout.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
-            else {
-                let seconds = self.peer_timeout.as_secs_f64();
-                return Err(CommError::Timeout { rank: self.rank, peer: awaited, seconds, doing });
-            };
-            inbox = place.changed.wait_timeout(inbox, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    fn look(&self, inbox: &mut Inbox, awaited: Peer, tag: Tag) -> Result<Option<(usize, Buffer)>, CommError> {
-        if let Some(found) = inbox.mail.take(awaited, tag) {
-            return Ok(Some(found));
-        }
-        match missing(awaited, inbox.gone.iter().copied().enumerate()) {
-            Some(peer) => Err(CommError::PeerLost { rank: self.rank, peer, doing: Doing::Receiving(tag) }),
-            None => Ok(None),
-        }
-    }
+    let places: Arc<[Place]> = (0..workers).map(|_| Place::new(workers)).collect();
+    let patience = Patience { timeout: peer_timeout, grace: Duration::ZERO };
+    (0..workers).map(|rank| ThreadTransport { rank, places: Arc::clone(&places), patience }).collect()
 }
 
 impl Transport for ThreadTransport {
@@ -91,45 +36,42 @@ impl Transport for ThreadTransport {
     fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
         let doing = Doing::Sending(tag);
         check_peer(self.rank, self.size(), to, doing)?;
-        let place = &self.places[to];
-        let mut inbox = place.lock();
-        if inbox.gone[to] {
-            return Err(CommError::PeerLost { rank: self.rank, peer: to, doing });
+        match self.places[to].put(to, self.rank, tag, payload) {
+            true => Ok(()),
+            false => Err(CommError::PeerLost { rank: self.rank, peer: to, doing }),
         }
-        inbox.mail.put(self.rank, tag, payload);
-        drop(inbox);
-        place.changed.notify_one();
-        Ok(())
     }
 
     fn recv(&mut self, from: usize, tag: Tag) -> Result<Buffer, CommError> {
         check_peer(self.rank, self.size(), from, Doing::Receiving(tag))?;
-        self.wait_for(Peer::Rank(from), tag).map(|(_, payload)| payload)
+        let place = &self.places[self.rank];
+        place.wait_for(self.rank, Peer::Rank(from), tag, self.patience).map(|(_, payload)| payload)
     }
 
     fn recv_any(&mut self, tag: Tag) -> Result<(usize, Buffer), CommError> {
-        self.wait_for(Peer::Any, tag)
+        self.places[self.rank].wait_for(self.rank, Peer::Any, tag, self.patience)
     }
 
     fn try_recv(&mut self, from: usize, tag: Tag) -> Result<Option<Buffer>, CommError> {
         check_peer(self.rank, self.size(), from, Doing::Receiving(tag))?;
-        let mut inbox = self.places[self.rank].lock();
-        Ok(self.look(&mut inbox, Peer::Rank(from), tag)?.map(|(_, payload)| payload))
+        let found = self.places[self.rank].look(self.rank, Peer::Rank(from), tag)?;
+        Ok(found.map(|(_, payload)| payload))
     }
 }
 
 impl Drop for ThreadTransport {
     fn drop(&mut self) {
         for place in self.places.iter() {
-            place.lock().gone[self.rank] = true;
-            place.changed.notify_one();
+            place.set_gone(self.rank, self.rank);
         }
-        self.places[self.rank].lock().mail.clear();
+        self.places[self.rank].clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::transport::Kind;
 

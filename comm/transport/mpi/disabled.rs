@@ -1,19 +1,23 @@
 //! MPI is not part of this build.
 
-use std::time::Duration;
-
+use super::{Node, Options};
 use crate::error::CommError;
 use crate::transport::{Buffer, Tag, Transport};
 
-/// The endpoint of an MPI process. This build has none, so there is no value of this type.
+/// All processes of the job. This build knows of one only, so there is no value of this type.
+pub enum World {}
+
+/// The endpoint of a rank that lives in this process. This build has none, so there is no value of this type.
 pub enum MpiTransport {}
 
-/// Connects to the other processes of the MPI job, with `peer_timeout` as the bound of every wait.
-/// In this build: always [`CommError::Unavailable`], with what to do.
-pub fn connect(_peer_timeout: Duration) -> Result<MpiTransport, CommError> {
+/// Connects this process with the others that were started with it.
+///
+/// # Errors
+/// In this build always [`CommError::Unavailable`], with what to do.
+pub fn connect(_options: Options) -> Result<World, CommError> {
     Err(CommError::Unavailable(
         "this program was built without MPI: it trains on one node, with the workers as threads of one process; \
-         start it once, without srun -n or mpirun -n"
+         start it once, without srun -n or mpirun -n, or build it with --features mpi"
             .to_owned(),
     ))
 }
@@ -26,6 +30,63 @@ pub fn available() -> bool {
 /// One line on the MPI of this build, for the first lines of a run.
 pub fn describe() -> String {
     "not in this build".to_owned()
+}
+
+impl World {
+    /// This process, `0 ≤ rank < size`.
+    pub fn rank(&self) -> usize {
+        match *self {}
+    }
+
+    /// The number of processes.
+    pub fn size(&self) -> usize {
+        match *self {}
+    }
+
+    /// The processes of this job on this node.
+    pub fn node(&self) -> Node {
+        match *self {}
+    }
+
+    /// The endpoints of this process in the group of workers.
+    pub fn workers(&self, _beside_first: usize) -> Vec<MpiTransport> {
+        match *self {}
+    }
+
+    /// The endpoint of this process in a group of all processes.
+    pub fn processes(&self) -> MpiTransport {
+        match *self {}
+    }
+
+    /// Has the service thread do something.
+    pub fn on_service_thread(&self, _work: impl FnOnce() + Send + 'static) {
+        match *self {}
+    }
+
+    /// Whether any process was asked to stop.
+    pub fn is_asked(&self) -> bool {
+        match *self {}
+    }
+
+    /// Whether the worker of this process stops before `iteration`.
+    pub fn stops_before(&self, _iteration: u64) -> bool {
+        match *self {}
+    }
+
+    /// Ends this process's part in good order.
+    pub fn finish(&self) -> bool {
+        match *self {}
+    }
+
+    /// Tells the others that this process ends with an exit code.
+    pub fn abandon(&self, _code: u8, _follows: bool) -> (u8, Option<usize>) {
+        match *self {}
+    }
+
+    /// Ends the process at once.
+    pub fn quit(self, _code: u8) -> ! {
+        match self {}
+    }
 }
 
 impl Transport for MpiTransport {
@@ -56,12 +117,16 @@ impl Transport for MpiTransport {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn says_that_mpi_is_not_there_and_what_to_do() {
         assert!(!available());
-        let Err(CommError::Unavailable(text)) = connect(Duration::from_secs(1)) else {
+        let options =
+            Options { peer_timeout: Duration::from_secs(1), asked: Default::default(), cpus: vec![0] };
+        let Err(CommError::Unavailable(text)) = connect(options) else {
             panic!("connect must refuse");
         };
         assert!(text.contains("without MPI") && text.contains("start it once"), "{text}");
