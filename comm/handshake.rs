@@ -21,6 +21,10 @@ pub struct Fingerprint {
     pub network: u64,
     /// Hash of the effective solver settings, the method included.
     pub solver: u64,
+    /// Hash of what decides in which order sums are formed: quadrants, kernels, precision.
+    pub plan: u64,
+    /// Hash of the data set and of the samples of a mini-batch.
+    pub data: u64,
     /// The seed of the run.
     pub seed: u64,
     /// The number of parameters, which is the length of the packed buffer.
@@ -28,14 +32,15 @@ pub struct Fingerprint {
 }
 
 /// The names of the fields, in the order of [`Fingerprint::numbers`].
-const FIELDS: [&str; 5] = ["program version", "network", "solver", "seed", "number of parameters"];
+const FIELDS: [&str; 7] =
+    ["program version", "network", "solver", "plan", "data", "seed", "number of parameters"];
 
 const FINGERPRINT: Tag = Tag { exchange: 0, kind: Kind::Fingerprint };
 const VERDICT: Tag = Tag { exchange: 0, kind: Kind::Verdict };
 
 impl Fingerprint {
-    fn numbers(&self) -> [u64; 5] {
-        [self.program, self.network, self.solver, self.seed, self.parameters]
+    fn numbers(&self) -> [u64; FIELDS.len()] {
+        [self.program, self.network, self.solver, self.plan, self.data, self.seed, self.parameters]
     }
 }
 
@@ -179,6 +184,8 @@ mod tests {
         program: 0x7fa0_0001_ffff_0000,
         network: u64::MAX,
         solver: 0x7f80_0001_7fa0_0000,
+        plan: 3,
+        data: 0x1234_5678_9abc_def0,
         seed: 1,
         parameters: 431_080,
     };
@@ -209,6 +216,8 @@ mod tests {
             Fingerprint { program: JOB.program ^ 1 << 63, ..JOB },
             Fingerprint { network: 0, ..JOB },
             Fingerprint { solver: JOB.solver ^ 1 << 16, ..JOB },
+            Fingerprint { plan: 4, ..JOB },
+            Fingerprint { data: JOB.data ^ 1 << 40, ..JOB },
             Fingerprint { seed: 2, ..JOB },
             Fingerprint { parameters: 431_081, ..JOB },
         ];

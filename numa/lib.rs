@@ -28,4 +28,4 @@ pub use pin::{Pinning, pin_current_thread, refusals, release_current_thread};
 pub use quadrant::{Partition, PartitionError, Quadrant, Wishes, cut, quadrants};
 pub use strictness::Strictness;
 pub use threads::{Reserve, Role, Thread};
-pub use topology::{Machine, TopologyError, detect, survey};
+pub use topology::{Core, Machine, TopologyError, detect, survey};

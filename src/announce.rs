@@ -49,6 +49,9 @@ pub fn announce<'a>(
     if let Some(momentum) = settings.momentum_aside {
         say!("            without momentum: the solver's {momentum} is set aside");
     }
+    for line in p.world_lines {
+        say!("{line}");
+    }
     p.machine.say_how();
     say!(
         "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",

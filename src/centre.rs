@@ -10,7 +10,7 @@ use quadrille_comm::protocol::hogwild::SharedCentre;
 use quadrille_comm::protocol::original_easgd::RoundRobin;
 use quadrille_comm::protocol::parameter_server::ParameterServer;
 use quadrille_comm::protocol::{Keeper, Method};
-use quadrille_comm::transport::threads::ThreadTransport;
+use quadrille_comm::transport::Endpoint;
 use quadrille_core::net::ParamLayout;
 use quadrille_core::solver::PackedRule;
 
@@ -70,7 +70,7 @@ impl Common {
     ///
     /// # Errors
     /// If a worker is lost.
-    pub fn serve(&self, mut transport: ThreadTransport) -> Result<(), Failure> {
+    pub fn serve(&self, mut transport: Endpoint) -> Result<(), Failure> {
         handshake(&mut transport, &self.fingerprint)?;
         let WorkerArrays { weights, history } = &self.first;
         match self.method {

@@ -123,6 +123,12 @@ fn at_least_one<N: FromStr + Default + PartialEq>(text: &str) -> Result<N, Strin
     number.ok_or_else(|| "expected a whole number, at least 1".to_owned())
 }
 
+/// A time that may be none.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    seconds.ok_or_else(|| "expected a number of seconds".to_owned())
+}
+
 /// A share of right answers.
 fn accuracy(text: &str) -> Result<f32, String> {
     let share = text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
@@ -250,6 +256,10 @@ pub struct TrainArgs {
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,
+    /// Seconds before the end of a Slurm job's time at which the run stops with a snapshot [default: 60, or a tenth of the
+    /// time that is left at the start, if that is less]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub stop_margin: Option<f64>,
 }
 
 /// What `test` takes.

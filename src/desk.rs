@@ -9,13 +9,15 @@ use quadrille_core::net::ParamLayout;
 use quadrille_io::{RunFolder, snapshot};
 
 use crate::failure::{Code, Failure};
+use crate::filing;
 use crate::state::{About, RunState, WorkerState};
+use crate::world::World;
 
 /// What every snapshot of a run has in common.
 #[derive(Debug)]
 pub struct Binder {
-    /// The folder of the run.
-    pub folder: RunFolder,
+    /// The folder of the run; `None` in a process that does not lead.
+    pub folder: Option<RunFolder>,
     /// Where parameters lie in packed arrays.
     pub layout: ParamLayout,
     /// What is said of the run.
@@ -26,10 +28,11 @@ pub struct Binder {
     pub present: Option<u64>,
 }
 
-/// Where workers leave their state; what the last one completes is written by a thread of its own.
-#[derive(Debug)]
+/// Where the workers of a process leave their state; what the last one completes is written by a thread of its own, together
+/// with those of other processes.
 pub struct SnapshotDesk {
     binder: Arc<Binder>,
+    world: Arc<World>,
     workers: usize,
     table: Mutex<Table>,
 }
@@ -38,7 +41,7 @@ pub struct SnapshotDesk {
 struct Table {
     centre: Option<Vec<f32>>,
     states: BTreeMap<usize, WorkerState>,
-    writing: Option<JoinHandle<Result<Latest, Failure>>>,
+    writing: Option<JoinHandle<Result<Option<Latest>, Failure>>>,
     latest: Option<Latest>,
 }
 
@@ -52,9 +55,9 @@ pub struct Latest {
 }
 
 impl SnapshotDesk {
-    /// A desk for so many workers.
-    pub fn new(binder: Binder, workers: usize) -> Self {
-        Self { binder: Arc::new(binder), workers, table: Mutex::default() }
+    /// A desk for so many workers of this process.
+    pub fn new(binder: Binder, workers: usize, world: Arc<World>) -> Self {
+        Self { binder: Arc::new(binder), world, workers, table: Mutex::default() }
     }
 
     /// Worker `rank` leaves its state after `iteration` iterations, and the centre, which is the same from all. Waits only
@@ -80,8 +83,8 @@ impl SnapshotDesk {
         table.latest = None;
         let workers = std::mem::take(&mut table.states).into_values().collect();
         let state = RunState { iteration, centre: table.centre.take(), workers };
-        let binder = self.binder.clone();
-        let write = move || binder.file(state);
+        let (binder, world) = (self.binder.clone(), self.world.clone());
+        let write = move || binder.file(state, &world);
         let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
         let failed =
             |error| Failure::new(Code::Environment, format!("no thread to write snapshots: {error}"));
@@ -116,25 +119,32 @@ impl Table {
         if let Some(thread) = self.writing.take() {
             let lost =
                 || Failure::new(Code::Bug, "the thread that writes snapshots panicked: please report this");
-            self.latest = Some(thread.join().map_err(|_| lost())??);
+            self.latest = thread.join().map_err(|_| lost())??;
         }
         Ok(())
     }
 }
 
 impl Binder {
-    /// Writes a snapshot, then removes those that are too many.
-    fn file(&self, mut state: RunState) -> Result<Latest, Failure> {
-        let path = self.folder.snapshot_path(state.iteration);
+    /// Writes a snapshot, then removes those that are too many. Whoever does not lead writes its part.
+    fn file(&self, mut state: RunState, world: &World) -> Result<Option<Latest>, Failure> {
+        let Some(folder) = &self.folder else {
+            filing::follow(world, self, &state)?;
+            return Ok(None);
+        };
+        let path = folder.snapshot_path(state.iteration);
         // Whoever goes on from the end has nothing to add to it.
-        if self.present != Some(state.iteration) {
+        let present = self.present == Some(state.iteration);
+        if world.size().is_some() {
+            filing::lead(world, self, &path, &state, present)?;
+        } else if !present {
             snapshot::write(&path, state.manifest(&self.about), &state.files(&self.layout))?;
         }
         // An old snapshot that does not go is no reason to lose a training.
-        if let Some(error) = self.keep.and_then(|keep| self.folder.keep_newest(keep).err()) {
+        if let Some(error) = self.keep.and_then(|keep| folder.keep_newest(keep).err()) {
             say!("note        old snapshots could not be removed: {error}");
         }
         state.workers.truncate(1);
-        Ok(Latest { path, state })
+        Ok(Some(Latest { path, state }))
     }
 }

@@ -5,11 +5,11 @@
 //! its end the process ends with that failure instead of waiting for a thread that may never end. A snapshot that is being
 //! written is written first.
 
-use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
+use crate::world::World;
 
 /// How long the others have: who waits for the one that failed notices at once, who computes ends its iteration.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -39,14 +39,12 @@ pub fn wait_for_all(told: &Receiver<Option<Failure>>, patience: Duration) -> Opt
 }
 
 /// Ends the process with `failure` although threads still run.
-pub fn leave_behind(failure: &Failure) -> ! {
+pub fn leave_behind(failure: &Failure, world: &World) -> ! {
     let seconds = GRACE.as_secs();
-    let message = format!(
-        "quadrille: {failure}\nquadrille: not every worker of this process came to its end within {seconds} s after that"
-    );
-    // Standard error may be closed, too; the code says it all the same.
-    let _ = writeln!(std::io::stderr(), "{message}");
-    std::process::exit(i32::from(failure.code))
+    failure.tell("");
+    let others = format!("not every worker of this process came to its end within {seconds} s after that");
+    Failure::follows(failure.code, others).tell("");
+    world.exit(failure.code)
 }
 
 #[cfg(test)]

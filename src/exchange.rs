@@ -12,8 +12,7 @@ use quadrille_comm::protocol::original_easgd::OriginalEasgd;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::protocol::{ElasticMember, Method};
-use quadrille_comm::transport::Buffer;
-use quadrille_comm::transport::threads::ThreadTransport;
+use quadrille_comm::transport::{Buffer, Endpoint};
 use quadrille_core::device::{Packed, Region};
 use quadrille_numa::Role;
 
@@ -30,21 +29,21 @@ pub enum Exchange {
     /// Gradients are averaged between backward and update.
     SyncSgd {
         /// The group of workers.
-        group: SyncSgd<ThreadTransport>,
+        group: SyncSgd<Endpoint>,
         /// The packed gradients on their way.
         gradients: Vec<f32>,
     },
     /// Gradients go to a master, which takes the step; its weights come back (Async SGD, Async MSGD).
     AsyncSgd {
         /// The line to the master.
-        member: AsyncSgd<ThreadTransport>,
+        member: AsyncSgd<Endpoint>,
         /// Gradients on their way there, weights on their way back.
         values: Vec<f32>,
     },
     /// The worker takes its step on weights that all share (Hogwild SGD).
     HogwildSgd {
         /// The part in the shared weights.
-        member: HogwildSgd<ThreadTransport>,
+        member: HogwildSgd<Endpoint>,
         /// Gradients, then weights.
         values: Vec<f32>,
     },
@@ -71,7 +70,7 @@ pub struct Elastic {
 impl Exchange {
     /// Joins the group: every worker calls this once, and none goes on before all run the same job. `places` has that
     /// of the communication thread.
-    pub fn join(common: &Common, places: &Places, mut transport: ThreadTransport) -> Result<Self, Failure> {
+    pub fn join(common: &Common, places: &Places, mut transport: Endpoint) -> Result<Self, Failure> {
         let len = common.first.weights.len();
         let values = vec![0.0; if common.method.is_elastic() { 0 } else { len }];
         match common.method {
@@ -218,7 +217,7 @@ impl Exchange {
 }
 
 impl Elastic {
-    fn join(common: &Common, places: &Places, transport: ThreadTransport) -> Result<Self, Failure> {
+    fn join(common: &Common, places: &Places, transport: Endpoint) -> Result<Self, Failure> {
         let (method, centre) = (common.method, common.first.weights.clone());
         let len = centre.len();
         let exchanger = match method {
@@ -297,8 +296,8 @@ impl Elastic {
 fn spawn<M: ElasticMember + 'static>(
     common: &Common,
     places: &Places,
-    mut transport: ThreadTransport,
-    make: impl FnOnce(ThreadTransport) -> M + Send + 'static,
+    mut transport: Endpoint,
+    make: impl FnOnce(Endpoint) -> M + Send + 'static,
 ) -> Result<Exchanger, Failure> {
     let (places, fingerprint) = (places.clone(), common.fingerprint);
     let exchanger = Exchanger::spawn(move || {

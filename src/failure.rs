@@ -1,6 +1,7 @@
 //! Why the program ends early, with the exit code that users and batch scripts rely on.
 
 use std::fmt;
+use std::io::Write;
 
 use quadrille_comm::CommError;
 use quadrille_core::device::DeviceError;
@@ -57,6 +58,17 @@ impl Failure {
     /// How far this is from the cause; 0 if it is no echo of another worker's failure.
     pub fn remoteness(&self) -> u8 {
         self.remote
+    }
+
+    /// Prints it for the user; `who` stands before it.
+    pub fn tell(&self, who: &str) {
+        // At once, since other processes may write there, too. It may also be closed; the code says it all the same.
+        let _ = std::io::stderr().write_all(format!("quadrille: {who}{self}\n").as_bytes());
+    }
+
+    /// The end of this process since another one ended with `code`.
+    pub fn follows(code: u8, message: String) -> Self {
+        Self { code, message, remote: 2 }
     }
 }
 

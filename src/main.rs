@@ -17,7 +17,9 @@ mod exchange;
 mod extract;
 mod failure;
 mod feed;
+mod filing;
 mod given;
+mod identity;
 mod job;
 mod made_up;
 mod memory;
@@ -39,8 +41,8 @@ mod topo;
 mod train;
 mod weights;
 mod worker;
+mod world;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -61,8 +63,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Standard error may be closed, too; the code says it all the same.
-            let _ = writeln!(std::io::stderr(), "quadrille: {failure}");
+            failure.tell("");
             ExitCode::from(failure.code)
         }
     }

@@ -20,6 +20,14 @@ pub enum LogStyle {
 /// Whether lines are Caffe's. Like standard output itself, one for the whole program.
 static CAFFE: AtomicBool = AtomicBool::new(false);
 
+/// Whether no lines are printed, since another process prints them.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Prints no lines from now on.
+pub fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
 /// Sets how all lines look from now on.
 pub fn set_style(style: LogStyle) {
     CAFFE.store(style == LogStyle::Caffe, Ordering::Relaxed);
@@ -38,6 +46,9 @@ macro_rules! say {
 
 /// See [`say!`]; `file` and `number` are where in the source it stands.
 pub fn line(file: &str, number: u32, line: fmt::Arguments<'_>) {
+    if SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     // Errors are the readers' wish.
     let _ = match style() {
         LogStyle::Plain => writeln!(std::io::stdout(), "{line}"),

@@ -17,6 +17,7 @@ use crate::settings::Settings;
 use crate::solver_state;
 use crate::state::{About, Course, RunState, WorkerArrays, WorkerState};
 use crate::weights::{read_weights, start_lines};
+use crate::world::World;
 
 /// What is known of a run before its first state is.
 #[derive(Clone, Copy)]
@@ -102,6 +103,26 @@ impl Beginner<'_> {
                 // The damaged snapshots of another run are not ours to move.
                 Some(folder) => Ok(Start { damaged: Vec::new(), ..self.newest(&folder)? }),
             },
+        }
+    }
+
+    /// Finds where the run begins, the same place in every process of `world`: the one that leads looks for it.
+    ///
+    /// # Errors
+    /// As [`Beginner::start`]; or if a process is lost.
+    pub fn start_together(&self, world: &World) -> Result<Start, Failure> {
+        if world.leads() {
+            let start = self.start()?;
+            let source = start.source.as_ref().map_or(String::new(), |source| source.display().to_string());
+            world.broadcast(source)?;
+            return Ok(start);
+        }
+        let source = world.broadcast(String::new())?;
+        let path = Path::new(&source);
+        if source.is_empty() || solver_state::is_of_caffe(path) {
+            self.given_start()
+        } else {
+            self.of_snapshot(path)
         }
     }
 

@@ -44,8 +44,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Applies the flags to the solver.
-    pub fn new(mut solver: SolverSpec, args: &TrainArgs) -> Result<Self, Failure> {
+    /// Applies the flags to the solver. `processes` are as many as there are, if there are several: each is a worker.
+    pub fn new(mut solver: SolverSpec, args: &TrainArgs, processes: Option<usize>) -> Result<Self, Failure> {
         solver.max_iter = args.max_iter.unwrap_or(solver.max_iter);
         if solver.max_iter == 0 {
             let hint = "say how long to train: max_iter: 10000, for example, or the flag --max-iter";
@@ -81,7 +81,7 @@ impl Settings {
                            snapshot: N to it";
             return Err(Failure::new(Code::Usage, message));
         }
-        let workers = args.workers.unwrap_or_else(|| default_workers(args));
+        let workers = processes.or(args.workers).unwrap_or_else(|| default_workers(args));
         let momentum_aside = method::fit_rule(&mut solver, args, workers)?;
         let seed = args.seed.or(solver.seed).unwrap_or(1);
         let rho = method::rho(&solver, args, workers)?;

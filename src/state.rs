@@ -44,11 +44,64 @@ pub struct WorkerState {
 }
 
 impl WorkerState {
+    /// What a snapshot says of the worker.
+    pub fn entry(&self, owned: Owned, iteration: u64, about: &About) -> WorkerEntry {
+        let [next_step, next_sample] = about.counters(iteration);
+        WorkerEntry {
+            iteration,
+            next_sample,
+            epoch: next_sample.checked_div(about.images).unwrap_or(0),
+            next_step,
+            course: self.course.to_text(),
+            file: file_name(owned.owner),
+            own_weights: owned.has_own_weights(),
+            kept: (!self.kept.is_empty()).then(|| kept_name(owned.rank)),
+        }
+    }
+
+    /// The file of the arrays of the worker, which is its own.
+    pub fn file<'a>(&'a self, owned: Owned, layout: &'a ParamLayout) -> FileContent<'a> {
+        let state = &*self.arrays;
+        let mut content = Vec::new();
+        if owned.has_own_weights() {
+            content.extend(arrays(layout, "weights/", &state.weights));
+        }
+        for (which, history) in state.history.chunks(layout.len().max(1)).enumerate() {
+            content.extend(arrays(layout, &history_name(which), history));
+        }
+        FileContent { name: file_name(owned.owner), arrays: content }
+    }
+
+    /// The file of what its layers keep, if they do.
+    pub fn kept_file(&self, rank: usize) -> Option<FileContent<'_>> {
+        let arrays = self.kept.iter();
+        let arrays = arrays.map(|(name, (shape, values))| Array { name: name.clone(), shape, values });
+        (!self.kept.is_empty()).then(|| FileContent { name: kept_name(rank), arrays: arrays.collect() })
+    }
+
     /// Gives the worker's arrays up for those of `other` if they are the same.
     pub fn share(&mut self, other: &Self) {
         if self.arrays.equals(&other.arrays) {
             self.arrays = other.arrays.clone();
         }
+    }
+}
+
+/// Whose arrays lie in which file of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Owned {
+    /// A worker.
+    pub rank: usize,
+    /// That whose file is its own, too: itself, or one with the same arrays.
+    pub owner: usize,
+    /// Whether there is a centre.
+    pub has_centre: bool,
+}
+
+impl Owned {
+    /// Whether the file has weights, or they are those that count.
+    fn has_own_weights(self) -> bool {
+        self.has_centre || self.owner > 0
     }
 }
 
@@ -120,6 +173,19 @@ pub struct About {
 }
 
 impl About {
+    /// What a snapshot says of the run.
+    pub fn manifest(&self, iteration: u64, workers: Vec<WorkerEntry>) -> Manifest {
+        Manifest {
+            iteration,
+            network: self.network.clone(),
+            identity: self.identity.clone(),
+            settings: self.settings.clone(),
+            random_numbers: self.random_numbers(),
+            workers,
+            files: Vec::new(),
+        }
+    }
+
     /// Where the counters of a worker stand after so many iterations: the next mini-batch, and the next sample.
     fn counters(&self, iteration: u64) -> [u64; 2] {
         let step = iteration.saturating_mul(self.parts);
@@ -179,57 +245,29 @@ impl RunState {
         self.workers.iter().map(|worker| owner(worker).unwrap_or(0)).collect()
     }
 
-    /// Whether the file of worker `owner` has weights, or they are those that count.
-    fn has_own_weights(&self, owner: usize) -> bool {
-        self.centre.is_some() || owner > 0
-    }
-
     /// What a snapshot says of the state.
     pub fn manifest(&self, about: &About) -> Manifest {
-        let [next_step, next_sample] = about.counters(self.iteration);
         let workers = self.workers.iter().zip(self.owners()).enumerate();
-        let workers = workers.map(|(rank, (worker, owner))| WorkerEntry {
-            iteration: self.iteration,
-            next_sample,
-            epoch: next_sample.checked_div(about.images).unwrap_or(0),
-            next_step,
-            course: worker.course.to_text(),
-            file: file_name(owner),
-            own_weights: self.has_own_weights(owner),
-            kept: (!worker.kept.is_empty()).then(|| kept_name(rank)),
-        });
-        Manifest {
-            iteration: self.iteration,
-            network: about.network.clone(),
-            identity: about.identity.clone(),
-            settings: about.settings.clone(),
-            random_numbers: about.random_numbers(),
-            workers: workers.collect(),
-            files: Vec::new(),
-        }
+        let has_centre = self.centre.is_some();
+        let entry = |(rank, (worker, owner)): (usize, (&WorkerState, usize))| {
+            worker.entry(Owned { rank, owner, has_centre }, self.iteration, about)
+        };
+        about.manifest(self.iteration, workers.map(entry).collect())
+    }
+
+    /// The file of the weights that count.
+    pub fn counting_file<'a>(&'a self, layout: &'a ParamLayout) -> FileContent<'a> {
+        FileContent { name: WEIGHTS.to_owned(), arrays: arrays(layout, "", self.counting()) }
     }
 
     /// The files of a snapshot. Nothing is copied, and what is the same for several workers is there once.
     pub fn files<'a>(&'a self, layout: &'a ParamLayout) -> Vec<FileContent<'a>> {
-        let mut files =
-            vec![FileContent { name: WEIGHTS.to_owned(), arrays: arrays(layout, "", self.counting()) }];
+        let mut files = vec![self.counting_file(layout)];
         let owners: BTreeSet<usize> = self.owners().into_iter().collect();
-        for owner in owners {
-            let state = &*self.workers[owner].arrays;
-            let mut content = Vec::new();
-            if self.has_own_weights(owner) {
-                content.extend(arrays(layout, "weights/", &state.weights));
-            }
-            for (which, history) in state.history.chunks(layout.len().max(1)).enumerate() {
-                content.extend(arrays(layout, &history_name(which), history));
-            }
-            files.push(FileContent { name: file_name(owner), arrays: content });
-        }
-        for (rank, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.kept.is_empty()) {
-            let arrays = worker.kept.iter();
-            let arrays = arrays.map(|(name, (shape, values))| Array { name: name.clone(), shape, values });
-            files.push(FileContent { name: kept_name(rank), arrays: arrays.collect() });
-        }
+        let has_centre = self.centre.is_some();
+        let own = |owner: usize| Owned { rank: owner, owner, has_centre };
+        files.extend(owners.into_iter().map(|owner| self.workers[owner].file(own(owner), layout)));
+        files.extend(self.workers.iter().enumerate().filter_map(|(rank, worker)| worker.kept_file(rank)));
         files
     }
 

@@ -1,20 +1,18 @@
 //! `quadrille train`: the training loop, and what it needs around it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::ScopedJoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use quadrille_comm::handshake::Fingerprint;
-use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
+use quadrille_comm::transport::Endpoint;
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
 use quadrille_io::weights_hash;
 use quadrille_numa::Role;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::announce::announce;
 use crate::board::Records;
@@ -22,9 +20,10 @@ use crate::centre::Common;
 use crate::cli::{DataShards, TrainArgs};
 use crate::desk::{Binder, SnapshotDesk};
 use crate::ends;
-use crate::exchange::{Exchange, fingerprint_of, peer_timeout};
+use crate::exchange::{Exchange, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::given::Given;
+use crate::identity::{about, configuration, fingerprint};
 use crate::job::{
     Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, load_net, load_solver,
     no_data, say_bad_records,
@@ -34,13 +33,14 @@ use crate::nonfinite::{self, Mishaps, Moment, Watch};
 use crate::output::{LogStyle, set_style, style};
 use crate::parts;
 use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
-use crate::resume::{Beginner, Start, is_automatic};
+use crate::resume::{Beginner, Home, Start, is_automatic};
 use crate::settings::Settings;
-use crate::signal::StopAgreement;
+use crate::signal::{self, StopAgreement, Wall};
 use crate::solver_state;
 use crate::state::About;
 use crate::weights::write_caffemodel;
 use crate::worker::{Draft, Worker, WorkerParts};
+use crate::world::World;
 
 /// How a training ended.
 struct End {
@@ -55,7 +55,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
     let settings = run.settings;
     let mut iteration = run.first;
     while iteration < settings.solver.max_iter && !run.stop.stops_before(iteration) {
-        if worker.rank == 0 {
+        if worker.seat == 0 {
             run.desk.look()?;
         }
         if settings.tests_before(iteration) {
@@ -96,7 +96,7 @@ fn step(
     worker.clock.training += start.elapsed();
     if run.verifies && iteration == run.first {
         let quadrants = worker.pass.devices.len();
-        memory::verify(&worker.engine, worker.rank * quadrants)?;
+        memory::verify(&worker.engine, worker.seat * quadrants)?;
     }
     if let Some(progress) = progress {
         worker.shown.drain(..).for_each(|line| progress.say(&line));
@@ -119,6 +119,7 @@ struct Run<'a> {
     /// Whether the system is asked where memory and threads are.
     verifies: bool,
     stop: Arc<StopAgreement>,
+    world: Arc<World>,
     desk: &'a SnapshotDesk,
     common: Common,
     mishaps: &'a Mishaps,
@@ -178,7 +179,7 @@ fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<
 fn live(
     mut worker: Worker,
     run: &Run<'_>,
-    transport: ThreadTransport,
+    transport: Endpoint,
     mut progress: Option<&mut Progress>,
 ) -> Result<Outcome, Failure> {
     worker.places.settle(Role::Main, 0);
@@ -230,6 +231,8 @@ pub struct Prepared<'a> {
     pub rewriting: Rewriting<'a>,
     /// What reading the network made us note.
     pub lines: Vec<String>,
+    /// What is said of the processes.
+    pub world_lines: &'a [String],
 }
 
 impl Prepared<'_> {
@@ -280,9 +283,9 @@ fn tests(
     solver.test_nets.iter().map(open).collect()
 }
 
-fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
+fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
-    let settings = Settings::new(solver, args)?;
+    let settings = Settings::new(solver, args, world.workers(args.workers)?)?;
     let solver = &settings.solver;
     let (spec, file) = network(args, solver, &solver.train_net)?;
     let state = solver.train_state.of(spec.state(Phase::Train));
@@ -294,56 +297,58 @@ fn prepare(args: &TrainArgs) -> Result<Prepared<'_>, Failure> {
     let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
     let net = train.nets(&[1])?.swap_remove(0);
     let histories = solver.rule.kind.histories();
-    let copies = || Ok(parts::copies(&net, histories, settings.workers));
-    let machine = crews(&args.machine, settings.workers, smallest, copies)?;
+    let here = world.own(settings.workers).len();
+    let copies = || Ok(parts::copies(&net, histories, here));
+    let mut machine = crews(&args.machine, here, smallest, copies)?;
+    machine.exclusive &= !world.shares_cpus;
     let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let about = about(&settings, &train, &net, &machine);
-    let start = Beginner { args, given, settings: &settings, net: &net, about: &about }.start()?;
+    let start =
+        Beginner { args, given, settings: &settings, net: &net, about: &about }.start_together(world)?;
     let rewriting = Rewriting::new(&args.machine, machine.numerics, settings.workers).for_settings(&settings);
     let automatic = is_automatic(args);
-    Ok(Prepared { settings, train, tests, machine, net, start, about, automatic, rewriting, lines })
+    let world_lines = world.lines.as_slice();
+    Ok(Prepared {
+        settings,
+        train,
+        tests,
+        machine,
+        net,
+        start,
+        about,
+        automatic,
+        rewriting,
+        lines,
+        world_lines,
+    })
 }
 
-/// What snapshots say of the run.
-fn about(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> About {
-    About {
-        network: net.name.clone(),
-        identity: identity(settings, train, net, machine),
-        settings: settings.to_json(),
-        seed: settings.seed,
-        parts: settings.solver.iter_size,
-        batch: train.batch as u64,
-        images: train.feed.data_set().map_or(0, |data| data.len() as u64),
-    }
-}
-
-/// What decides which samples a run sees, what its state means, and in which order its sums are formed.
-fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> BTreeMap<String, String> {
-    let order = if settings.sums() { settings.algorithm(&net.params).order() } else { "none" };
-    let layers: Vec<_> = net.layers.iter().map(|l| (&l.name, &l.layer)).collect();
-    [
-        ("list of layers", format!("{:016x}", fingerprint_of(&format!("{layers:?}")))),
-        ("method", settings.method_name().to_owned()),
-        ("order of sums over workers", order.to_owned()),
-        ("seed", settings.seed.to_string()),
-        ("solver type", settings.solver.rule.kind.name().to_owned()),
-        ("batch", train.batch.to_string()),
-        ("iter_size", settings.solver.iter_size.to_string()),
-        ("quadrants", machine.workers[0].len().to_string()),
-        ("data", train.feed.hash().to_owned()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
-}
-
-/// Trains.
+/// Trains, together with the other processes that were started with this one.
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     set_style(args.log_style);
     let timeout = peer_timeout(args.peer_timeout)?;
-    let stop = StopAgreement::listen()?;
+    let asked = signal::listen()?;
+    let world = Arc::new(World::join(timeout, asked.clone())?);
+    let wall = Wall::of_job(args.stop_margin, SystemTime::now());
+    let stop = Arc::new(StopAgreement::new(asked, wall, world.clone()));
+    let outcome = attempts(args, timeout, &stop, &world);
+    drop(stop);
+    match Arc::try_unwrap(world) {
+        Ok(world) => world.close(outcome),
+        Err(_) => Err(Failure::new(Code::Bug, "somebody still talks to other processes")),
+    }
+}
+
+/// Trains, and goes back to a snapshot as often as something is not finite and that is wanted.
+fn attempts(
+    args: &TrainArgs,
+    timeout: Duration,
+    stop: &Arc<StopAgreement>,
+    world: &Arc<World>,
+) -> Result<(), Failure> {
     let (mut args, mut mishaps) = (args.clone(), Mishaps::default());
     loop {
-        match attempt(&args, timeout, stop.clone(), &mishaps) {
+        match attempt(&args, timeout, stop.clone(), world, &mishaps) {
             Ok(()) => return Ok(()),
             Err(failure) => args = mishaps.back(&args, failure)?,
         }
@@ -355,51 +360,81 @@ fn attempt(
     args: &TrainArgs,
     timeout: Duration,
     stop: Arc<StopAgreement>,
+    world: &Arc<World>,
     mishaps: &Mishaps,
 ) -> Result<(), Failure> {
-    let mut prepared = prepare(args)?;
-    let (workers, placement) = make_workers(args, &prepared)?;
+    let mut prepared = prepare(args, world)?;
+    let (workers, placement) = make_workers(args, &prepared, world)?;
     if args.target_accuracy.is_some() && !workers[0].tests_accuracy() {
         let message = "--target-accuracy: the network that is tested has no Accuracy layer";
         return Err(Failure::new(Code::Usage, message));
     }
-    let home = prepared.start.open_home(args, &prepared.net.name, &prepared.settings)?;
+    world.settle(&workers[0].places);
+    let home = world.leads().then(|| prepared.start.open_home(args, &prepared.net.name, &prepared.settings));
+    let home = home.transpose()?;
     let (first, arrays) = (prepared.start.state.iteration, prepared.start.common_arrays());
-    announce(args, &prepared, &home, placement.iter().chain(&workers[0].notes));
     let settings = &prepared.settings;
-    home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
+    if let Some(home) = &home {
+        announce(args, &prepared, home, placement.iter().chain(&workers[0].notes).chain(&stop.line()));
+        home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
+    }
     let binder = Binder {
-        folder: home.folder.clone(),
+        folder: home.as_ref().map(|home| home.folder.clone()),
         layout: prepared.net.params.clone(),
         about: prepared.about.clone(),
         keep: args.keep_snapshots,
-        present: home.present,
+        present: home.as_ref().and_then(|home| home.present),
     };
-    let desk = SnapshotDesk::new(binder, settings.workers);
+    let desk = SnapshotDesk::new(binder, workers.len(), world.clone());
     let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays);
-    mishaps.note_folder(&home.folder);
-    let run = Run { settings, first, verifies: args.verify_placement, stop, desk: &desk, common, mishaps };
-    let images = prepared.images_per_iteration();
-    let mut records = Records::new(home.folder.metrics()?);
-    if args.tensorboard {
-        records = records.with_events(home.folder.path(), first, images)?;
+    if let Some(home) = &home {
+        mishaps.note_folder(&home.folder);
     }
-    let mut progress =
-        Progress::new(records, run.first, settings.solver.max_iter, settings.solver.display, images);
-    let outcomes = live_together(workers, &run, timeout, &mut progress)?;
-    conclude(&prepared, &run, &outcomes, &mut progress)
+    let (desk, world) = (&desk, world.clone());
+    let run = Run { settings, first, verifies: args.verify_placement, stop, world, desk, common, mishaps };
+    let progress = |home: &Home| {
+        let images = prepared.images_per_iteration();
+        let mut records = Records::new(home.folder.metrics()?);
+        if args.tensorboard {
+            records = records.with_events(home.folder.path(), first, images)?;
+        }
+        Ok::<_, Failure>(Progress::new(
+            records,
+            first,
+            settings.solver.max_iter,
+            settings.solver.display,
+            images,
+        ))
+    };
+    let mut progress = home.as_ref().map(progress).transpose()?;
+    let outcomes = live_together(workers, &run, timeout, progress.as_mut());
+    // The others wait for this process; the snapshot that is being written may take longer.
+    let outcomes = outcomes.map_err(|failure| run.world.warn(failure))?;
+    match &mut progress {
+        Some(progress) => conclude(&prepared, &run, &outcomes, progress),
+        None => {
+            run.desk.finish()?;
+            if outcomes[0].complete { Ok(()) } else { Err(Failure::new(Code::Stopped, "stopped")) }
+        }
+    }
 }
 
 /// Makes the workers once it is known where the memory of all of them goes, and says where.
-fn make_workers(args: &TrainArgs, p: &Prepared<'_>) -> Result<(Vec<Worker>, Vec<String>), Failure> {
+fn make_workers(
+    args: &TrainArgs,
+    p: &Prepared<'_>,
+    world: &World,
+) -> Result<(Vec<Worker>, Vec<String>), Failure> {
+    let own = world.own(p.settings.workers);
     let parts: Vec<WorkerParts<'_>> = p
         .machine
         .workers
         .iter()
-        .zip(&p.start.state.workers)
+        .zip(own.clone().zip(&p.start.state.workers[own]))
         .enumerate()
-        .map(|(rank, (crews, state))| WorkerParts {
+        .map(|(seat, (crews, (rank, state)))| WorkerParts {
             rank,
+            seat,
             settings: &p.settings,
             crews,
             machine: &p.machine,
@@ -425,12 +460,12 @@ fn live_together(
     workers: Vec<Worker>,
     run: &Run<'_>,
     timeout: Duration,
-    progress: &mut Progress,
+    mut progress: Option<&mut Progress>,
 ) -> Result<Vec<Outcome>, Failure> {
-    let has_master = workers.len() > 1 && run.common.has_master();
-    let mut transports = endpoints(workers.len() + usize::from(has_master), timeout);
+    let has_master = run.settings.workers > 1 && run.common.has_master();
+    let mut transports = run.world.endpoints(run.settings.workers, usize::from(has_master), timeout);
+    let has_master = has_master && run.world.leads();
     let place = workers[0].places.clone();
-    let mut progress = Some(progress);
     let refused = |error| Failure::new(Code::Environment, format!("cannot start a worker: {error}"));
     let (tell, told) = channel();
     let (master, results) = std::thread::scope(|scope| {
@@ -454,8 +489,9 @@ fn live_together(
             .collect();
         drop(tell);
         if let Some(failure) = ends::wait_for_all(&told, ends::GRACE) {
+            let failure = run.world.warn(failure);
             let _ = run.desk.finish();
-            ends::leave_behind(&failure);
+            ends::leave_behind(&failure, &run.world);
         }
         let results = handles.into_iter().map(|handle| handle.map_err(refused).and_then(joined));
         let results: Vec<Result<Outcome, Failure>> = results.collect();
@@ -479,30 +515,6 @@ fn telling<T>(tell: &Sender<Option<Failure>>, result: Result<T, Failure>) -> Res
 fn joined<T>(handle: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
     let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
     handle.join().unwrap_or_else(lost)
-}
-
-fn fingerprint(p: &Prepared<'_>) -> Fingerprint {
-    Fingerprint {
-        program: fingerprint_of(env!("CARGO_PKG_VERSION")),
-        network: fingerprint_of(&format!("{:?}", p.net.params)),
-        solver: fingerprint_of(&p.settings.to_json().to_string()),
-        seed: p.settings.seed,
-        parameters: p.net.params.len() as u64,
-    }
-}
-
-fn configuration(p: &Prepared<'_>) -> Value {
-    let mut configuration = p.settings.to_json();
-    let quadrants = p.machine.workers[0].len();
-    configuration["network"] = json!({"name": p.net.name, "file": p.net.file.to_string()});
-    configuration["batch"] = json!(p.train.batch);
-    configuration["quadrants"] = json!(quadrants);
-    configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
-    configuration["isa"] = json!(p.machine.numerics.isa.to_string());
-    configuration["fusion"] = json!(p.rewriting.fusion);
-    configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);
-    configuration["data"] = json!({"name": p.train.feed.name(), "hash": p.train.feed.hash()});
-    configuration
 }
 
 /// Updates that were left out: of all workers together where each has its own.

@@ -51,6 +51,8 @@ struct Tester {
 pub struct Worker {
     /// Its number.
     pub rank: usize,
+    /// Its number among the workers of this process.
+    pub seat: usize,
     /// Training.
     pub pass: Pass,
     /// What an iteration runs.
@@ -145,6 +147,8 @@ fn notes(engine: &CpuWorker, net: &Net, programs: usize) -> Vec<String> {
 pub struct WorkerParts<'a> {
     /// Its number.
     pub rank: usize,
+    /// Its number among the workers of this process.
+    pub seat: usize,
     /// What the run was told.
     pub settings: &'a Settings,
     /// Its crews, one a quadrant.
@@ -225,7 +229,7 @@ impl Worker {
         let notes = notes(&engine, &nets[0], 1 + test_nets.len());
         let first = parts.first.saturating_mul(settings.solver.iter_size);
         let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
-        let places = parts.machine.places.get(parts.rank).cloned().unwrap_or_default();
+        let places = parts.machine.places.get(parts.seat).cloned().unwrap_or_default();
         let batches = parts.train.feed.start(draw, parts.train.batch, first, places.readers())?;
         let testers = parts.tests.iter().zip(test_nets).zip(forward).enumerate();
         let testers = testers.map(|(index, ((test, nets), forward))| Tester {
@@ -237,6 +241,7 @@ impl Worker {
         let len = nets[0].params.len();
         let worker = Self {
             rank: parts.rank,
+            seat: parts.seat,
             pass: Pass::new(nets, engine.devices(0)),
             plans,
             times: StepTimes::default(),

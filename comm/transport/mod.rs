@@ -69,6 +69,8 @@ pub enum Kind {
     TurnOver,
     /// That a worker has come to where all meet, or has not yet.
     Meeting,
+    /// What processes tell each other beside the method.
+    Text,
 }
 
 /// Names a message between two ranks: the number of the exchange, and what it carries.
@@ -93,6 +95,7 @@ impl fmt::Display for Tag {
             Kind::Turn => write!(f, "the begin of turn {} with the master", self.exchange),
             Kind::TurnOver => write!(f, "the end of turn {} with the master", self.exchange),
             Kind::Meeting => f.write_str("the meeting of all workers"),
+            Kind::Text => f.write_str("a message about the run as a whole"),
         }
     }
 }

@@ -13,7 +13,7 @@ mod write;
 pub use manifest::{FileEntry, Manifest, RandomNumbers, WorkerEntry, seal};
 pub use read::Snapshot;
 pub(crate) use read::iteration_of;
-pub use write::{Array, FileContent, write};
+pub use write::{Array, Draft, FileContent, write, write_file};
 
 /// The name of the manifest in a snapshot.
 pub const MANIFEST: &str = "manifest.json";

@@ -1,8 +1,8 @@
 //! Processes that MPI connects, over rsmpi.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::raw::{self, Net};
@@ -33,7 +33,8 @@ const MOST_CPUS: usize = 8192;
 pub struct World {
     shared: Arc<Shared>,
     node: Node,
-    ended: Receiver<Ended>,
+    /// How the service thread ended.
+    ended: Mutex<Receiver<Ended>>,
 }
 
 /// What the service thread knows when it begins.
@@ -75,7 +76,7 @@ pub fn connect(options: Options) -> Result<World, CommError> {
         })
     };
     let Begun { shared, node } = begun.recv_timeout(deadline).map_err(late)??;
-    Ok(World { shared, node, ended })
+    Ok(World { shared, node, ended: Mutex::new(ended) })
 }
 
 /// Finds out who is on this node, and the id of the process before this one in the ring if it is.
@@ -171,7 +172,11 @@ impl World {
     pub fn finish(&self) -> bool {
         self.shared.order(Order::Finish);
         let most = self.shared.patience.timeout + END;
-        matches!(self.ended.recv_timeout(most), Ok(Ended::Together))
+        matches!(self.wait_for_end(most), Ok(Ended::Together))
+    }
+
+    fn wait_for_end(&self, most: Duration) -> Result<Ended, RecvTimeoutError> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(most)
     }
 
     /// Tells the others that this process ends with an exit code. Returns the code to end with: where another process is to
@@ -184,12 +189,12 @@ impl World {
         let blamed = loss.map(|loss| loss.blamed).or(suspect).unwrap_or(self.rank());
         self.shared.order(Order::Abandon { code, blamed });
         // The service thread may be inside MPI for good.
-        let _ = self.ended.recv_timeout(END / 10);
+        let _ = self.wait_for_end(END / 10);
         (code, said.map(|(_, blamed)| blamed))
     }
 
     /// Ends the process at once, without what libraries want to do at the end: that of MPI may wait for those that are gone.
-    pub fn quit(self, code: u8) -> ! {
+    pub fn quit(&self, code: u8) -> ! {
         raw::exit_now(code)
     }
 }

@@ -16,7 +16,7 @@ pub(super) const NOTICE: i32 = 2;
 /// The words behind the values.
 const TRAILER: usize = 5;
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Broadcast,
     Kind::Reduce,
     Kind::Fingerprint,
@@ -26,6 +26,7 @@ const KINDS: [Kind; 9] = [
     Kind::Turn,
     Kind::TurnOver,
     Kind::Meeting,
+    Kind::Text,
 ];
 
 /// Where a packed buffer comes from and goes to.
