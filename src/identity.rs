@@ -46,10 +46,13 @@ fn identity(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -
 
 /// What all workers have to agree on.
 pub fn fingerprint(p: &Prepared<'_>) -> Fingerprint {
+    let mut settings = p.settings.to_json();
+    // It is compared by itself, so that a difference is told by its name.
+    settings.as_object_mut().map(|settings| settings.remove("seed"));
     Fingerprint {
         program: fingerprint_of(env!("CARGO_PKG_VERSION")),
         network: fingerprint_of(&format!("{:?} {:?}", p.net.params, p.about.identity.get("list of layers"))),
-        solver: fingerprint_of(&p.settings.to_json().to_string()),
+        solver: fingerprint_of(&settings.to_string()),
         plan: fingerprint_of(&plan_of(p)),
         data: fingerprint_of(&format!("{} {}", p.train.feed.hash(), p.train.batch)),
         seed: p.settings.seed,

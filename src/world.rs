@@ -48,6 +48,10 @@ impl World {
         let Some(launch) = launched().filter(|launch| mpi::available() || launch.size() > 1) else {
             return Ok(Self::alone());
         };
+        if mpi::available() && !launch.managed {
+            // Some libraries would begin a world of this process alone, others end it with a code of their own.
+            return Err(worlds_of_one(launch.size(), true));
+        }
         let machine = detect().map_err(|error| Failure::new(Code::Environment, error.to_string()))?;
         let mpi = connect(Options { peer_timeout, asked, cpus: machine.cpus.clone() })?;
         let (size, started) = (mpi.size(), launch.size());

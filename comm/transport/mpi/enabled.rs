@@ -225,9 +225,19 @@ impl MpiTransport {
         })
     }
 
+    /// A rank of this process that ended over the loss of another process is not to blame.
+    fn over_a_loss(&self, error: CommError) -> CommError {
+        match (error, self.shared.loss()) {
+            (CommError::PeerLost { rank, doing, .. }, Some(loss)) => {
+                CommError::PeerLost { rank, peer: loss.blamed, doing }
+            }
+            (error, _) => error,
+        }
+    }
+
     fn wait_for(&self, awaited: Peer, tag: Tag) -> Result<(usize, Buffer), CommError> {
         let place = self.place()?;
-        if let Some(found) = place.look(self.rank, awaited, tag)? {
+        if let Some(found) = place.look(self.rank, awaited, tag).map_err(|error| self.over_a_loss(error))? {
             return Ok(found);
         }
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +247,7 @@ impl MpiTransport {
         if let Err(CommError::Timeout { peer: Peer::Rank(peer), .. }) = found {
             self.shared.set_suspect(self.channel.process[peer]);
         }
-        found
+        found.map_err(|error| self.over_a_loss(error))
     }
 }
 
@@ -255,7 +265,8 @@ impl Transport for MpiTransport {
         check_peer(self.rank, self.size(), to, doing)?;
         let lost = |peer| CommError::PeerLost { rank: self.rank, peer, doing };
         if let Some(place) = &self.channel.places[to] {
-            return if place.put(to, self.rank, tag, payload) { Ok(()) } else { Err(lost(to)) };
+            let put = place.put(to, self.rank, tag, payload);
+            return if put { Ok(()) } else { Err(self.over_a_loss(lost(to))) };
         }
         if let Some(blamed) = self.place()?.gone(to) {
             return Err(lost(blamed));
@@ -276,7 +287,8 @@ impl Transport for MpiTransport {
 
     fn try_recv(&mut self, from: usize, tag: Tag) -> Result<Option<Buffer>, CommError> {
         check_peer(self.rank, self.size(), from, Doing::Receiving(tag))?;
-        let found = self.place()?.look(self.rank, Peer::Rank(from), tag)?;
+        let found = self.place()?.look(self.rank, Peer::Rank(from), tag);
+        let found = found.map_err(|error| self.over_a_loss(error))?;
         Ok(found.map(|(_, payload)| payload))
     }
 }

@@ -89,6 +89,8 @@ pub struct Launch {
     pub tasks: Option<usize>,
     /// The processes that a launcher of MPI says that it started.
     pub processes: Option<usize>,
+    /// Whether there is a sign of a process manager that MPI could ask for the others.
+    pub managed: bool,
 }
 
 impl Launch {
@@ -114,7 +116,8 @@ fn launch_of(variable: impl Fn(&str) -> Option<String>) -> Option<Launch> {
     let named =
         ["PMI_RANK", "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"].iter().any(|name| variable(name).is_some());
     let several = tasks.is_some_and(|tasks| tasks > 1);
-    (several || tasks.is_none() && (processes.is_some() || named)).then_some(Launch { tasks, processes })
+    let managed = processes.is_some() || named;
+    (several || tasks.is_none() && managed).then_some(Launch { tasks, processes, managed })
 }
 
 #[cfg(test)]
@@ -128,11 +131,12 @@ mod tests {
 
     #[test]
     fn launchers_are_told_apart_by_what_they_leave_in_the_environment() {
-        let launch = |tasks, processes| Some(Launch { tasks, processes });
+        let launch = |tasks, processes| Some(Launch { tasks, processes, managed: true });
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[("SLURM_NTASKS", "4"), ("SLURM_PROCID", "0")]), None, "the script of a batch job");
         assert_eq!(of(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")]), None, "srun -n 1");
-        assert_eq!(of(&[("SLURM_STEP_NUM_TASKS", "4")]), launch(Some(4), None), "srun");
+        let none = Some(Launch { tasks: Some(4), processes: None, managed: false });
+        assert_eq!(of(&[("SLURM_STEP_NUM_TASKS", "4")]), none, "srun --mpi=none");
         assert_eq!(of(&[("SLURM_STEP_NUM_TASKS", "4"), ("PMIX_RANK", "2")]), launch(Some(4), None));
         assert_eq!(of(&[("SLURM_STEP_NUM_TASKS", "4"), ("PMI_SIZE", "4")]), launch(Some(4), Some(4)));
         // A daemon for each node, and eight processes below them.

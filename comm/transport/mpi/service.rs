@@ -19,8 +19,10 @@ const YIELDS: u32 = 2_000;
 const SHORT_REST: Duration = Duration::from_micros(50);
 const LONG_REST: Duration = Duration::from_millis(1);
 
-/// For how long a process that fails tries to tell the others.
+/// For how long a process that fails tries to tell the others, and how long it stays at least: what MPI has taken is not yet
+/// what the others have.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_millis(50);
 
 /// How the work of a service thread ends: what it answers whoever told it to end.
 pub(super) enum Ended {
@@ -171,7 +173,9 @@ impl Service {
         let told = self.shared.loss().is_some_and(|loss| loss.told);
         let (rank, size) = (self.shared.rank, self.shared.size);
         let audience = if told { (rank + 1) % size..(rank + 1) % size + 1 } else { 0..size };
-        audience.filter(|other| *other != rank).try_for_each(|other| self.notify(other, bye))
+        // Whoever is lost takes nothing any more.
+        let mut audience = audience.filter(|other| ![rank, blamed].contains(other));
+        audience.try_for_each(|other| self.notify(other, bye))
     }
 
     fn begin_to_receive(&mut self, arrival: Arrival) -> Result<(), MpiError> {
@@ -379,7 +383,8 @@ impl Service {
     /// Whether the service is over.
     fn end(&mut self) -> Result<Option<Ended>, MpiError> {
         if let Some(since) = self.leaving {
-            let said = self.notices.is_empty() || since.elapsed() > LAST_WORDS;
+            let passed = since.elapsed();
+            let said = self.notices.is_empty() && passed > LINGER || passed > LAST_WORDS;
             return Ok(said.then_some(Ended::Apart));
         }
         if let Some(barrier) = &mut self.barrier {

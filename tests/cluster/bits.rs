@@ -1,0 +1,102 @@
+//! The same training over threads and in several processes.
+
+use crate::stage::Stage;
+use crate::{is_skipped, missing};
+
+/// The manifest has the hash of every byte of a snapshot.
+fn manifest(stage: &Stage, run: &str, iteration: u64) -> String {
+    let text = stage.text(&format!("{run}/snapshots/iteration_{iteration}/manifest.json"));
+    assert!(text.contains("blake3"), "{run} has no snapshot after {iteration} iterations");
+    text
+}
+
+#[test]
+fn methods_with_an_order_give_the_bits_of_threads_and_those_of_a_second_run() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    for method in ["sync-sgd", "sync-easgd1", "sync-easgd2", "sync-easgd3", "original-easgd"] {
+        let flags = format!("--method {method}");
+        let (mpi, threads) = (format!("{method}-mpi"), format!("{method}-threads"));
+        let weights = stage.train_over_mpi(4, &mpi, &flags);
+        assert_eq!(stage.train_over_threads(&threads, &format!("{flags} --workers 4")), weights, "{method}");
+        assert_eq!(manifest(&stage, &mpi, 12), manifest(&stage, &threads, 12), "{method}");
+        if method == "sync-easgd3" {
+            assert_eq!(stage.train_over_mpi(4, "again", &flags), weights);
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_over_threads_where_it_was_in_processes_and_the_other_way_round() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    for method in ["sync-easgd3", "sync-sgd"] {
+        let flags = format!("--method {method} --resume auto");
+        let run = |name: &str| format!("{method}-{name}");
+        let whole = stage.train_over_threads(&run("whole"), &format!("--method {method} --workers 3"));
+        stage.train_over_mpi(3, &run("there"), &format!("{flags} --max-iter 5"));
+        assert_eq!(
+            stage.train_over_threads(&run("there"), &format!("{flags} --workers 3")),
+            whole,
+            "{method}"
+        );
+        stage.train_over_threads(&run("back"), &format!("{flags} --workers 3 --max-iter 7"));
+        assert_eq!(stage.train_over_mpi(3, &run("back"), &flags), whole, "{method}");
+    }
+}
+
+#[test]
+fn methods_without_an_order_train_and_leave_a_snapshot() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    for method in ["async-sgd", "async-msgd", "async-easgd", "async-measgd"] {
+        stage.train_over_mpi(3, method, &format!("--method {method}"));
+        assert_eq!(stage.summary(method)["iterations"], 12, "{method}");
+        assert!(manifest(&stage, method, 12).contains("\"worker"), "{method}");
+        let on = format!("--method {method} --resume auto --max-iter 15 --workers 3");
+        stage.train_over_threads(method, &on);
+        assert_eq!(stage.summary(method)["iterations"], 15, "{method}");
+    }
+}
+
+#[test]
+fn the_workers_are_the_processes() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    let outcome = stage.mpirun(2, &[], &stage.training("refused", "--workers 3")).finish();
+    assert_ne!(outcome.code, Some(0));
+    assert!(stage.said(0).contains("--workers 3: 2 processes were started"), "{}", stage.said(0));
+    assert_eq!((0..2).filter_map(|rank| stage.code(rank)).collect::<Vec<_>>(), [2, 2]);
+    // A single process holds as many as it is told.
+    stage.train_over_mpi(1, "alone", "--workers 2");
+    assert_eq!(stage.weights("alone"), stage.train_over_threads("threads", "--workers 2"));
+}
+
+#[test]
+fn a_process_with_another_job_is_named_by_all() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    // The third process has another seed.
+    let other = r#"case ${OMPI_COMM_WORLD_RANK:-${PMI_RANK}} in 2) seed=8 ;; *) seed=7 ;; esac
+exec sh ./rank "$@" --seed "$seed"
+"#;
+    stage.write("seeded", other);
+    let mut arguments = stage.training("refused", "--method sync-sgd");
+    arguments.insert(0, crate::stage::program().to_owned());
+    let outcome = stage.mpirun_of(4, &["sh", "./seeded"], &arguments).finish();
+    assert_eq!(outcome.code, Some(76), "{outcome:#?}");
+    for rank in (0..4).filter(|rank| stage.code(*rank).is_some()) {
+        assert_eq!(stage.code(rank), Some(76), "{}", stage.said(rank));
+    }
+    assert!(stage.said(0).contains("rank 2 was started with another seed than rank 0"), "{}", stage.said(0));
+}
