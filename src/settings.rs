@@ -76,6 +76,11 @@ impl Settings {
                            --features hdf5";
             return Err(Failure::new(Code::Usage, message));
         }
+        if args.on_nonfinite == OnNonfinite::Rollback && processes.is_some() {
+            let message = "--on-nonfinite rollback: several processes do not go back by themselves; with stop they end with code \
+                           77, and --resume auto takes their last snapshot";
+            return Err(Failure::new(Code::Usage, message));
+        }
         if args.on_nonfinite == OnNonfinite::Rollback && solver.snapshot == 0 {
             let message = "--on-nonfinite rollback: the solver has no snapshot interval, so there is nothing to go back to; add \
                            snapshot: N to it";
