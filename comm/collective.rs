@@ -87,7 +87,7 @@ impl<T: Transport> Collective<T> {
     /// What travels in a message each of a buffer of `len` values.
     fn messages(&self, len: usize) -> Vec<Range<usize>> {
         let is_packed = self.parts.last().is_some_and(|last| last.end <= len);
-        if is_packed { self.parts.clone() } else { vec![0..len] }
+        if is_packed { self.parts.clone() } else { std::iter::once(0..len).collect() }
     }
 
     /// This rank.

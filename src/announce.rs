@@ -3,8 +3,8 @@
 use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::output::{LogStyle, style};
+use crate::prepare::Prepared;
 use crate::resume::Home;
-use crate::train::Prepared;
 
 /// Says what the run decided, and why.
 pub fn announce<'a>(

@@ -1,8 +1,6 @@
 //! What a run writes down while it runs: its metrics, and the same for TensorBoard if asked.
 
-use std::path::Path;
-
-use quadrille_io::{EventWriter, MetricsWriter};
+use quadrille_io::{EventWriter, MetricsWriter, RunFolder};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -28,16 +26,22 @@ struct Board {
 }
 
 impl Records {
-    /// Into `metrics` alone.
-    pub fn new(metrics: MetricsWriter) -> Self {
-        Self { metrics, board: None }
-    }
-
-    /// Also into a new event file in the run folder at `run`, from iteration `first` on.
-    pub fn with_events(self, run: &Path, first: u64, images_per_iteration: usize) -> Result<Self, Failure> {
-        let events = EventWriter::create(&run.join(FOLDER), first)?;
-        let board = Board { events, images_per_iteration: images_per_iteration as f64, before: None };
-        Ok(Self { board: Some(board), ..self })
+    /// Into the metrics of the run in `folder` and, if `events`, into a new event file there, from iteration `first` on.
+    pub fn open(
+        folder: &RunFolder,
+        events: bool,
+        first: u64,
+        images_per_iteration: usize,
+    ) -> Result<Self, Failure> {
+        let board = || {
+            let events = EventWriter::create(&folder.path().join(FOLDER), first)?;
+            Ok::<_, Failure>(Board {
+                events,
+                images_per_iteration: images_per_iteration as f64,
+                before: None,
+            })
+        };
+        Ok(Self { metrics: folder.metrics()?, board: events.then(board).transpose()? })
     }
 
     /// Writes one record down.

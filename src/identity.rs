@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::exchange::fingerprint_of;
 use crate::job::{Crews, PhaseJob};
+use crate::prepare::Prepared;
 use crate::settings::Settings;
 use crate::state::About;
-use crate::train::Prepared;
 
 /// What snapshots say of the run.
 pub fn about(settings: &Settings, train: &PhaseJob, net: &Net, machine: &Crews) -> About {

@@ -28,6 +28,7 @@ mod nonfinite;
 mod parts;
 mod pass;
 mod places;
+mod prepare;
 mod progress;
 mod resume;
 mod settings;

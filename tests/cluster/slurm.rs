@@ -1,17 +1,32 @@
 //! Under Slurm, on the throw-away cluster of `scripts/slurm-local`.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::is_skipped;
 use crate::stage::{Stage, is_open_mpi, program, root};
 
-/// A port of its own, beside a cluster that somebody has started by hand.
-const PORT: &str = "18817";
+/// Ports of a cluster of four nodes: that of the controller, and one for each node behind it.
+const PORTS: u16 = 5;
 
 /// The cluster, which ends with the test.
 struct Cluster {
     folder: tempfile::TempDir,
+    /// The first of its ports.
+    port: u16,
+}
+
+/// The first of as many ports in a row as a cluster needs that nobody listens at: other clusters may run here, of other tests
+/// and of other people.
+fn free_ports() -> u16 {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
+    let are_free = |first: &u16| (*first..*first + PORTS).all(is_free);
+    // Below the ports that the system gives away; where this process begins to look is not where another does.
+    let begin = u16::try_from(std::process::id() % 1000).expect("below 1000");
+    let rows = (0..1000).map(|row| 17_000 + (begin + row) % 1000 * (2 * PORTS));
+    rows.into_iter().find(are_free).expect("free ports")
 }
 
 /// Why there is no cluster here; `None` if there can be one.
@@ -32,7 +47,11 @@ fn is_root() -> bool {
 
 impl Cluster {
     fn up() -> Self {
-        let cluster = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        // One after the other: between looking and listening nobody else is to take a port.
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cluster = Self { folder, port: free_ports() };
         let output = cluster.slurm_local("up").output().expect("scripts/slurm-local");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         cluster
@@ -40,7 +59,10 @@ impl Cluster {
 
     fn slurm_local(&self, what: &str) -> Command {
         let mut command = Command::new(root().join("scripts/slurm-local"));
-        command.arg(what).env("SLURM_LOCAL_DIR", self.folder.path()).env("SLURM_LOCAL_PORT", PORT);
+        command
+            .arg(what)
+            .env("SLURM_LOCAL_DIR", self.folder.path())
+            .env("SLURM_LOCAL_PORT", self.port.to_string());
         command
     }
 
