@@ -42,13 +42,13 @@ struct Gate {
 
 impl Gate {
     fn open(&self) {
-        *self.open.lock().unwrap() = true;
+        *self.open.lock().expect("nobody panics") = true;
         self.changed.notify_all();
     }
 
     fn wait(&self) {
-        let open = self.open.lock().unwrap();
-        drop(self.changed.wait_while(open, |open| !*open).unwrap());
+        let open = self.open.lock().expect("nobody panics");
+        drop(self.changed.wait_while(open, |open| !*open).expect("nobody panics"));
     }
 }
 
