@@ -6,7 +6,7 @@ use quadrille_comm::choice::Way;
 use quadrille_comm::handshake::{Fingerprint, handshake};
 use quadrille_comm::protocol::async_easgd::ElasticCentre;
 use quadrille_comm::protocol::async_sgd::GradientCentre;
-use quadrille_comm::protocol::hogwild::SharedCentre;
+use quadrille_comm::protocol::hogwild::{Attendant, SharedCentre};
 use quadrille_comm::protocol::original_easgd::RoundRobin;
 use quadrille_comm::protocol::parameter_server::ParameterServer;
 use quadrille_comm::protocol::{Keeper, Method};
@@ -14,9 +14,10 @@ use quadrille_comm::transport::Endpoint;
 use quadrille_core::net::ParamLayout;
 use quadrille_core::solver::PackedRule;
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::settings::Settings;
 use crate::state::WorkerArrays;
+use crate::world::World;
 
 /// What all workers of a run know when they join.
 pub struct Common {
@@ -30,8 +31,12 @@ pub struct Common {
     pub first: WorkerArrays,
     /// The solver's rule, for whoever takes steps for all.
     pub rule: PackedRule,
-    /// The centre, if it is in memory that all workers change.
+    /// The centre, if it is in memory that all workers of this process change.
     pub shared: Option<Arc<SharedCentre>>,
+    /// How many workers there are in all.
+    pub workers: usize,
+    /// How many processes there are, if there are several.
+    processes: Option<usize>,
     /// Updates that a master's centre has behind it.
     updates: u64,
 }
@@ -44,29 +49,39 @@ impl Common {
         fingerprint: Fingerprint,
         iteration: u64,
         mut first: WorkerArrays,
+        world: &World,
     ) -> Self {
         if !settings.method.sends_gradients() {
             first.history = Vec::new();
         }
         let parts = usize::try_from(settings.solver.iter_size).unwrap_or(usize::MAX);
-        let in_memory = settings.workers > 1 && settings.method.keeper() == Keeper::SharedMemory;
+        let in_memory =
+            settings.workers > 1 && settings.method.keeper() == Keeper::SharedMemory && world.leads();
         Self {
             method: settings.method,
             way: settings.way(layout),
             fingerprint,
             rule: PackedRule::new(layout, settings.solver.rule, parts),
             shared: in_memory.then(|| Arc::new(SharedCentre::new(&first.weights, settings.workers))),
+            workers: settings.workers,
+            processes: world.size(),
             updates: iteration.saturating_mul(settings.workers as u64),
             first,
         }
     }
 
-    /// Whether several workers have a master: a thread beside them, with the last rank of their transport.
-    pub fn has_master(&self) -> bool {
-        self.method.keeper() == Keeper::Master
+    /// How many threads serve the workers, with ranks behind theirs: a master; or, where the memory of the centre is far from
+    /// all workers but the first, one for each of those.
+    pub fn servants(&self) -> usize {
+        match self.method.keeper() {
+            _ if self.workers < 2 => 0,
+            Keeper::Workers => 0,
+            Keeper::Master => 1,
+            Keeper::SharedMemory => self.processes.map_or(0, |processes| processes - 1),
+        }
     }
 
-    /// The life of the master: it serves until all workers have left.
+    /// The life of one of those: it serves until all workers, or its worker, have left.
     ///
     /// # Errors
     /// If a worker is lost.
@@ -74,6 +89,12 @@ impl Common {
         handshake(&mut transport, &self.fingerprint)?;
         let WorkerArrays { weights, history } = &self.first;
         match self.method {
+            method if method.keeper() == Keeper::SharedMemory => {
+                let shared =
+                    self.shared.clone().ok_or_else(|| Failure::new(Code::Bug, "a centre without memory"))?;
+                let rule = method.sends_gradients().then(|| self.rule.clone());
+                Attendant::new(transport, self.workers, shared, rule).serve()?;
+            }
             Method::OriginalEasgd => drop(RoundRobin::new(transport, weights).serve()?),
             method if method.sends_gradients() => {
                 let centre = GradientCentre::new(self.rule.clone(), weights, history, self.updates);

@@ -1,13 +1,12 @@
 //! What a worker does with other workers in an iteration: one of the methods, or nothing.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quadrille_comm::handshake::handshake;
 use quadrille_comm::overlap::Exchanger;
 use quadrille_comm::protocol::async_easgd::AsyncEasgd;
 use quadrille_comm::protocol::async_sgd::AsyncSgd;
-use quadrille_comm::protocol::hogwild::{HogwildEasgd, HogwildSgd, SharedCentre};
+use quadrille_comm::protocol::hogwild::{HogwildEasgd, HogwildSgd};
 use quadrille_comm::protocol::original_easgd::OriginalEasgd;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
@@ -87,7 +86,11 @@ impl Exchange {
             }
             Method::HogwildSgd => {
                 handshake(&mut transport, &common.fingerprint)?;
-                let member = HogwildSgd::new(transport, shared(common)?, common.rule.clone());
+                let rule = common.rule.clone();
+                let member = match &common.shared {
+                    Some(shared) => HogwildSgd::new(transport, shared.clone(), rule),
+                    None => HogwildSgd::far(transport, common.workers, rule),
+                };
                 Ok(Self::HogwildSgd { member, values })
             }
             _ => Ok(Self::Elastic(Elastic::join(common, places, transport)?)),
@@ -228,8 +231,11 @@ impl Elastic {
                 spawn(common, places, transport, move |end| AsyncEasgd::new(end, len))
             }
             Method::HogwildEasgd => {
-                let shared = shared(common)?;
-                spawn(common, places, transport, move |end| HogwildEasgd::new(end, shared))
+                let (shared, workers) = (common.shared.clone(), common.workers);
+                spawn(common, places, transport, move |end| match shared {
+                    Some(shared) => HogwildEasgd::new(end, shared),
+                    None => HogwildEasgd::far(end, workers, len),
+                })
             }
             _ => {
                 let way = common.way.clone();
@@ -306,11 +312,6 @@ fn spawn<M: ElasticMember + 'static>(
         Ok(make(transport))
     });
     Ok(exchanger?)
-}
-
-/// The centre in shared memory.
-fn shared(common: &Common) -> Result<Arc<SharedCentre>, Failure> {
-    common.shared.clone().ok_or_else(|| Failure::new(Code::Bug, "a method of Hogwild without its centre"))
 }
 
 /// Number of a text, for the handshake.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use quadrille_comm::protocol::Keeper;
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
 
@@ -101,13 +100,6 @@ fn tests(
 pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args, world.workers(args.workers)?)?;
-    if world.size().is_some() && settings.method.keeper() == Keeper::SharedMemory {
-        let message = format!(
-            "--method {}: its centre is in memory that all workers share, so one process has to hold them all",
-            settings.method
-        );
-        return Err(Failure::new(Code::Usage, message));
-    }
     let solver = &settings.solver;
     let (spec, file) = network(args, solver, &solver.train_net)?;
     let state = solver.train_state.of(spec.state(Phase::Train));

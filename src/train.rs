@@ -264,7 +264,7 @@ fn attempt(
         present: home.as_ref().and_then(|home| home.present),
     };
     let desk = SnapshotDesk::new(binder, workers.len(), world.clone());
-    let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays);
+    let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays, world);
     if let Some(home) = &home {
         mishaps.note_folder(&home.folder);
     }
@@ -324,7 +324,7 @@ fn make_workers(
     Ok((workers.collect::<Result<_, _>>()?, placement.lines))
 }
 
-/// Runs every worker in a thread of its own, and the master beside them if they have one. If one fails the others lose a
+/// Runs every worker in a thread of its own, and those who serve them beside them. If one fails the others lose a
 /// peer and end, too; the failure that came first is the one that is told.
 fn live_together(
     workers: Vec<Worker>,
@@ -332,21 +332,22 @@ fn live_together(
     timeout: Duration,
     mut progress: Option<&mut Progress>,
 ) -> Result<Vec<Outcome>, Failure> {
-    let has_master = run.settings.workers > 1 && run.common.has_master();
-    let mut transports = run.world.endpoints(run.settings.workers, usize::from(has_master), timeout);
-    let has_master = has_master && run.world.leads();
+    let mut transports = run.world.endpoints(run.settings.workers, run.common.servants(), timeout);
+    // The servants are where the first worker is.
+    let servants = transports.split_off(workers.len());
     let place = workers[0].places.clone();
     let refused = |error| Failure::new(Code::Environment, format!("cannot start a worker: {error}"));
     let (tell, told) = channel();
-    let (master, results) = std::thread::scope(|scope| {
-        let master = transports.pop_if(|_| has_master).map(|transport| {
-            let tell = tell.clone();
+    let (served, results) = std::thread::scope(|scope| {
+        let serve = |transport: Endpoint| {
+            let (tell, place) = (tell.clone(), place.clone());
             let serve = move || {
                 place.settle(Role::Comm, 0);
                 telling(&tell, run.common.serve(transport))
             };
             std::thread::Builder::new().name("master".to_owned()).spawn_scoped(scope, serve)
-        });
+        };
+        let served: Vec<_> = servants.into_iter().map(serve).collect();
         let handles: Vec<_> = workers
             .into_iter()
             .zip(transports)
@@ -365,10 +366,13 @@ fn live_together(
         }
         let results = handles.into_iter().map(|handle| handle.map_err(refused).and_then(joined));
         let results: Vec<Result<Outcome, Failure>> = results.collect();
-        let master = master.map_or(Ok(()), |handle| handle.map_err(refused).and_then(joined));
-        (master, results)
+        let served = served.into_iter().map(|handle| handle.map_err(refused).and_then(joined));
+        (served.collect::<Vec<Result<(), Failure>>>(), results)
     });
-    let failures = results.iter().filter_map(|result| result.as_ref().err()).chain(master.as_ref().err());
+    let failures = results
+        .iter()
+        .filter_map(|result| result.as_ref().err())
+        .chain(served.iter().filter_map(|served| served.as_ref().err()));
     match failures.min_by_key(|failure| failure.remoteness()).cloned() {
         Some(failure) => Err(failure),
         None => results.into_iter().collect(),

@@ -55,7 +55,7 @@ fn methods_without_an_order_train_and_leave_a_snapshot() {
         return;
     }
     let stage = Stage::new();
-    for method in ["async-sgd", "async-msgd", "async-easgd", "async-measgd"] {
+    for method in ["async-sgd", "async-msgd", "async-easgd", "async-measgd", "hogwild-sgd", "hogwild-easgd"] {
         stage.train_over_mpi(3, method, &format!("--method {method}"));
         assert_eq!(stage.summary(method)["iterations"], 12, "{method}");
         assert!(manifest(&stage, method, 12).contains("\"worker"), "{method}");

@@ -21,8 +21,10 @@
 //! peer timeout, and names the worker that is missing. A worker that dies leaves a mark beside the centre, which each of the
 //! others finds at its next exchange.
 //!
-//! Messages are empty but at meetings; the traffic is in memory.
+//! Messages are empty but at meetings; the traffic is in memory. Workers in other processes have somebody there who changes
+//! the centre for them, without a lock as they would ([`Attendant`]).
 
+mod attendant;
 mod shared;
 
 use std::sync::Arc;
@@ -30,9 +32,13 @@ use std::time::{Duration, Instant};
 
 use quadrille_core::solver::{PackedRule, RuleKind};
 
+use attendant::Far;
+
+pub use attendant::Attendant;
 pub use shared::SharedCentre;
 
 use super::ElasticMember;
+use super::letter::Meaning;
 use crate::collective::{Collective, Traffic};
 use crate::error::{CommError, Doing};
 use crate::transport::{Buffer, Kind, Tag, Transport};
@@ -40,43 +46,83 @@ use crate::transport::{Buffer, Kind, Tag, Transport};
 /// What both methods share: the centre, and the meetings of all workers.
 struct Commons<T: Transport> {
     group: Collective<T>,
-    shared: Arc<SharedCentre>,
+    centre: Centre,
     /// The number of the next collective call; the same on all workers.
     next: u64,
     /// Whether this worker's part has ended in good order.
     left: bool,
 }
 
+/// Where the centre is.
+enum Centre {
+    /// In memory of this process.
+    Near(Arc<SharedCentre>),
+    /// In another process, where somebody changes it for this worker.
+    Far(Far),
+}
+
+impl Centre {
+    fn len(&self) -> usize {
+        match self {
+            Centre::Near(shared) => shared.len(),
+            Centre::Far(far) => far.len(),
+        }
+    }
+}
+
 impl<T: Transport> Drop for Commons<T> {
     fn drop(&mut self) {
-        if !self.left {
-            self.shared.set_lost(self.group.rank());
+        if let (false, Centre::Near(shared)) = (self.left, &self.centre) {
+            shared.set_lost(self.group.rank());
         }
     }
 }
 
 impl<T: Transport> Commons<T> {
-    fn new(transport: T, shared: Arc<SharedCentre>) -> Self {
-        Commons { group: Collective::new(transport), shared, next: 0, left: false }
+    fn near(transport: T, shared: Arc<SharedCentre>) -> Self {
+        let group = Collective::among(transport, shared.workers());
+        Commons { group, centre: Centre::Near(shared), next: 0, left: false }
+    }
+
+    fn far(transport: T, workers: usize, len: usize) -> Self {
+        let centre = Centre::Far(Far::new(transport.rank(), workers, len));
+        Commons { group: Collective::among(transport, workers), centre, next: 0, left: false }
     }
 
     /// Looks at the others after an exchange: tells those who wait for this worker that it is on its way, and fails if one
     /// is lost.
     fn look_around(&mut self) -> Result<(), CommError> {
         let own = self.group.rank();
-        if let Some(peer) = self.shared.first_lost() {
-            return Err(CommError::PeerLost { rank: own, peer, doing: Doing::Sending(MEETING) });
+        let mut tell = |other: usize| match other == own {
+            true => Ok(()),
+            false => self.group.send(other, MEETING, Buffer::default()),
+        };
+        match &self.centre {
+            Centre::Near(shared) => {
+                if let Some(peer) = shared.first_lost() {
+                    return Err(CommError::PeerLost { rank: own, peer, doing: Doing::Sending(MEETING) });
+                }
+                shared.waiting().try_for_each(&mut tell)
+            }
+            Centre::Far(far) => far.waiting().try_for_each(&mut tell),
         }
-        for other in self.shared.waiting().filter(|other| *other != own) {
-            self.group.send(other, MEETING, Buffer::default())?;
+    }
+
+    /// Lets the others know whether this worker waits for them.
+    fn set_waiting(&mut self, waits: bool) -> Result<(), CommError> {
+        match &self.centre {
+            Centre::Near(shared) => {
+                shared.set_waiting(self.group.rank(), waits);
+                Ok(())
+            }
+            Centre::Far(far) => far.say(&mut self.group, Meaning::NotYet, f32::from(waits)),
         }
-        Ok(())
     }
 
     /// Waits until every worker has come here as often.
     fn meet(&mut self) -> Result<(), CommError> {
         let (own, size) = (self.group.rank(), self.group.size());
-        self.shared.set_waiting(own, true);
+        self.set_waiting(true)?;
         for other in (0..size).filter(|other| *other != own) {
             self.group.send(other, MEETING, Buffer::zeros(1))?;
         }
@@ -84,14 +130,16 @@ impl<T: Transport> Commons<T> {
             // An empty message says that the other is on its way; it may also be left from the meeting before.
             while self.group.receive_any_length(other, MEETING)?.is_empty() {}
         }
-        self.shared.set_waiting(own, false);
-        Ok(())
+        self.set_waiting(false)
     }
 
     fn centre(&mut self, out: &mut [f32]) -> Result<(), CommError> {
         self.check_len(out.len())?;
         self.meet()?;
-        self.shared.read(out);
+        match &mut self.centre {
+            Centre::Near(shared) => shared.read(out),
+            Centre::Far(far) => far.ask(&mut self.group, Meaning::Centre, 0.0, out)?,
+        }
         self.all_reduce_sum(&mut [0.0])
     }
 
@@ -103,11 +151,14 @@ impl<T: Transport> Commons<T> {
     /// Nobody is waited for: who has left is not missed.
     fn leave(&mut self) -> Result<(), CommError> {
         self.left = true;
-        Ok(())
+        match &self.centre {
+            Centre::Near(_) => Ok(()),
+            Centre::Far(far) => far.say(&mut self.group, Meaning::Leave, 0.0),
+        }
     }
 
     fn check_len(&self, got: usize) -> Result<(), CommError> {
-        let len = self.shared.len();
+        let len = self.centre.len();
         if got == len {
             return Ok(());
         }
@@ -124,9 +175,15 @@ pub struct HogwildEasgd<T: Transport> {
 }
 
 impl<T: Transport> HogwildEasgd<T> {
-    /// Joins the method. All ranks of `transport` are workers, and all have the same centre.
+    /// Joins the method. The first ranks of `transport` are the workers, and all have the same centre.
     pub fn new(transport: T, centre: Arc<SharedCentre>) -> Self {
-        HogwildEasgd { commons: Commons::new(transport, centre) }
+        HogwildEasgd { commons: Commons::near(transport, centre) }
+    }
+
+    /// Joins the method from another process than that of the centre, of `len` values, where the worker has an
+    /// [`Attendant`]. `workers` are as many as there are in all.
+    pub fn far(transport: T, workers: usize, len: usize) -> Self {
+        HogwildEasgd { commons: Commons::far(transport, workers, len) }
     }
 }
 
@@ -152,7 +209,14 @@ impl<T: Transport> ElasticMember for HogwildEasgd<T> {
         let start = Instant::now();
         self.commons.check_len(weights.len())?;
         self.commons.check_len(centre_out.len())?;
-        self.commons.shared.meet(0..weights.len(), weights, elastic, centre_out);
+        let Commons { group, centre, .. } = &mut self.commons;
+        match centre {
+            Centre::Near(shared) => shared.meet(0..weights.len(), weights, elastic, centre_out),
+            Centre::Far(far) => {
+                far.put(weights);
+                far.ask(group, Meaning::Exchange, elastic, centre_out)?;
+            }
+        }
         self.commons.look_around()?;
         Ok(start.elapsed())
     }
@@ -177,14 +241,24 @@ pub struct HogwildSgd<T: Transport> {
 }
 
 impl<T: Transport> HogwildSgd<T> {
-    /// Joins the method. All ranks of `transport` are workers, and all have the same centre.
+    /// Joins the method. The first ranks of `transport` are the workers, and all have the same centre.
     ///
     /// # Panics
     /// If the rule is not SGD without momentum, or is of another net.
     pub fn new(transport: T, centre: Arc<SharedCentre>, rule: PackedRule) -> Self {
         assert_eq!(rule.rule().kind, RuleKind::Sgd { momentum: 0.0 }, "a shared centre has no history");
         assert_eq!(rule.len(), centre.len(), "one net");
-        HogwildSgd { commons: Commons::new(transport, centre), rule }
+        HogwildSgd { commons: Commons::near(transport, centre), rule }
+    }
+
+    /// Joins the method from another process than that of the centre, where the worker has an [`Attendant`]. `workers` are
+    /// as many as there are in all.
+    ///
+    /// # Panics
+    /// If the rule is not SGD without momentum.
+    pub fn far(transport: T, workers: usize, rule: PackedRule) -> Self {
+        assert_eq!(rule.rule().kind, RuleKind::Sgd { momentum: 0.0 }, "a shared centre has no history");
+        HogwildSgd { commons: Commons::far(transport, workers, rule.len()), rule }
     }
 
     /// This worker, `0 ≤ rank < size`.
@@ -207,8 +281,17 @@ impl<T: Transport> HogwildSgd<T> {
     pub fn exchange(&mut self, gradient: &mut [f32], rate: f32) -> Result<Duration, CommError> {
         let start = Instant::now();
         self.commons.check_len(gradient.len())?;
-        self.commons.shared.descend(&self.rule, rate, gradient);
-        self.commons.shared.read(gradient);
+        let Commons { group, centre, .. } = &mut self.commons;
+        match centre {
+            Centre::Near(shared) => {
+                shared.descend(&self.rule, rate, gradient);
+                shared.read(gradient);
+            }
+            Centre::Far(far) => {
+                far.put(gradient);
+                far.ask(group, Meaning::Exchange, rate, gradient)?;
+            }
+        }
         self.commons.look_around()?;
         Ok(start.elapsed())
     }
@@ -242,13 +325,13 @@ mod tests {
         let shared = Arc::new(SharedCentre::new(&[8.0], 2));
         let mut ends = endpoints(2, Duration::from_secs(60));
         let mut late = HogwildEasgd::new(ends.pop().unwrap(), shared.clone());
-        let mut early = HogwildEasgd::new(ends.pop().unwrap(), shared);
+        let mut early = HogwildEasgd::new(ends.pop().unwrap(), shared.clone());
         let waiting = std::thread::spawn(move || {
             let mut seen = [0.0];
             early.centre(&mut seen).map(|()| (seen, early))
         });
         // The other says that it has come, then it waits.
-        while late.commons.shared.waiting().next().is_none() {
+        while shared.waiting().next().is_none() {
             std::thread::yield_now();
         }
         let mut seen = [0.0];
