@@ -56,6 +56,15 @@ pub fn line(file: &str, number: u32, line: fmt::Arguments<'_>) {
     };
 }
 
+/// Prints a line that must not be passed over, also where another process prints the others: on standard error there.
+pub fn note(text: &str) {
+    if SILENT.load(Ordering::Relaxed) {
+        let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+    } else {
+        say!("{text}");
+    }
+}
+
 /// What begins a line of Caffe's logs: severity, month and day, local time, thread, and place in the source.
 fn prefix(file: &str, number: u32) -> String {
     let now = jiff::Zoned::now().strftime("%m%d %H:%M:%S%.6f").to_string();

@@ -19,6 +19,7 @@ use crate::feed::{Batches, Draw};
 use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
 use crate::memory::{self, WorkerNeeds};
 use crate::nonfinite::{self, Moment, Watch};
+use crate::output;
 use crate::pass::Pass;
 use crate::places::Places;
 use crate::progress::{Clock, Output, TestResult};
@@ -350,7 +351,7 @@ impl Worker {
     fn tell(&mut self, line: String) {
         match self.rank {
             0 => self.shown.push(line),
-            _ => say!("{line}"),
+            _ => output::note(&line),
         }
     }
 

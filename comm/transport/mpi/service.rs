@@ -32,6 +32,11 @@ pub(super) enum Ended {
     Apart,
 }
 
+/// Values of a message that may lie in a buffer of any size up to that.
+const SMALL: usize = 1024;
+/// Buffers that are kept for later, of all sizes together.
+const MOST_FREE: usize = 64;
+
 /// A message that is coming in.
 enum Incoming {
     Data(InFlight<f32>),
@@ -188,8 +193,9 @@ impl Service {
             Incoming::Notice(arrival.receive(self.free_notices.pop().unwrap_or_default(), len)?)
         } else {
             let len = arrival.len::<f32>()?;
-            // The smallest that is large enough.
-            let fits = self.free.iter().enumerate().filter(|(_, buffer)| buffer.capacity() >= len);
+            // The smallest that is large enough, but none of the large ones for a small message.
+            let fits = self.free.iter().enumerate();
+            let fits = fits.filter(|(_, buffer)| (len..=4 * len + SMALL).contains(&buffer.capacity()));
             let best = fits.min_by_key(|(_, buffer)| buffer.capacity()).map(|(index, _)| index);
             let buffer = best.map(|index| self.free.swap_remove(index)).unwrap_or_default();
             Incoming::Data(arrival.receive(buffer, len)?)
@@ -352,7 +358,7 @@ impl Service {
     fn keep_free(&mut self, buffer: Vec<f32>) {
         let most = 2 + self.shared.size.ilog2() as usize;
         let same = self.free.iter().filter(|other| other.capacity() == buffer.capacity()).count();
-        if same < most {
+        if same < most && self.free.len() < MOST_FREE {
             self.free.push(buffer);
         }
     }
