@@ -5,10 +5,11 @@
 //! its end the process ends with that failure instead of waiting for a thread that may never end. A snapshot that is being
 //! written is written first.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::world::World;
 
 /// How long the others have: who waits for the one that failed notices at once, who computes ends its iteration.
@@ -38,6 +39,22 @@ pub fn wait_for_all(told: &Receiver<Option<Failure>>, patience: Duration) -> Opt
     }
 }
 
+/// Tells how a thread ended before it does.
+pub fn telling<T>(tell: &Sender<Option<Failure>>, result: Result<T, Failure>) -> Result<T, Failure> {
+    // Whoever is told outlives all threads.
+    let _ = tell.send(result.as_ref().err().cloned());
+    result
+}
+
+/// What a thread returned.
+///
+/// # Errors
+/// Also if it panicked.
+pub fn joined<T>(handle: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
+    let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
+    handle.join().unwrap_or_else(lost)
+}
+
 /// Ends the process with `failure` although threads still run.
 pub fn leave_behind(failure: &Failure, world: &World) -> ! {
     let seconds = GRACE.as_secs();
@@ -52,7 +69,6 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::failure::Code;
 
     const SHORT: Duration = Duration::from_millis(20);
 

@@ -1,8 +1,7 @@
 //! `quadrille train`: the training loop, and what it needs around it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::ScopedJoinHandle;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, SystemTime};
 
 use quadrille_comm::transport::Endpoint;
@@ -16,7 +15,7 @@ use crate::board::Records;
 use crate::centre::Common;
 use crate::cli::TrainArgs;
 use crate::desk::{Binder, SnapshotDesk};
-use crate::ends;
+use crate::ends::{self, joined, telling};
 use crate::exchange::{Exchange, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::identity::{configuration, fingerprint};
@@ -377,18 +376,6 @@ fn live_together(
         Some(failure) => Err(failure),
         None => results.into_iter().collect(),
     }
-}
-
-/// Tells how a thread ended before it does.
-fn telling<T>(tell: &Sender<Option<Failure>>, result: Result<T, Failure>) -> Result<T, Failure> {
-    // Whoever is told outlives all threads.
-    let _ = tell.send(result.as_ref().err().cloned());
-    result
-}
-
-fn joined<T>(handle: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
-    let lost = |_| Err(Failure::new(Code::Bug, "a worker panicked: please report this"));
-    handle.join().unwrap_or_else(lost)
 }
 
 /// Updates that were left out: of all workers together where each has its own.
