@@ -84,10 +84,15 @@ impl<T: Transport> Collective<T> {
         }
     }
 
-    /// What travels in a message each of a buffer of `len` values.
-    fn messages(&self, len: usize) -> Vec<Range<usize>> {
-        let is_packed = self.parts.last().is_some_and(|last| last.end <= len);
-        if is_packed { self.parts.clone() } else { std::iter::once(0..len).collect() }
+    /// The number of messages that a buffer of `len` values travels in.
+    fn messages(&self, len: usize) -> usize {
+        let is_cut = self.parts.last().is_some_and(|last| last.end <= len);
+        if is_cut { self.parts.len() } else { 1 }
+    }
+
+    /// What travels in message number `index` of `of`.
+    fn message(&self, index: usize, of: usize, len: usize) -> Range<usize> {
+        if of == 1 { 0..len } else { self.parts[index].clone() }
     }
 
     /// This rank.
@@ -115,8 +120,9 @@ impl<T: Transport> Collective<T> {
         if self.parts.is_empty() {
             return self.send_down(values, exchange);
         }
-        let mut parts = self.messages(values.len()).into_iter();
-        parts.try_for_each(|part| self.send_down(&mut values[part], exchange))
+        let (len, messages) = (values.len(), self.messages(values.len()));
+        (0..messages)
+            .try_for_each(|index| self.send_down(&mut values[self.message(index, messages, len)], exchange))
     }
 
     fn send_down(&mut self, values: &mut [f32], exchange: u64) -> Result<(), CommError> {
@@ -155,7 +161,9 @@ impl<T: Transport> Collective<T> {
         }
         // What no part holds is zero on all ranks, and so is its sum.
         let mut whole = self.pool.copy_of(own);
-        for part in self.messages(own.len()) {
+        let messages = self.messages(own.len());
+        for index in 0..messages {
+            let part = self.message(index, messages, own.len());
             if let Some(sum) = self.sum_at_root(&own[part.clone()], exchange)? {
                 whole[part].copy_from_slice(&sum);
                 self.pool.put(sum);
@@ -174,8 +182,10 @@ impl<T: Transport> Collective<T> {
         if self.parts.is_empty() {
             return self.sum_by(algorithm, values, exchange);
         }
-        let mut parts = self.messages(values.len()).into_iter();
-        parts.try_for_each(|part| self.sum_by(algorithm, &mut values[part], exchange))
+        let (len, messages) = (values.len(), self.messages(values.len()));
+        (0..messages).try_for_each(|index| {
+            self.sum_by(algorithm, &mut values[self.message(index, messages, len)], exchange)
+        })
     }
 
     fn sum_by(&mut self, algorithm: Algorithm, values: &mut [f32], exchange: u64) -> Result<(), CommError> {

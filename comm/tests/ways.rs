@@ -255,7 +255,7 @@ fn in_parts<T: Transport>(transport: T, way: Algorithm, parts: &[std::ops::Range
     for step in 0..4 {
         let mut weights = terms(me, 13);
         (weights[4], weights[12]) = (0.0, 0.0);
-        elastic.exchange(&weights, 0.1, &mut centre).expect("an exchange");
+        elastic.exchange(&weights, 0.1, &mut centre).expect("nobody is lost");
         seen.extend(bits(&centre));
         if step == 1 {
             misses = elastic.pool_misses();
@@ -263,7 +263,7 @@ fn in_parts<T: Transport>(transport: T, way: Algorithm, parts: &[std::ops::Range
     }
     assert_eq!(elastic.pool_misses(), misses, "nothing is allocated later");
     let mut sum = [1.0, 2.0];
-    elastic.all_reduce_sum(&mut sum).expect("a sum");
+    elastic.all_reduce_sum(&mut sum).expect("nobody is lost");
     seen.extend(bits(&sum));
     (seen, elastic.traffic().messages)
 }

@@ -42,13 +42,13 @@ struct Gate {
 
 impl Gate {
     fn open(&self) {
-        *self.open.lock().expect("nobody panics") = true;
+        *self.open.lock().expect("nobody panics inside") = true;
         self.changed.notify_all();
     }
 
     fn wait(&self) {
-        let open = self.open.lock().expect("nobody panics");
-        drop(self.changed.wait_while(open, |open| !*open).expect("nobody panics"));
+        let open = self.open.lock().expect("nobody panics inside");
+        drop(self.changed.wait_while(open, |open| !*open).expect("nobody panics inside"));
     }
 }
 
