@@ -2,6 +2,7 @@
 
 mod convert;
 mod data;
+mod report;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::parts::Quadrants;
 
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
+pub use report::ReportArgs;
 
 use crate::output::LogStyle;
 
@@ -40,6 +42,7 @@ Start here:
   quadrille convert weights A B     weights to and from .caffemodel, .h5, .safetensors, .npz
   quadrille convert data SRC DST    an LMDB, tar files or CIFAR file of any data set
   quadrille convert mean SRC DST    the mean of a data set, for mean_file
+  quadrille report RUN...           one page about runs, to read in a browser
   quadrille topo                    how the program sees this machine
 
 Exit codes:
@@ -69,6 +72,8 @@ pub enum Command {
     /// Turn files of one format into another
     #[command(subcommand)]
     Convert(ConvertCommand),
+    /// Write one page about runs: curves, where the time went, scaling, configuration
+    Report(ReportArgs),
     /// Show this machine and the quadrants it would be cut into
     #[command(alias = "device_query")]
     Topo(TopoArgs),

@@ -30,6 +30,7 @@ mod pass;
 mod places;
 mod prepare;
 mod progress;
+mod report;
 mod resume;
 mod settings;
 mod signal;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Extract(args) => extract::run(args),
         Command::Convert(command) => convert::run(command),
+        Command::Report(args) => report::run(args),
         Command::Topo(args) => topo::run(args),
     };
     match outcome {

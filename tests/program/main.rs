@@ -28,6 +28,7 @@ mod nonfinite;
 mod normalization;
 #[cfg(target_os = "linux")]
 mod placement;
+mod report;
 mod resume;
 mod same_bits;
 mod snapshots;
