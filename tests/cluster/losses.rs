@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::stage::{Stage, is_open_mpi};
+use crate::stage::{Stage, is_open_mpi, left_alone};
 use crate::{is_skipped, missing};
 
 /// Short, so that a stopped process is noticed soon; long for a machine that does other things, too.
@@ -10,11 +10,6 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How much later all others have ended at most.
 const MORE: Duration = Duration::from_secs(5);
-
-/// mpirun ends the others itself once one has ended badly; told to leave them alone it shows what they do by themselves.
-fn on_their_own() -> Vec<&'static str> {
-    if is_open_mpi() { vec!["--enable-recovery"] } else { vec!["-disable-auto-cleanup"] }
-}
 
 /// Starts a training of four processes that would take for ever, does something to one of them, and returns when that was
 /// done, and the launcher's exit code once all have ended.
@@ -29,7 +24,7 @@ fn disturb(
     let flags = format!("--method {method} --max-iter 2000000000 --peer-timeout {}", PEER_TIMEOUT.as_secs());
     let stopping = signal == "STOP";
     // A process that is stopped for ever is ended by nobody but mpirun.
-    let launcher = if stopping { Vec::new() } else { on_their_own() };
+    let launcher = if stopping { Vec::new() } else { left_alone() };
     let mut running = stage.mpirun(4, &launcher, &stage.training("run", &flags));
     stage.wait_until_trained("run", 2, &mut running);
     std::thread::sleep(delay);
@@ -121,7 +116,7 @@ fn a_failure_of_one_ends_all_with_its_code() {
     let solver = stage.text("solver.prototxt").replace("0.01", "1000000.0");
     stage.write("solver.prototxt", &solver);
     let arguments = stage.training("run", "--method async-sgd --max-iter 2000");
-    stage.mpirun(3, &on_their_own(), &arguments).finish();
+    stage.mpirun(3, &left_alone(), &arguments).finish();
     let codes: Vec<_> = (0..3).map(|rank| stage.code(rank)).collect();
     assert_eq!(codes, [Some(77); 3], "{:?}", [0, 1, 2].map(|rank| stage.said(rank)));
 }

@@ -38,6 +38,8 @@ pub fn mpirun_name() -> String {
 pub fn mpirun_command() -> Command {
     let mut command = Command::new(mpirun_name());
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    // MPICH over UCX reads the memory of other processes, and aborts where one of them has ended.
+    command.env("UCX_TLS", "^cma");
     command
 }
 
@@ -45,6 +47,11 @@ pub fn mpirun_command() -> Command {
 pub fn is_open_mpi() -> bool {
     let version = mpirun_command().arg("--version").output().expect("mpirun starts");
     String::from_utf8_lossy(&version.stdout).contains("Open MPI")
+}
+
+/// The flags with which mpirun leaves the others alone once one has ended badly, so that they show what they do by themselves.
+pub fn left_alone() -> Vec<&'static str> {
+    if is_open_mpi() { vec!["--enable-recovery"] } else { vec!["-disable-auto-cleanup"] }
 }
 
 /// The program.
@@ -131,9 +138,9 @@ impl Stage {
         self.launch(processes, flags, &["sh", "./rank", program()], arguments)
     }
 
-    /// Starts another program in several processes.
+    /// Starts another program in several processes, which mpirun leaves alone.
     pub fn mpirun_of(&self, processes: usize, program: &[&str], arguments: &[String]) -> Running {
-        self.launch(processes, &[], program, arguments)
+        self.launch(processes, &left_alone(), program, arguments)
     }
 
     fn launch(&self, processes: usize, flags: &[&str], program: &[&str], arguments: &[String]) -> Running {
