@@ -7,6 +7,7 @@ pub mod check;
 pub mod device;
 pub mod graph;
 pub mod layer;
+pub mod machine;
 pub mod net;
 pub mod plan;
 pub mod reference;

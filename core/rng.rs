@@ -19,6 +19,8 @@ pub enum Purpose {
     Dummy,
     /// The seeds of a worker's steps.
     Step,
+    /// What times of a virtual clock are longer by.
+    Jitter,
     /// What the layer with this index draws in one step.
     Layer(u32),
 }
@@ -30,6 +32,7 @@ impl Purpose {
             Self::Transform => 2,
             Self::Dummy => 3,
             Self::Step => 4,
+            Self::Jitter => 5,
             Self::Resize(index) => 0x2000_0000 | index,
             Self::Layer(index) => 0x4000_0000 | index,
             Self::Filler(index) => 0x8000_0000 | index,

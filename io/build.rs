@@ -1,4 +1,4 @@
-//! Compiles the schema of Caffe's messages, without `protoc`: structs for the binary formats, and descriptors for
+//! Compiles the schemas of Caffe's messages and of machines, without `protoc`: structs for the binary formats, and descriptors for
 //! the text format.
 
 use std::error::Error;
@@ -8,10 +8,11 @@ use std::{env, fs};
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=proto/caffe.proto");
+    let files = ["proto/caffe.proto", "proto/machine.proto"];
+    files.iter().for_each(|file| println!("cargo::rerun-if-changed={file}"));
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let descriptors = protox::compile(["proto/caffe.proto"], ["proto"])?;
-    fs::write(out.join("caffe.descriptors"), descriptors.encode_to_vec())?;
+    let descriptors = protox::compile(files, ["proto"])?;
+    fs::write(out.join("messages.descriptors"), descriptors.encode_to_vec())?;
     prost_build::Config::new().compile_fds(descriptors)?;
     Ok(())
 }

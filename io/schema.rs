@@ -1,4 +1,4 @@
-//! Caffe's messages: structs for the binary formats, descriptors for the text format.
+//! Caffe's messages: structs for the binary formats, descriptors for the text format. And those of machine files.
 
 use std::sync::LazyLock;
 
@@ -12,14 +12,25 @@ mod generated {
 
 pub(crate) use generated::*;
 
+/// Messages of machine files.
+#[allow(missing_docs, clippy::all)]
+pub(crate) mod machine {
+    include!(concat!(env!("OUT_DIR"), "/quadrille.rs"));
+}
+
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(include_bytes!(concat!(env!("OUT_DIR"), "/caffe.descriptors")).as_slice())
+    DescriptorPool::decode(include_bytes!(concat!(env!("OUT_DIR"), "/messages.descriptors")).as_slice())
         .expect("the build script compiled these descriptors")
 });
 
 /// The descriptor of the message `name` of the schema.
 pub(crate) fn descriptor(name: &str) -> MessageDescriptor {
     POOL.get_message_by_name(&format!("caffe.{name}")).expect("only messages of the schema are asked for")
+}
+
+/// The descriptor of a machine file.
+pub(crate) fn machine_descriptor() -> MessageDescriptor {
+    POOL.get_message_by_name("quadrille.Machine").expect("the schema has it")
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ fn advice(field: &FieldDescriptor, token: &Token<'_>) -> Option<String> {
             Some("write a backslash as \\\\, or use / in paths".to_owned())
         }
         (Kind::String, Token::Number(digits)) => Some(format!("write \"{}\"", shortened(digits))),
-        (Kind::Float | Kind::Int32 | Kind::Int64 | Kind::Uint32, Token::Text(text)) => {
+        (Kind::Float | Kind::Double | Kind::Int32 | Kind::Int64 | Kind::Uint32, Token::Text(text)) => {
             Some(format!("write {} without quotes", shortened(text)))
         }
         (Kind::Int32 | Kind::Int64 | Kind::Uint32, Token::Number(digits)) if digits.contains('.') => {

@@ -2,7 +2,7 @@
 //!
 //! Text is bounded and its lines are noted (`tokens`, `outline`), the library makes it a message of the schema
 //! (`message`), old forms of layers become today's (`upgrade`), the message becomes core's vocabulary (`net`, `layer`,
-//! `solver`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
+//! `solver`), and so do machine files (`machine`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod arrange;
 mod convolved;
@@ -11,6 +11,7 @@ mod forks;
 mod inline;
 mod layer;
 mod loss;
+mod machine;
 mod message;
 mod net;
 mod neuron;
@@ -31,12 +32,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use quadrille_core::machine::Machine;
 use quadrille_core::net::NetSpec;
 use quadrille_core::site::{Fault, Site, SpecError};
 use quadrille_core::solver::SolverSpec;
 
 use crate::error::IoError;
-use crate::schema::descriptor;
+use crate::schema::{descriptor, machine_descriptor};
 
 /// Largest text file that is read, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -58,6 +60,15 @@ pub fn read_net(path: &Path) -> Result<NetSpec, IoError> {
 pub fn read_solver(path: &Path) -> Result<SolverSpec, IoError> {
     let text = read(path, "a solver file (.prototxt)")?;
     Ok(parse_solver(text, &path.display().to_string())?)
+}
+
+/// Reads a machine file.
+///
+/// # Errors
+/// As [`read_net`].
+pub fn read_machine(path: &Path) -> Result<Machine, IoError> {
+    let text = read(path, "a machine file (.prototxt)")?;
+    Ok(parse_machine(text, &path.display().to_string())?)
 }
 
 /// What a file of the text format describes.
@@ -108,6 +119,15 @@ pub fn parse_solver(text: impl AsRef<[u8]>, file_name: &str) -> Result<SolverSpe
         .map_err(|error| suggest_other(error, text, "NetParameter", "a network file, not a solver file"))?;
     let inline = inline::networks(text, file_name)?;
     solver::convert(&parsed, inline)
+}
+
+/// Parses the text of a machine file; `file_name` is what errors call it.
+///
+/// # Errors
+/// A [`SpecError`] with line and field.
+pub fn parse_machine(text: impl AsRef<[u8]>, file_name: &str) -> Result<Machine, SpecError> {
+    let text = bounded(text.as_ref(), file_name)?;
+    machine::convert(&message::parse(text, file_name, machine_descriptor(), "machine")?)
 }
 
 /// Says so if the text is a good file of the other kind.
