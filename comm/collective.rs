@@ -22,8 +22,10 @@
 //! for one ahead of it. If a rank fails it drops its transport, and each of its neighbours fails in turn.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::choice::{Algorithm, Choice, Way};
+use crate::clock::{Moment, Work};
 use crate::error::CommError;
 use crate::pool::Pool;
 use crate::transport::{Buffer, Kind, Tag, Transport};
@@ -226,6 +228,26 @@ impl<T: Transport> Collective<T> {
             Some(parent) => self.send(parent, tag, partial).map(|()| None),
             None => Ok(Some(partial)),
         }
+    }
+
+    /// What time it is for this rank.
+    pub(crate) fn now(&self) -> Moment {
+        self.transport.now()
+    }
+
+    /// Says that this rank has done `work`; see [`Transport::spend`].
+    pub(crate) fn spend(&mut self, work: Work, took: Duration) -> Duration {
+        self.transport.spend(work, took)
+    }
+
+    /// Changes values that ranks share in memory; see [`Transport::change_shared`].
+    pub(crate) fn change_shared(&mut self, len: usize, access: &mut dyn FnMut(Range<usize>)) -> Duration {
+        self.transport.change_shared(len, access)
+    }
+
+    /// Lets others do first what comes first; see [`Transport::keep_order`].
+    pub(crate) fn keep_order(&mut self) {
+        self.transport.keep_order();
     }
 
     /// Sends a message, and counts it.

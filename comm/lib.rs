@@ -1,9 +1,10 @@
 //! Who tells whom what, and when: communication between workers.
 //!
 //! From the bottom up: [`transport`] moves owned packed buffers between ranks (threads of one process, a
-//! simulated network, MPI); [`collective`] writes broadcast and sum once over any transport, in orders of
-//! addition that follow from ranks alone ([`choice`] says which); [`protocol`] holds the methods of the SGD and EASGD families; [`overlap`] hides an exchange behind
-//! forward and backward; [`handshake`] makes sure, before the first exchange, that all ranks run the same job.
+//! simulated network, virtual time, MPI); [`collective`] writes broadcast and sum once over any transport, in orders of
+//! addition that follow from ranks alone ([`choice`] says which); [`protocol`] holds the methods of the SGD and EASGD families;
+//! [`overlap`] hides an exchange behind forward and backward; [`handshake`] makes sure, before the first exchange, that all
+//! ranks run the same job; [`clock`] says what time it is.
 //!
 //! Two rules hold everywhere. *Nothing hangs*: every wait is bounded by the peer timeout, and a rank that meets an
 //! error drops its transport, which makes the others fail too, within one timeout each. *Same bits*: what is added
@@ -13,6 +14,7 @@
 #![cfg_attr(feature = "mpi", deny(unsafe_code))]
 
 pub mod choice;
+pub mod clock;
 pub mod collective;
 mod doubling;
 pub mod error;
@@ -24,4 +26,5 @@ mod ring;
 pub mod transport;
 mod tree;
 
+pub use clock::{Moment, Work};
 pub use error::{CommError, Doing, Peer};

@@ -7,23 +7,29 @@
 //! The thread also *builds* the protocol: MPI may only be asked for `MPI_THREAD_FUNNELED`, where the thread that
 //! initialises MPI is the only one that may use it.
 //!
+//! In virtual time ([`crate::transport::timed`]) there is no such thread: what runs beside what is a matter of time lines there,
+//! not of threads. The worker's thread does the exchange itself, on the exchange's own time line, between [`Exchanger::start`]
+//! and forward.
+//!
 //! **It ends.** The worker waits only while the thread has work, and each wait of the thread is bounded by the peer
 //! timeout. On an error the thread hands the error over and ends at once, which drops the transport: the other ranks
 //! learn of it even if this worker is still computing.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::collective::Traffic;
 use crate::error::CommError;
 use crate::protocol::ElasticMember;
 use crate::transport::Buffer;
+use crate::transport::timed::TimedClock;
 
 /// Work for the communication thread; comes back with its results filled in.
 enum Parcel {
     BeginTurn,
-    Exchange { weights: Buffer, centre: Buffer, elastic: f32, took: Duration },
+    Exchange { weights: Buffer, centre: Buffer, elastic: f32, took: Duration, updating: Duration },
     EndTurn,
     Centre { centre: Buffer },
     Sum { values: Buffer },
@@ -42,18 +48,38 @@ pub struct Exchanged {
     pub centre: Buffer,
     /// How long the exchange took.
     pub took: Duration,
+    /// How long the centre took to change in all exchanges so far; see [`ElasticMember::updating`].
+    pub updating: Duration,
     /// How long the worker had to wait for it: the share that was not hidden.
     pub waited: Duration,
     /// What this rank has sent since the start.
     pub traffic: Traffic,
 }
 
+/// Who does the work.
+enum Server {
+    /// A thread.
+    Thread {
+        /// `None` once the thread is told to end.
+        work: Option<SyncSender<Parcel>>,
+        done: Receiver<Answer>,
+        thread: Option<JoinHandle<()>>,
+    },
+    /// The worker itself, in virtual time.
+    Timed {
+        /// `None` once communication has failed.
+        member: Option<Box<dyn ElasticMember>>,
+        clock: TimedClock,
+        /// An exchange that has been started and not been done yet.
+        started: Option<Parcel>,
+        /// What has been done, and when.
+        answer: Option<(Answer, Moment)>,
+    },
+}
+
 /// A worker's handle on its communication thread. Dropping it waits for the work in progress and ends the thread.
 pub struct Exchanger {
-    /// `None` once the thread is told to end.
-    work: Option<SyncSender<Parcel>>,
-    done: Receiver<Answer>,
-    thread: Option<JoinHandle<()>>,
+    server: Server,
     rank: usize,
     size: usize,
     in_flight: bool,
@@ -86,8 +112,15 @@ impl Exchanger {
         let (rank, size) = joined.recv().unwrap_or_else(|_| {
             Err(CommError::Unavailable("the communication thread panicked while it connected".to_owned()))
         })?;
-        let thread = Some(thread);
-        Ok(Exchanger { work: Some(work), done, thread, rank, size, in_flight: false, ended: None })
+        let server = Server::Thread { work: Some(work), done, thread: Some(thread) };
+        Ok(Exchanger { server, rank, size, in_flight: false, ended: None })
+    }
+
+    /// The same in virtual time: a method on a transport whose time is `clock`, without a thread.
+    pub fn timed<M: ElasticMember + 'static>(clock: TimedClock, member: M) -> Self {
+        let (rank, size) = (member.rank(), member.size());
+        let server = Server::Timed { member: Some(Box::new(member)), clock, started: None, answer: None };
+        Exchanger { server, rank, size, in_flight: false, ended: None }
     }
 
     /// This rank.
@@ -108,15 +141,26 @@ impl Exchanger {
     /// Starts an exchange and returns at once. `weights` are this worker's weights before their update, `elastic` is
     /// ηρ of this step, `centre` is the buffer that will receive the centre; see [`ElasticMember::exchange`].
     pub fn start(&mut self, weights: Buffer, elastic: f32, centre: Buffer) -> Result<(), CommError> {
-        self.hand_over(Parcel::Exchange { weights, centre, elastic, took: Duration::ZERO })
+        let (took, updating) = (Duration::ZERO, Duration::ZERO);
+        self.hand_over(Parcel::Exchange { weights, centre, elastic, took, updating })
+    }
+
+    /// In virtual time does the exchange that was started, from the time of its start on; the worker's own time does not go on.
+    /// To be called before computing, so that others need not wait for that.
+    pub fn proceed(&mut self) {
+        if let Server::Timed { member, clock, started, answer } = &mut self.server
+            && let Some(parcel) = started.take()
+        {
+            *answer = Some(clock.aside(|| serve_timed(member, parcel)));
+        }
     }
 
     /// Waits until the exchange that was started is complete. An error of the communication thread comes out here.
     pub fn wait(&mut self) -> Result<Exchanged, CommError> {
-        let start = Instant::now();
+        let start = self.now();
         match self.take_back()? {
-            (Parcel::Exchange { weights, centre, took, .. }, traffic) => {
-                Ok(Exchanged { weights, centre, took, waited: start.elapsed(), traffic })
+            (Parcel::Exchange { weights, centre, took, updating, .. }, traffic) => {
+                Ok(Exchanged { weights, centre, took, updating, waited: self.now().since(start), traffic })
             }
             _ => Err(self.other_answer()),
         }
@@ -148,6 +192,13 @@ impl Exchanger {
         self.round_trip(Parcel::Leave).map(drop)
     }
 
+    fn now(&self) -> Moment {
+        match &self.server {
+            Server::Thread { .. } => Moment::real(),
+            Server::Timed { clock, .. } => clock.now(),
+        }
+    }
+
     fn round_trip(&mut self, parcel: Parcel) -> Result<Parcel, CommError> {
         self.hand_over(parcel)?;
         self.take_back().map(|(parcel, _)| parcel)
@@ -164,9 +215,20 @@ impl Exchanger {
         if self.in_flight {
             return Err(self.misuse("an exchange is in progress: wait for it first"));
         }
-        let sent = self.work.as_ref().is_some_and(|work| work.send(parcel).is_ok());
-        if !sent {
-            return Err(self.end(self.misuse("the communication thread panicked")));
+        match &mut self.server {
+            Server::Thread { work, .. } => {
+                if work.as_ref().is_none_or(|work| work.send(parcel).is_err()) {
+                    return Err(self.end(self.misuse("the communication thread panicked")));
+                }
+            }
+            Server::Timed { clock, started, .. } if matches!(parcel, Parcel::Exchange { .. }) => {
+                clock.begin_aside();
+                *started = Some(parcel);
+            }
+            Server::Timed { member, clock, answer, .. } => {
+                let served = serve_timed(member, parcel);
+                *answer = Some((served, clock.now()));
+            }
         }
         self.in_flight = true;
         Ok(())
@@ -180,10 +242,18 @@ impl Exchanger {
             return Err(self.misuse("there is no exchange to wait for: start one first"));
         }
         self.in_flight = false;
-        match self.done.recv() {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.end(error)),
-            Err(_) => Err(self.end(self.misuse("the communication thread panicked"))),
+        self.proceed();
+        let answer = match &mut self.server {
+            Server::Thread { done, .. } => done.recv().ok(),
+            Server::Timed { clock, answer, .. } => answer.take().map(|(answer, end)| {
+                clock.wait_until(end);
+                answer
+            }),
+        };
+        match answer {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) => Err(self.end(error)),
+            None => Err(self.end(self.misuse("the communication thread panicked"))),
         }
     }
 
@@ -199,10 +269,12 @@ impl Exchanger {
 
 impl Drop for Exchanger {
     fn drop(&mut self) {
-        self.work = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported by the call that met it; nobody is left to report it to.
-            let _ = thread.join();
+        if let Server::Thread { work, thread, .. } = &mut self.server {
+            *work = None;
+            if let Some(thread) = thread.take() {
+                // A panic of the thread was reported by the call that met it; nobody is left to report it to.
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -210,17 +282,7 @@ impl Drop for Exchanger {
 /// Serves parcels until the worker leaves or communication fails.
 fn serve<M: ElasticMember>(mut protocol: M, parcels: &Receiver<Parcel>, answers: &SyncSender<Answer>) {
     for mut parcel in parcels {
-        let result = match &mut parcel {
-            Parcel::BeginTurn => protocol.begin_turn(),
-            Parcel::Exchange { weights, centre, elastic, took } => {
-                protocol.exchange(weights, *elastic, centre).map(|measured| *took = measured)
-            }
-            Parcel::EndTurn => protocol.end_turn(),
-            Parcel::Centre { centre } => protocol.centre(centre),
-            Parcel::Sum { values } => protocol.all_reduce_sum(values),
-            Parcel::Leave => protocol.leave(),
-        };
-        if let Err(error) = result {
+        if let Err(error) = serve_one(&mut protocol, &mut parcel) {
             // The transport goes first, so that the other ranks learn of it before this worker does.
             drop(protocol);
             let _ = answers.send(Err(error));
@@ -230,9 +292,40 @@ fn serve<M: ElasticMember>(mut protocol: M, parcels: &Receiver<Parcel>, answers:
     }
 }
 
+/// Serves a parcel, and fills in its results.
+fn serve_one(protocol: &mut dyn ElasticMember, parcel: &mut Parcel) -> Result<(), CommError> {
+    match parcel {
+        Parcel::BeginTurn => protocol.begin_turn(),
+        Parcel::Exchange { weights, centre, elastic, took, updating } => {
+            let exchanged = protocol.exchange(weights, *elastic, centre);
+            *updating = protocol.updating();
+            exchanged.map(|measured| *took = measured)
+        }
+        Parcel::EndTurn => protocol.end_turn(),
+        Parcel::Centre { centre } => protocol.centre(centre),
+        Parcel::Sum { values } => protocol.all_reduce_sum(values),
+        Parcel::Leave => protocol.leave(),
+    }
+}
+
+/// Serves a parcel in the worker's own thread. After an error the method is dropped, so that the others learn of it.
+fn serve_timed(member: &mut Option<Box<dyn ElasticMember>>, mut parcel: Parcel) -> Answer {
+    let Some(protocol) = member else {
+        return Err(CommError::Unavailable("communication has ended before".to_owned()));
+    };
+    match serve_one(&mut **protocol, &mut parcel) {
+        Ok(()) => Ok((parcel, protocol.traffic())),
+        Err(error) => {
+            *member = None;
+            Err(error)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Instant;
 
     use super::*;
     use crate::protocol::sync_easgd::SyncEasgd;

@@ -14,7 +14,7 @@
 //!
 //! **It is cheap.** Two messages of one packed buffer for each exchange of a worker, and the same buffer goes there and back.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quadrille_core::solver::easgd::meet_centre;
 
@@ -74,6 +74,10 @@ impl<T: Transport> ElasticMember for AsyncEasgd<T> {
         self.line.traffic()
     }
 
+    fn updating(&self) -> Duration {
+        self.line.updating()
+    }
+
     fn exchange(
         &mut self,
         weights: &[f32],
@@ -81,10 +85,10 @@ impl<T: Transport> ElasticMember for AsyncEasgd<T> {
         centre_out: &mut [f32],
     ) -> Result<Duration, CommError> {
         self.line.check_len(centre_out.len())?;
-        let start = Instant::now();
+        let start = self.line.now();
         self.line.ask(weights, elastic)?;
         self.line.answer(Meaning::Exchange, centre_out)?;
-        Ok(start.elapsed())
+        Ok(self.line.now().since(start))
     }
 
     fn centre(&mut self, centre_out: &mut [f32]) -> Result<(), CommError> {

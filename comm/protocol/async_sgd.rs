@@ -16,7 +16,7 @@
 //! That no update is lost and that it ends is argued at the master, [`super::parameter_server`]. Without momentum and decay
 //! the centre is the first one minus the sum of all `η ΔW` that were sent, up to rounding in the order of arrival.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quadrille_core::solver::PackedRule;
 
@@ -91,13 +91,18 @@ impl<T: Transport> AsyncSgd<T> {
         self.line.traffic()
     }
 
+    /// How long the master took for its steps in this worker's exchanges so far.
+    pub fn updating(&self) -> Duration {
+        self.line.updating()
+    }
+
     /// Sends the packed `gradient`, which the master applies at the learning rate `rate`, and replaces it by the weights
     /// that the worker goes on with. Returns how long it took.
     pub fn exchange(&mut self, gradient: &mut [f32], rate: f32) -> Result<Duration, CommError> {
-        let start = Instant::now();
+        let start = self.line.now();
         self.line.ask(gradient, rate)?;
         self.line.answer(Meaning::Exchange, gradient)?;
-        Ok(start.elapsed())
+        Ok(self.line.now().since(start))
     }
 
     /// Gives every worker the centre's weights after all exchanges, and behind them, if `state` has room for it, the

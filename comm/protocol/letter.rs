@@ -3,6 +3,8 @@
 //! The last two travel behind the values in the same buffer, so that a letter is one message, and a reply goes back in the
 //! buffer that the request came in.
 
+use std::time::Duration;
+
 use crate::transport::Buffer;
 
 /// The numbers behind the values.
@@ -11,7 +13,8 @@ const TRAILER: usize = 2;
 /// What a letter means. A reply has the meaning of its request, but for [`Meaning::NotYet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// An exchange; its number is ηρ where weights are sent, η where gradients are.
+    /// An exchange; its number is ηρ where weights are sent, η where gradients are, and in the reply the seconds that the
+    /// centre took to change: in this exchange, or in the last one before where the reply comes first.
     Exchange,
     /// The centre, the same for all workers, once all ask for it.
     Centre,
@@ -63,6 +66,11 @@ impl Letter {
     pub(super) fn values_mut(&mut self) -> &mut [f32] {
         let len = self.len();
         &mut self.0[..len]
+    }
+
+    /// The number as a time, if it is one.
+    pub(super) fn duration(&self) -> Duration {
+        Duration::try_from_secs_f32(self.number()).unwrap_or_default()
     }
 
     /// The number that belongs to them.

@@ -3,7 +3,10 @@
 //! Of P + 1 ranks the first P are workers and the last is the master. In one process the master is a thread of its own; a
 //! process of several ranks gives it the same place behind the workers.
 
+use std::time::{Duration, Instant};
+
 use super::letter::{Letter, Meaning};
+use crate::clock::{Moment, Work};
 use crate::collective::{Collective, Traffic};
 use crate::error::{CommError, Peer};
 use crate::transport::{Buffer, Kind, Tag, Transport};
@@ -20,13 +23,22 @@ pub(super) struct Line<T> {
     len: usize,
     /// The number of the next collective call; the same on all workers.
     next: u64,
+    /// How long the master took for its updates in this worker's exchanges.
+    updating: Duration,
 }
 
 impl<T: Transport> Line<T> {
     /// The line of a worker whose packed buffers have `len` values. The last rank of `transport` is the master.
     pub(super) fn new(transport: T, len: usize) -> Self {
         let master = transport.size().saturating_sub(1);
-        Line { group: Collective::among(transport, master), master, letter: None, len, next: 0 }
+        Line {
+            group: Collective::among(transport, master),
+            master,
+            letter: None,
+            len,
+            next: 0,
+            updating: Duration::ZERO,
+        }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -40,6 +52,14 @@ impl<T: Transport> Line<T> {
 
     pub(super) fn traffic(&self) -> Traffic {
         self.group.traffic()
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.group.now()
+    }
+
+    pub(super) fn updating(&self) -> Duration {
+        self.updating
     }
 
     /// Where the letter that goes there and back lies while it is here.
@@ -77,6 +97,9 @@ impl<T: Transport> Line<T> {
                 Meaning::NotYet => missing = letter.number() as usize,
                 _ if meaning == asked && letter.len() == values.len() => {
                     values.copy_from_slice(letter.values());
+                    if asked == Meaning::Exchange {
+                        self.updating += letter.duration();
+                    }
                     if letter.len() == self.len {
                         self.letter = Some(letter);
                     }
@@ -156,6 +179,13 @@ impl<T: Transport> Desk<T> {
 
     pub(super) fn traffic(&self) -> Traffic {
         self.traffic
+    }
+
+    /// Lets `update` change a centre of `values` by what one worker sent. Returns how long that took.
+    pub(super) fn update(&mut self, values: usize, update: impl FnOnce()) -> Duration {
+        let start = Instant::now();
+        update();
+        self.transport.spend(Work::Centre { values, workers: 1 }, start.elapsed())
     }
 
     /// Waits for the request that comes first: first come, first served. Workers owe the master nothing while they compute

@@ -18,6 +18,11 @@ pub trait ElasticMember: Send {
     /// What this worker has sent so far.
     fn traffic(&self) -> Traffic;
 
+    /// How long centres took to change in this worker's exchanges so far, by itself or by whoever did it for all.
+    fn updating(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Waits until this worker may compute its gradients. Only Original EASGD lets workers wait here.
     fn begin_turn(&mut self) -> Result<(), CommError> {
         Ok(())

@@ -27,7 +27,7 @@
 //! wait, and the master's end that of all others. Who leaves stays until the round is over, since the master would take one
 //! that is gone for dead.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quadrille_core::solver::easgd::update_centre;
 
@@ -44,12 +44,15 @@ pub struct RoundRobin<T> {
     centre: Vec<f32>,
     /// The letter in which the centre travels. It changes places with the one that brings a worker's weights.
     spare: Letter,
+    /// How long the centre took to change in the last turn.
+    updating: Duration,
 }
 
 impl<T: Transport> RoundRobin<T> {
     /// A master with the first centre.
     pub fn new(transport: T, centre: &[f32]) -> Self {
-        RoundRobin { desk: Desk::new(transport), centre: centre.to_vec(), spare: Letter::new(centre.len()) }
+        let spare = Letter::new(centre.len());
+        RoundRobin { desk: Desk::new(transport), centre: centre.to_vec(), spare, updating: Duration::ZERO }
     }
 
     /// Gives turns until all workers have left. Returns the last centre, and what was sent.
@@ -101,7 +104,9 @@ impl<T: Transport> RoundRobin<T> {
         let spare = std::mem::replace(&mut self.spare, weights);
         self.reply(worker, spare, Meaning::Exchange)?;
         self.desk.turn_over(turn)?;
-        update_centre(&mut self.centre, self.spare.values(), 1, self.spare.number());
+        let (centre, weights) = (&mut self.centre, &self.spare);
+        let update = || update_centre(centre, weights.values(), 1, weights.number());
+        self.updating = self.desk.update(weights.len(), update);
         Ok(())
     }
 
@@ -110,7 +115,7 @@ impl<T: Transport> RoundRobin<T> {
             return Err(self.desk.unexpected(to, &format!("has room for {} values", letter.len())));
         }
         letter.values_mut().copy_from_slice(&self.centre);
-        self.desk.reply(to, letter, meaning, 0.0)
+        self.desk.reply(to, letter, meaning, self.updating.as_secs_f32())
     }
 }
 
@@ -165,6 +170,11 @@ impl<T: Transport> ElasticMember for OriginalEasgd<T> {
         self.line.traffic()
     }
 
+    /// Each time that of the turn before.
+    fn updating(&self) -> Duration {
+        self.line.updating()
+    }
+
     fn begin_turn(&mut self) -> Result<(), CommError> {
         self.turn = Some(self.await_turn()?);
         Ok(())
@@ -177,13 +187,13 @@ impl<T: Transport> ElasticMember for OriginalEasgd<T> {
         centre_out: &mut [f32],
     ) -> Result<Duration, CommError> {
         self.line.check_len(centre_out.len())?;
-        let start = Instant::now();
+        let start = self.line.now();
         if self.turn.is_none() {
             self.begin_turn()?;
         }
         self.line.ask(weights, elastic)?;
         self.line.answer(Meaning::Exchange, centre_out)?;
-        Ok(start.elapsed())
+        Ok(self.line.now().since(start))
     }
 
     fn end_turn(&mut self) -> Result<(), CommError> {

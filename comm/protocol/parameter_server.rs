@@ -93,9 +93,9 @@ impl<T: Transport, C: Centre> ParameterServer<T, C> {
             let what = format!("has {} values, the centre has {len}", letter.len());
             return Err(self.desk.unexpected(from, &what));
         }
-        let number = letter.number();
-        self.centre.serve(letter.values_mut(), number);
-        self.desk.reply(from, letter, Meaning::Exchange, number)?;
+        let (number, centre) = (letter.number(), &mut self.centre);
+        let took = self.desk.update(len, || centre.serve(letter.values_mut(), number));
+        self.desk.reply(from, letter, Meaning::Exchange, took.as_secs_f32())?;
         // Somebody is missing: the one that was just served.
         self.missing().map_or(Ok(()), |missing| self.tell_waiting(missing))
     }

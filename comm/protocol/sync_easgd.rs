@@ -33,6 +33,7 @@ use quadrille_core::solver::easgd::update_centre;
 
 use super::ElasticMember;
 use crate::choice::{Algorithm, Way};
+use crate::clock::Work;
 use crate::collective::{Collective, Traffic};
 use crate::error::CommError;
 use crate::transport::{Buffer, Transport};
@@ -49,6 +50,8 @@ pub struct SyncEasgd<T> {
     len: usize,
     /// The number of the next collective call; the same on all ranks.
     next: u64,
+    /// How long the centre took to change so far; on rank 0 only.
+    updating: Duration,
 }
 
 impl<T: Transport> SyncEasgd<T> {
@@ -64,7 +67,7 @@ impl<T: Transport> SyncEasgd<T> {
         let everywhere = group.algorithm(centre.len()) != Algorithm::Tree;
         let kept = if everywhere || group.rank() == 0 { centre.to_vec() } else { Vec::new() };
         let sum = Buffer::zeros(if everywhere { centre.len() } else { 0 });
-        SyncEasgd { group, centre: kept.into(), sum, len: centre.len(), next: 0 }
+        SyncEasgd { group, centre: kept.into(), sum, len: centre.len(), next: 0, updating: Duration::ZERO }
     }
 
     fn is_everywhere(&self) -> bool {
@@ -119,6 +122,10 @@ impl<T: Transport> ElasticMember for SyncEasgd<T> {
         self.group.traffic()
     }
 
+    fn updating(&self) -> Duration {
+        self.updating
+    }
+
     /// `elastic` is the same on all ranks, and that of rank 0 counts.
     fn exchange(
         &mut self,
@@ -130,17 +137,26 @@ impl<T: Transport> ElasticMember for SyncEasgd<T> {
         self.check_len(centre_out.len())?;
         let number = self.take_number();
         let workers = self.size();
-        let start = Instant::now();
+        let start = self.group.now();
         self.send_centre(number, centre_out)?;
+        let mut took = None;
+        let mut update = |centre: &mut Buffer, sum: &[f32]| {
+            let start = Instant::now();
+            update_centre(centre, sum, workers, elastic);
+            took = Some(start.elapsed());
+        };
         if self.is_everywhere() {
             self.sum.copy_from_slice(weights);
             self.group.all_reduce_sum(&mut self.sum, number)?;
-            update_centre(&mut self.centre, &self.sum, workers, elastic);
-            return Ok(start.elapsed());
+            update(&mut self.centre, &self.sum);
+        } else {
+            let centre = &mut self.centre;
+            self.group.reduce_sum(weights, number, |sum| update(centre, sum))?;
         }
-        let centre = &mut self.centre;
-        self.group.reduce_sum(weights, number, |sum| update_centre(centre, sum, workers, elastic))?;
-        Ok(start.elapsed())
+        if let Some(took) = took {
+            self.updating += self.group.spend(Work::Centre { values: self.len, workers }, took);
+        }
+        Ok(self.group.now().since(start))
     }
 
     /// Not for every step: the buffers that it moves come back with the next exchange only.

@@ -4,7 +4,7 @@
 //! It ends, is deterministic and costs 2(P − 1) messages of one packed buffer per exchange, for the reasons given in
 //! [`crate::collective`]: a sum up the tree, then a broadcast of it down the tree.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::choice::Way;
 use crate::collective::{Collective, Traffic};
@@ -52,13 +52,13 @@ impl<T: Transport> SyncSgd<T> {
     /// Replaces the packed `gradient` of every rank by its mean over all ranks, and says how long that took. The length
     /// is the same on all ranks.
     pub fn exchange(&mut self, gradient: &mut [f32]) -> Result<Duration, CommError> {
-        let start = Instant::now();
+        let start = self.group.now();
         self.all_reduce_sum(gradient)?;
         let scale = 1.0 / self.size() as f32;
         for value in gradient {
             *value *= scale;
         }
-        Ok(start.elapsed())
+        Ok(self.group.now().since(start))
     }
 
     /// Sums a few values over all ranks, for example losses, or the wish to stop. All ranks call it at the same point

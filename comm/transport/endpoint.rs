@@ -1,8 +1,13 @@
-//! An endpoint of either kind, for programs that choose at run time.
+//! An endpoint of any kind, for programs that choose at run time.
+
+use std::ops::Range;
+use std::time::Duration;
 
 use super::mpi::MpiTransport;
 use super::threads::ThreadTransport;
+use super::timed::TimedTransport;
 use super::{Buffer, Tag, Transport};
+use crate::clock::{Moment, Work};
 use crate::error::CommError;
 
 /// A rank's endpoint, wherever the others live.
@@ -11,48 +16,66 @@ pub enum Endpoint {
     Threads(ThreadTransport),
     /// Ranks live in several processes.
     Mpi(MpiTransport),
+    /// All ranks are threads of this process, in virtual time.
+    Timed(TimedTransport),
+}
+
+impl Endpoint {
+    fn inner(&self) -> &dyn Transport {
+        match self {
+            Endpoint::Threads(endpoint) => endpoint,
+            Endpoint::Mpi(endpoint) => endpoint,
+            Endpoint::Timed(endpoint) => endpoint,
+        }
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Transport {
+        match self {
+            Endpoint::Threads(endpoint) => endpoint,
+            Endpoint::Mpi(endpoint) => endpoint,
+            Endpoint::Timed(endpoint) => endpoint,
+        }
+    }
 }
 
 impl Transport for Endpoint {
     fn rank(&self) -> usize {
-        match self {
-            Endpoint::Threads(endpoint) => endpoint.rank(),
-            Endpoint::Mpi(endpoint) => endpoint.rank(),
-        }
+        self.inner().rank()
     }
 
     fn size(&self) -> usize {
-        match self {
-            Endpoint::Threads(endpoint) => endpoint.size(),
-            Endpoint::Mpi(endpoint) => endpoint.size(),
-        }
+        self.inner().size()
     }
 
     fn send(&mut self, to: usize, tag: Tag, payload: Buffer) -> Result<(), CommError> {
-        match self {
-            Endpoint::Threads(endpoint) => endpoint.send(to, tag, payload),
-            Endpoint::Mpi(endpoint) => endpoint.send(to, tag, payload),
-        }
+        self.inner_mut().send(to, tag, payload)
     }
 
     fn recv(&mut self, from: usize, tag: Tag) -> Result<Buffer, CommError> {
-        match self {
-            Endpoint::Threads(endpoint) => endpoint.recv(from, tag),
-            Endpoint::Mpi(endpoint) => endpoint.recv(from, tag),
-        }
+        self.inner_mut().recv(from, tag)
     }
 
     fn recv_any(&mut self, tag: Tag) -> Result<(usize, Buffer), CommError> {
-        match self {
-            Endpoint::Threads(endpoint) => endpoint.recv_any(tag),
-            Endpoint::Mpi(endpoint) => endpoint.recv_any(tag),
-        }
+        self.inner_mut().recv_any(tag)
     }
 
     fn try_recv(&mut self, from: usize, tag: Tag) -> Result<Option<Buffer>, CommError> {
-        match self {
-            Endpoint::Threads(endpoint) => endpoint.try_recv(from, tag),
-            Endpoint::Mpi(endpoint) => endpoint.try_recv(from, tag),
-        }
+        self.inner_mut().try_recv(from, tag)
+    }
+
+    fn now(&self) -> Moment {
+        self.inner().now()
+    }
+
+    fn spend(&mut self, work: Work, took: Duration) -> Duration {
+        self.inner_mut().spend(work, took)
+    }
+
+    fn change_shared(&mut self, len: usize, access: &mut dyn FnMut(Range<usize>)) -> Duration {
+        self.inner_mut().change_shared(len, access)
+    }
+
+    fn keep_order(&mut self) {
+        self.inner_mut().keep_order();
     }
 }

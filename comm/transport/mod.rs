@@ -10,10 +10,13 @@ pub mod mpi;
 mod place;
 pub mod sim;
 pub mod threads;
+pub mod timed;
 
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
+use std::time::Duration;
 
+use crate::clock::{Moment, Work};
 use crate::error::{CommError, Doing, Peer};
 
 pub use endpoint::Endpoint;
@@ -126,6 +129,30 @@ pub trait Transport: Send {
 
     /// The message `tag` of rank `from` if it is there, `None` if it may still come. Does not wait.
     fn try_recv(&mut self, from: usize, tag: Tag) -> Result<Option<Buffer>, CommError>;
+
+    /// What time it is for this rank.
+    fn now(&self) -> Moment {
+        Moment::real()
+    }
+
+    /// Says that this rank has done `work`, which took `took` by the real clock. Returns how long it took by the clock of this
+    /// transport, which has gone on by as much.
+    fn spend(&mut self, work: Work, took: Duration) -> Duration {
+        let _ = work;
+        took
+    }
+
+    /// Lets `access` change all of `len` values that ranks share in memory, at once or part by part; what other ranks change
+    /// meanwhile comes between the parts. Returns how long the values took to change by the clock of this transport, as far
+    /// as that can be told from the way to them.
+    fn change_shared(&mut self, len: usize, access: &mut dyn FnMut(Range<usize>)) -> Duration {
+        access(0..len);
+        Duration::ZERO
+    }
+
+    /// Waits until other ranks have done what they do before now by the clock of this transport, where that has an order. Who
+    /// looks at memory that others change comes here first.
+    fn keep_order(&mut self) {}
 }
 
 /// Refuses a peer that does not exist and this rank itself: no protocol sends to itself.

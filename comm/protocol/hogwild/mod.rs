@@ -28,7 +28,7 @@ mod attendant;
 mod shared;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quadrille_core::solver::{PackedRule, RuleKind};
 
@@ -51,6 +51,8 @@ struct Commons<T: Transport> {
     next: u64,
     /// Whether this worker's part has ended in good order.
     left: bool,
+    /// How long the centre took to change so far, as far as that is told from the way to it.
+    updating: Duration,
 }
 
 /// Where the centre is.
@@ -81,17 +83,22 @@ impl<T: Transport> Drop for Commons<T> {
 impl<T: Transport> Commons<T> {
     fn near(transport: T, shared: Arc<SharedCentre>) -> Self {
         let group = Collective::among(transport, shared.workers());
-        Commons { group, centre: Centre::Near(shared), next: 0, left: false }
+        Self::of(group, Centre::Near(shared))
     }
 
     fn far(transport: T, workers: usize, len: usize) -> Self {
         let centre = Centre::Far(Far::new(transport.rank(), workers, len));
-        Commons { group: Collective::among(transport, workers), centre, next: 0, left: false }
+        Self::of(Collective::among(transport, workers), centre)
+    }
+
+    fn of(group: Collective<T>, centre: Centre) -> Self {
+        Commons { group, centre, next: 0, left: false, updating: Duration::ZERO }
     }
 
     /// Looks at the others after an exchange: tells those who wait for this worker that it is on its way, and fails if one
     /// is lost.
     fn look_around(&mut self) -> Result<(), CommError> {
+        self.group.keep_order();
         let own = self.group.rank();
         let mut tell = |other: usize| match other == own {
             true => Ok(()),
@@ -122,6 +129,7 @@ impl<T: Transport> Commons<T> {
     /// Waits until every worker has come here as often.
     fn meet(&mut self) -> Result<(), CommError> {
         let (own, size) = (self.group.rank(), self.group.size());
+        self.group.keep_order();
         self.set_waiting(true)?;
         for other in (0..size).filter(|other| *other != own) {
             self.group.send(other, MEETING, Buffer::zeros(1))?;
@@ -200,25 +208,33 @@ impl<T: Transport> ElasticMember for HogwildEasgd<T> {
         self.commons.group.traffic()
     }
 
+    fn updating(&self) -> Duration {
+        self.commons.updating
+    }
+
     fn exchange(
         &mut self,
         weights: &[f32],
         elastic: f32,
         centre_out: &mut [f32],
     ) -> Result<Duration, CommError> {
-        let start = Instant::now();
         self.commons.check_len(weights.len())?;
         self.commons.check_len(centre_out.len())?;
-        let Commons { group, centre, .. } = &mut self.commons;
+        let Commons { group, centre, updating, .. } = &mut self.commons;
+        let start = group.now();
         match centre {
-            Centre::Near(shared) => shared.meet(0..weights.len(), weights, elastic, centre_out),
+            Centre::Near(shared) => {
+                *updating += group.change_shared(weights.len(), &mut |part| {
+                    shared.meet(part.clone(), &weights[part.clone()], elastic, &mut centre_out[part]);
+                });
+            }
             Centre::Far(far) => {
                 far.put(weights);
                 far.ask(group, Meaning::Exchange, elastic, centre_out)?;
             }
         }
         self.commons.look_around()?;
-        Ok(start.elapsed())
+        Ok(self.commons.group.now().since(start))
     }
 
     fn centre(&mut self, centre_out: &mut [f32]) -> Result<(), CommError> {
@@ -276,15 +292,24 @@ impl<T: Transport> HogwildSgd<T> {
         self.commons.group.traffic()
     }
 
+    /// How long the centre took to change in this worker's exchanges so far, as far as that is told from the way to it.
+    pub fn updating(&self) -> Duration {
+        self.commons.updating
+    }
+
     /// Takes a step down the packed `gradient` at the learning rate `rate`, and replaces it by the weights that the worker
     /// goes on with. Returns how long it took.
     pub fn exchange(&mut self, gradient: &mut [f32], rate: f32) -> Result<Duration, CommError> {
-        let start = Instant::now();
         self.commons.check_len(gradient.len())?;
-        let Commons { group, centre, .. } = &mut self.commons;
+        let Commons { group, centre, updating, .. } = &mut self.commons;
+        let start = group.now();
         match centre {
             Centre::Near(shared) => {
-                shared.descend(&self.rule, rate, gradient);
+                let (rule, scale) = (&self.rule, self.rule.scale(gradient));
+                *updating += group.change_shared(gradient.len(), &mut |part| {
+                    shared.descend(part, rule, [rate, scale], gradient);
+                });
+                group.keep_order();
                 shared.read(gradient);
             }
             Centre::Far(far) => {
@@ -293,7 +318,7 @@ impl<T: Transport> HogwildSgd<T> {
             }
         }
         self.commons.look_around()?;
-        Ok(start.elapsed())
+        Ok(self.commons.group.now().since(start))
     }
 
     /// Gives every worker the centre after all exchanges: the same bits everywhere. All workers call it after as many

@@ -66,16 +66,18 @@ impl SharedCentre {
         }
     }
 
-    /// Takes a step of plain SGD down the packed `gradient`, each parameter with its own factors.
+    /// Takes a step of plain SGD down a part of the packed `gradient`, each parameter with its own factors. The scale is that
+    /// of the whole gradient: [`PackedRule::scale`].
     ///
     /// # Panics
-    /// If `gradient` is not as long as the centre.
-    pub fn descend(&self, rule: &PackedRule, rate: f32, gradient: &[f32]) {
+    /// If `gradient` is not as long as the centre, or the part lies outside.
+    pub fn descend(&self, part: Range<usize>, rule: &PackedRule, [rate, scale]: [f32; 2], gradient: &[f32]) {
         assert_eq!(gradient.len(), self.len(), "the same packed buffer");
-        let scale = rule.scale(gradient);
         for piece in rule.pieces() {
             let step = rule.step(piece, 0, rate, scale);
-            for (value, g) in self.values[piece.range.clone()].iter().zip(&gradient[piece.range.clone()]) {
+            let (first, last) = (piece.range.start.max(part.start), piece.range.end.min(part.end));
+            let here = first..last.max(first);
+            for (value, g) in self.values[here.clone()].iter().zip(&gradient[here]) {
                 change(value, |before| {
                     let mut after = [before];
                     match piece.rule {
