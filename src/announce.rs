@@ -5,6 +5,7 @@ use crate::cli::TrainArgs;
 use crate::output::{LogStyle, style};
 use crate::prepare::Prepared;
 use crate::resume::Home;
+use crate::settings::Settings;
 
 /// Says what the run decided, and why.
 pub fn announce<'a>(
@@ -52,6 +53,7 @@ pub fn announce<'a>(
     for line in p.world_lines {
         say!("{line}");
     }
+    announce_clock(settings);
     p.machine.say_how();
     say!(
         "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
@@ -79,6 +81,15 @@ pub fn announce<'a>(
         // Parsers take the time of this line for the start.
         say!("Solving {}", p.net.name);
         say!("Learning Rate Policy: {}", settings.solver.policy.name());
+    }
+}
+
+/// Says so if the clock is a virtual one.
+fn announce_clock(settings: &Settings) {
+    let Some(machine) = &settings.machine else { return };
+    say!("clock       sim: computing, copies and messages take what they take on \"{}\"", machine.name);
+    if !machine.source.is_empty() {
+        say!("            {}", machine.source);
     }
 }
 

@@ -258,6 +258,12 @@ pub struct TrainArgs {
     /// with code 71 if any is elsewhere
     #[arg(long, hide_short_help = true)]
     pub verify_placement: bool,
+    /// The clock: real, or sim, by which computing, copies and messages take what --machine says; the numbers stay real
+    #[arg(long, default_value = "real", value_name = "real|sim")]
+    pub clock: ClockKind,
+    /// Figures of the machine for --clock sim, such as a file of bench/machines
+    #[arg(long = "machine", value_name = "FILE")]
+    pub machine_file: Option<PathBuf>,
     /// Seconds after which a silent worker counts as lost
     #[arg(long, default_value_t = 600.0, value_name = "SECONDS")]
     pub peer_timeout: f64,
@@ -265,6 +271,15 @@ pub struct TrainArgs {
     /// time that is left at the start, if that is less]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub stop_margin: Option<f64>,
+}
+
+/// The clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClockKind {
+    /// The one on the wall.
+    Real,
+    /// A virtual one, which goes by a machine file.
+    Sim,
 }
 
 /// What `test` takes.

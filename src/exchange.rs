@@ -1,6 +1,6 @@
 //! What a worker does with other workers in an iteration: one of the methods, or nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quadrille_comm::handshake::handshake;
 use quadrille_comm::overlap::Exchanger;
@@ -15,8 +15,10 @@ use quadrille_comm::transport::{Buffer, Endpoint};
 use quadrille_core::device::{Packed, Region};
 use quadrille_numa::Role;
 
+use crate::breakdown::Spent;
 use crate::centre::Common;
 use crate::failure::{Code, Failure};
+use crate::pace::Pace;
 use crate::pass::Pass;
 use crate::places::Places;
 use crate::state::WorkerArrays;
@@ -64,12 +66,19 @@ pub struct Elastic {
     synchronous: bool,
     /// The pull of the exchange of this iteration, if it has one.
     pull: Option<f32>,
+    /// How long the centre took to change in exchanges so far.
+    updated: Duration,
 }
 
 impl Exchange {
     /// Joins the group: every worker calls this once, and none goes on before all run the same job. `places` has that
     /// of the communication thread.
-    pub fn join(common: &Common, places: &Places, mut transport: Endpoint) -> Result<Self, Failure> {
+    pub fn join(
+        common: &Common,
+        places: &Places,
+        pace: &Pace,
+        mut transport: Endpoint,
+    ) -> Result<Self, Failure> {
         let len = common.first.weights.len();
         let values = vec![0.0; if common.method.is_elastic() { 0 } else { len }];
         match common.method {
@@ -93,28 +102,35 @@ impl Exchange {
                 };
                 Ok(Self::HogwildSgd { member, values })
             }
-            _ => Ok(Self::Elastic(Elastic::join(common, places, transport)?)),
+            _ => Ok(Self::Elastic(Elastic::join(common, (places, pace), transport)?)),
         }
     }
 
     /// Before forward: the weights of this iteration leave, if the method sends weights. `pull` is eta * rho if this
-    /// iteration exchanges. Returns how long the worker waited for its turn.
-    pub fn start(&mut self, pass: &Pass, pull: Option<f32>) -> Result<Duration, Failure> {
+    /// iteration exchanges.
+    pub fn start(&mut self, pass: &Pass, pace: &Pace, pull: Option<f32>) -> Result<Spent, Failure> {
         match self {
-            Self::Elastic(elastic) => elastic.start(pass, pull),
-            _ => Ok(Duration::ZERO),
+            Self::Elastic(elastic) => elastic.start(pass, pace, pull),
+            _ => Ok(Spent::default()),
+        }
+    }
+
+    /// Before forward: by a virtual clock, what was started is done now.
+    pub fn proceed(&mut self) {
+        if let Self::Elastic(elastic) = self {
+            elastic.exchanger.proceed();
         }
     }
 
     /// Between backward and update: what the update needs from others arrives. `vote` is whether this worker has to leave
-    /// its update out; `None` where nobody ever does. Returns how long this took, the part of communication that was not
-    /// hidden, and whether the update is left out: by all workers if one has to and they exchange at once, else by this one.
-    pub fn finish(&mut self, pass: &Pass, vote: Option<bool>) -> Result<(Duration, bool), Failure> {
-        let start = Instant::now();
+    /// its update out; `None` where nobody ever does. Returns what this took, and whether the update is left out: by all
+    /// workers if one has to and they exchange at once, else by this one.
+    pub fn finish(&mut self, pass: &Pass, pace: &Pace, vote: Option<bool>) -> Result<(Spent, bool), Failure> {
+        let start = pace.now();
         let mut leaves_out = vote.unwrap_or(false);
         match self {
             Self::Alone | Self::AsyncSgd { .. } | Self::HogwildSgd { .. } => {
-                return Ok((Duration::ZERO, leaves_out));
+                Ok((Spent::default(), leaves_out))
             }
             Self::SyncSgd { group, gradients } => {
                 if let Some(own) = vote {
@@ -128,38 +144,43 @@ impl Exchange {
                     group.exchange(gradients)?;
                     pass.write_all(Region::Packed(Packed::Gradients), gradients)?;
                 }
+                Ok((alone_with_it(pace.now().since(start), Duration::ZERO), leaves_out))
             }
             Self::Elastic(elastic) => {
                 // Weights that are finite have travelled: the centre's step stands.
-                elastic.finish(pass)?;
+                let mut spent = elastic.finish(pass, pace)?;
                 if let Some(own) = vote.filter(|_| elastic.synchronous) {
+                    let start = pace.now();
                     let votes = elastic.exchanger.all_reduce_sum(vec![f32::from(own)].into())?;
                     leaves_out = votes[0] > 0.0;
+                    spent.waited += pace.now().since(start);
                 }
+                Ok((spent, leaves_out))
             }
         }
-        Ok((start.elapsed(), leaves_out))
     }
 
     /// In place of the worker's own update where gradients are sent: the step is taken at the learning rate `rate`, and the
-    /// worker goes on with the weights that come back. Returns how long this took; `None` if the worker has to update.
-    pub fn step(&mut self, pass: &Pass, rate: f32) -> Result<Option<Duration>, Failure> {
-        let start = Instant::now();
-        let weights = match self {
+    /// worker goes on with the weights that come back. `None` if the worker has to update.
+    pub fn step(&mut self, pass: &Pass, pace: &Pace, rate: f32) -> Result<Option<Spent>, Failure> {
+        let start = pace.now();
+        let (weights, updating) = match self {
             Self::Alone | Self::SyncSgd { .. } | Self::Elastic(_) => return Ok(None),
             Self::AsyncSgd { member, values } => {
+                let before = member.updating();
                 pass.read(Region::Packed(Packed::Gradients), values)?;
                 member.exchange(values, rate)?;
-                values
+                (values, member.updating() - before)
             }
             Self::HogwildSgd { member, values } => {
+                let before = member.updating();
                 pass.read(Region::Packed(Packed::Gradients), values)?;
                 member.exchange(values, rate)?;
-                values
+                (values, member.updating() - before)
             }
         };
         pass.write_all(Region::Packed(Packed::Weights), weights)?;
-        Ok(Some(start.elapsed()))
+        Ok(Some(alone_with_it(pace.now().since(start), updating)))
     }
 
     /// The weights that count: the centre, or the worker's own where all are equal. Every worker calls this.
@@ -193,6 +214,14 @@ impl Exchange {
         pass.write_all(Region::Packed(Packed::Weights), &arrays.weights)
     }
 
+    /// What a wait for others outside of an exchange is.
+    pub fn meeting(&self, waited: Duration) -> Spent {
+        match self {
+            Self::Elastic(elastic) if elastic.turns => Spent { turn: waited, ..Spent::default() },
+            _ => Spent { waited, ..Spent::default() },
+        }
+    }
+
     /// Adds `values` up over all workers. Every worker calls this.
     pub fn sum(&mut self, values: &mut [f32]) -> Result<(), Failure> {
         match self {
@@ -219,46 +248,50 @@ impl Exchange {
     }
 }
 
+/// What an exchange took that a worker had nothing beside.
+fn alone_with_it(took: Duration, updating: Duration) -> Spent {
+    Spent { waited: took, took, updating, ..Spent::default() }
+}
+
 impl Elastic {
-    fn join(common: &Common, places: &Places, transport: Endpoint) -> Result<Self, Failure> {
+    fn join(common: &Common, at: (&Places, &Pace), transport: Endpoint) -> Result<Self, Failure> {
         let (method, centre) = (common.method, common.first.weights.clone());
         let len = centre.len();
         let exchanger = match method {
-            Method::OriginalEasgd => {
-                spawn(common, places, transport, move |end| OriginalEasgd::new(end, len))
-            }
+            Method::OriginalEasgd => spawn(common, at, transport, move |end| OriginalEasgd::new(end, len)),
             Method::AsyncEasgd | Method::AsyncMeasgd => {
-                spawn(common, places, transport, move |end| AsyncEasgd::new(end, len))
+                spawn(common, at, transport, move |end| AsyncEasgd::new(end, len))
             }
             Method::HogwildEasgd => {
                 let (shared, workers) = (common.shared.clone(), common.workers);
-                spawn(common, places, transport, move |end| match shared {
+                spawn(common, at, transport, move |end| match shared {
                     Some(shared) => HogwildEasgd::new(end, shared),
                     None => HogwildEasgd::far(end, workers, len),
                 })
             }
             _ => {
                 let way = common.way.clone();
-                spawn(common, places, transport, move |end| SyncEasgd::going(end, &centre, way))
+                spawn(common, at, transport, move |end| SyncEasgd::going(end, &centre, way))
             }
         }?;
         let turns = method == Method::OriginalEasgd;
         let buffers = Some((Buffer::zeros(len), Buffer::zeros(len)));
         let (overlaps, synchronous) = (method.overlaps(), method.is_synchronous());
-        Ok(Self { exchanger, buffers, overlaps, turns, synchronous, pull: None })
+        let updated = Duration::ZERO;
+        Ok(Self { exchanger, buffers, overlaps, turns, synchronous, pull: None, updated })
     }
 
-    fn start(&mut self, pass: &Pass, pull: Option<f32>) -> Result<Duration, Failure> {
-        let start = Instant::now();
+    fn start(&mut self, pass: &Pass, pace: &Pace, pull: Option<f32>) -> Result<Spent, Failure> {
+        let start = pace.now();
         self.pull = pull;
         if self.turns && pull.is_some() {
             self.exchanger.begin_turn()?;
         }
-        let waited = start.elapsed();
+        let turn = pace.now();
         if self.overlaps {
             self.send(pass)?;
         }
-        Ok(waited)
+        Ok(Spent { turn: turn.since(start), waited: pace.now().since(turn), ..Spent::default() })
     }
 
     /// The weights, which no update has changed yet, leave.
@@ -272,10 +305,11 @@ impl Elastic {
         Ok(())
     }
 
-    fn finish(&mut self, pass: &Pass) -> Result<(), Failure> {
+    fn finish(&mut self, pass: &Pass, pace: &Pace) -> Result<Spent, Failure> {
         if self.pull.is_none() {
-            return Ok(());
+            return Ok(Spent::default());
         }
+        let start = pace.now();
         if !self.overlaps {
             self.send(pass)?;
         }
@@ -285,7 +319,9 @@ impl Elastic {
         if self.turns {
             self.exchanger.end_turn()?;
         }
-        Ok(())
+        let (took, beside) = (exchanged.took, exchanged.took.saturating_sub(exchanged.waited));
+        let updating = exchanged.updating - std::mem::replace(&mut self.updated, exchanged.updating);
+        Ok(Spent { turn: Duration::ZERO, waited: pace.now().since(start), took, beside, updating })
     }
 
     fn centre(&mut self, weights: &mut [f32]) -> Result<(), Failure> {
@@ -298,13 +334,17 @@ impl Elastic {
     }
 }
 
-/// Starts the communication thread of a worker, which joins the method.
+/// Starts the communication thread of a worker, which joins the method. In virtual time there is none.
 fn spawn<M: ElasticMember + 'static>(
     common: &Common,
-    places: &Places,
+    (places, pace): (&Places, &Pace),
     mut transport: Endpoint,
     make: impl FnOnce(Endpoint) -> M + Send + 'static,
 ) -> Result<Exchanger, Failure> {
+    if let Some(clock) = pace.virtual_clock() {
+        handshake(&mut transport, &common.fingerprint)?;
+        return Ok(Exchanger::timed(clock.clone(), make(transport)));
+    }
     let (places, fingerprint) = (places.clone(), common.fingerprint);
     let exchanger = Exchanger::spawn(move || {
         places.settle(Role::Comm, 0);

@@ -47,6 +47,12 @@ impl Pass {
         self.batch
     }
 
+    /// Bytes of what goes in with a mini-batch.
+    pub fn batch_bytes(&self) -> usize {
+        let each = |net: &Net| self.tops.iter().map(|top| net.storages[top.0]).sum::<usize>();
+        size_of::<f32>() * self.nets.iter().map(each).sum::<usize>()
+    }
+
     /// Hands each device its part of what goes in, such as images and labels; its next step loads them.
     pub fn load<'a>(&self, arrays: impl IntoIterator<Item = &'a [f32]>) -> Result<(), Failure> {
         for (array, storage) in arrays.into_iter().zip(&self.tops) {

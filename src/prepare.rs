@@ -100,6 +100,10 @@ fn tests(
 pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>, Failure> {
     let solver = load_solver(args.solver.as_deref())?;
     let settings = Settings::new(solver, args, world.workers(args.workers)?)?;
+    if world.size().is_some() && settings.machine.is_some() {
+        let message = "--clock sim: virtual time is that of the threads of one process; start one";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let solver = &settings.solver;
     let (spec, file) = network(args, solver, &solver.train_net)?;
     let state = solver.train_state.of(spec.state(Phase::Train));

@@ -1,12 +1,12 @@
 //! What a run tells while it runs: a bar on a terminal, Caffe's lines otherwise, and `metrics.jsonl` always.
 
 use std::io::IsTerminal;
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use crate::board::Records;
+use crate::breakdown::Breakdown;
 use crate::failure::Failure;
 use crate::output::{LogStyle, style};
 
@@ -25,6 +25,8 @@ pub struct Report<'a> {
     pub rate: f32,
     /// Seconds of training so far.
     pub seconds: f64,
+    /// Where the time of the iteration went.
+    pub time: Breakdown,
     /// The outputs of the network, if they are shown.
     pub outputs: &'a [Output],
 }
@@ -74,11 +76,20 @@ pub struct Progress {
     records: Records,
     shown: (u64, f64),
     accuracy: Option<f32>,
+    /// What times are labelled with that are not those of the real clock.
+    label: Option<&'static str>,
 }
 
 impl Progress {
     /// Starts at `first` of `last` iterations.
-    pub fn new(records: Records, first: u64, last: u64, display: u64, images_per_iteration: usize) -> Self {
+    pub fn new(
+        records: Records,
+        first: u64,
+        last: u64,
+        display: u64,
+        label: Option<&'static str>,
+        images_per_iteration: usize,
+    ) -> Self {
         let bars = style() == LogStyle::Plain && std::io::stderr().is_terminal();
         let bar = bars.then(|| {
             let bar = ProgressBar::new(last).with_position(first);
@@ -86,7 +97,7 @@ impl Progress {
             bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, display, images_per_iteration, records, shown: (first, 0.0), accuracy: None }
+        Self { bar, display, images_per_iteration, records, shown: (first, 0.0), accuracy: None, label }
     }
 
     /// Whether the outputs of the network are shown after an iteration.
@@ -96,8 +107,9 @@ impl Progress {
 
     /// After an iteration.
     pub fn iteration(&mut self, report: Report<'_>) -> Result<(), Failure> {
-        let Report { iteration, loss, losses, smoothed, rate, seconds, outputs } = report;
-        let mut record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds});
+        let Report { iteration, loss, losses, smoothed, rate, seconds, time, outputs } = report;
+        let mut record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds, "time": time.to_json()});
+        self.mark(&mut record);
         if losses.len() > 1 {
             record["losses"] = json!(losses);
         }
@@ -125,13 +137,23 @@ impl Progress {
         Ok(())
     }
 
+    /// Labels times that are not those of the real clock.
+    fn mark(&self, record: &mut Value) {
+        if let Some(label) = self.label {
+            record["clock"] = json!(label);
+        }
+    }
+
     /// How fast it went since the last line.
     fn pace(&mut self, iteration: u64, seconds: f64) -> String {
         let (before, then) = self.shown;
         let speed = self.speed(iteration, seconds);
         let (iterations, passed) = ((iteration - before) as f64, (seconds - then).max(1e-9));
         match style() {
-            LogStyle::Plain => format!("{speed:.0} images/s, {seconds:.1} s"),
+            LogStyle::Plain => {
+                let label = self.label.map_or(String::new(), |label| format!("{label}: "));
+                format!("{label}{speed:.0} images/s, {seconds:.1} s")
+            }
             LogStyle::Caffe => {
                 let each = six_digits((iterations / passed) as f32);
                 format!("{each} iter/s, {}s/{} iters", six_digits(passed as f32), self.display)
@@ -163,7 +185,9 @@ impl Progress {
         if let Some(loss) = result.loss {
             record.insert("test_loss".into(), json!(six_digits(loss)));
         }
-        self.records.write(&Value::Object(record))?;
+        let mut record = Value::Object(record);
+        self.mark(&mut record);
+        self.records.write(&record)?;
         self.say(&format!("Iteration {iteration}, Testing net (#{net})"));
         if let Some(loss) = result.loss.filter(|_| shows_loss) {
             self.say(&format!("Test loss: {}", six_digits(loss)));
@@ -203,27 +227,4 @@ pub struct TestResult {
     pub accuracy: Option<f32>,
     /// The loss.
     pub loss: Option<f32>,
-}
-
-/// Where the time of a run went.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Clock {
-    /// Iterations as a whole.
-    pub training: Duration,
-    /// Waiting for other workers: communication that was not hidden.
-    pub waiting: Duration,
-    /// Transfers between the quadrants of a worker.
-    pub transfers: Duration,
-    /// Waiting for data.
-    pub data: Duration,
-    /// Tests.
-    pub testing: Duration,
-}
-
-impl Clock {
-    /// Share of training that went into communication: waiting for other workers and moving gradients between
-    /// quadrants.
-    pub fn communication_share(&self) -> f64 {
-        (self.waiting + self.transfers).as_secs_f64() / self.training.as_secs_f64().max(1e-9)
-    }
 }

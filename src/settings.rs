@@ -1,14 +1,18 @@
 //! The effective settings of a training run: the solver file, then the flags.
 
+use std::sync::Arc;
+
 use quadrille_comm::choice::{Algorithm, Choice, Way};
 use quadrille_comm::protocol::{Keeper, Method};
+use quadrille_core::machine::Machine;
 use quadrille_core::net::{ParamLayout, ParamView};
 use quadrille_core::site::Fault;
 use quadrille_core::solver::{Decay, Policy, RuleKind, SolverSpec};
 use quadrille_cpu::isa::Precision;
+use quadrille_io::prototxt::read_machine;
 use serde_json::{Value, json};
 
-use crate::cli::TrainArgs;
+use crate::cli::{ClockKind, TrainArgs};
 use crate::failure::{Code, Failure};
 use crate::method;
 use crate::nonfinite::OnNonfinite;
@@ -41,6 +45,8 @@ pub struct Settings {
     pub target_accuracy: Option<f32>,
     /// What becomes of values that are not finite.
     pub on_nonfinite: OnNonfinite,
+    /// Whose times the virtual clock has; `None` for the real clock.
+    pub machine: Option<Arc<Machine>>,
 }
 
 impl Settings {
@@ -95,6 +101,7 @@ impl Settings {
         let (method, precision, target_accuracy) =
             (args.method, args.machine.precision, args.target_accuracy);
         let on_nonfinite = args.on_nonfinite;
+        let machine = machine(args)?;
         Ok(Self {
             workers,
             method,
@@ -107,8 +114,14 @@ impl Settings {
             precision,
             target_accuracy,
             on_nonfinite,
+            machine,
             solver,
         })
+    }
+
+    /// `sim` by the virtual clock, in which all that it brings is labelled.
+    pub fn label(&self) -> Option<&'static str> {
+        self.machine.is_some().then_some("sim")
     }
 
     /// Whether a centre pulls on the workers.
@@ -226,6 +239,8 @@ impl Settings {
             "unpacked": self.unpacked,
             "seed": self.seed,
             "precision": self.precision.to_string(),
+            "clock": self.label().unwrap_or("real"),
+            "machine": self.machine.as_ref().map(|machine| &machine.name),
         })
     }
 }
@@ -278,6 +293,22 @@ fn policy_to_json(policy: &Policy) -> Value {
             let rates: Vec<f32> = stages.iter().map(|stage| stage.rate).collect();
             let ends: Vec<u64> = stages.iter().map(|stage| stage.last).collect();
             json!({"type": name, "stagelr": rates, "stageiter": ends})
+        }
+    }
+}
+
+/// The machine of the virtual clock.
+fn machine(args: &TrainArgs) -> Result<Option<Arc<Machine>>, Failure> {
+    match (args.clock, &args.machine_file) {
+        (ClockKind::Real, None) => Ok(None),
+        (ClockKind::Sim, Some(file)) => Ok(Some(Arc::new(read_machine(file)?))),
+        (ClockKind::Real, Some(_)) => {
+            Err(Failure::new(Code::Usage, "--machine: the figures of a machine are for --clock sim"))
+        }
+        (ClockKind::Sim, None) => {
+            let message = "--clock sim: needs --machine FILE, whose figures the clock goes by\n  hint: see bench/machines, or \
+                           measure this machine: quadrille-bench machine --record FILE";
+            Err(Failure::new(Code::Usage, message))
         }
     }
 }

@@ -2,34 +2,32 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use quadrille_comm::transport::Endpoint;
 use quadrille_core::device::{Packed, Region, Scalars};
-use quadrille_io::weights_hash;
 use quadrille_numa::Role;
-use serde_json::json;
 
 use crate::announce::announce;
 use crate::board::Records;
+use crate::breakdown::{Breakdown, Clock};
 use crate::centre::Common;
 use crate::cli::TrainArgs;
+use crate::conclude::conclude;
 use crate::desk::{Binder, SnapshotDesk};
 use crate::ends::{self, joined, telling};
 use crate::exchange::{Exchange, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::identity::{configuration, fingerprint};
-use crate::job::{PhaseJob, say_bad_records};
 use crate::memory;
 use crate::nonfinite::{self, Mishaps, Moment, Watch};
-use crate::output::{LogStyle, set_style, style};
+use crate::output::set_style;
+use crate::pace;
 use crate::prepare::{Prepared, prepare};
-use crate::progress::{Clock, Progress, Report, TestResult, Tested, six_digits};
+use crate::progress::{Progress, Report, TestResult, Tested};
 use crate::resume::Home;
 use crate::settings::Settings;
 use crate::signal::{self, StopAgreement, Wall};
-use crate::solver_state;
-use crate::weights::write_caffemodel;
 use crate::worker::{Draft, Worker, WorkerParts};
 use crate::world::World;
 
@@ -70,7 +68,7 @@ fn step(
     progress: Option<&mut Progress>,
 ) -> Result<(), Failure> {
     let settings = run.settings;
-    let start = Instant::now();
+    let (start, before) = (worker.pace.now(), worker.clock);
     let rate = settings.solver.rate(iteration, &worker.course.plateau);
     let elastic = if settings.exchanges_in(iteration) { rate * settings.rho } else { 0.0 };
     let scalars = Scalars { iteration, rate, elastic, ..Scalars::default() };
@@ -84,7 +82,7 @@ fn step(
         nonfinite::check_weights(&worker.pass, Moment { rank: worker.rank, iteration, rate })?;
     }
 
-    worker.clock.training += start.elapsed();
+    worker.clock.training += worker.pace.now().since(start);
     if run.verifies && iteration == run.first {
         let quadrants = worker.pass.devices.len();
         memory::verify(&worker.engine, worker.seat * quadrants)?;
@@ -94,8 +92,9 @@ fn step(
         let shows = progress.shows_outputs(iteration);
         let outputs = if shows { worker.outputs()? } else { Vec::new() };
         let (losses, seconds) = (worker.losses.as_slice(), worker.clock.training.as_secs_f64());
-        let outputs = outputs.as_slice();
-        progress.iteration(Report { iteration, loss, losses, smoothed, rate, seconds, outputs })?;
+        let (outputs, time) = (outputs.as_slice(), worker.clock.since(&before));
+        let time = Breakdown::new(&time, settings.method);
+        progress.iteration(Report { iteration, loss, losses, smoothed, rate, seconds, time, outputs })?;
     }
     if settings.leaves_snapshot_after(iteration + 1) {
         leave_snapshot(worker, run, iteration + 1)?;
@@ -104,28 +103,36 @@ fn step(
 }
 
 /// What all workers of a run share.
-struct Run<'a> {
-    settings: &'a Settings,
-    first: u64,
+pub struct Run<'a> {
+    /// What the run was told.
+    pub settings: &'a Settings,
+    /// The iteration at which it begins.
+    pub first: u64,
     /// Whether the system is asked where memory and threads are.
     verifies: bool,
     stop: Arc<StopAgreement>,
     world: Arc<World>,
-    desk: &'a SnapshotDesk,
+    /// Where snapshots are left.
+    pub desk: &'a SnapshotDesk,
     common: Common,
-    mishaps: &'a Mishaps,
+    /// What was not finite before.
+    pub mishaps: &'a Mishaps,
 }
 
 /// What a worker ends with.
-struct Outcome {
-    iterations: u64,
+pub struct Outcome {
+    /// Iterations that are done.
+    pub iterations: u64,
     /// Whether it went on as long as it was to: to the last iteration, or to the accuracy that was asked for.
-    complete: bool,
-    clock: Clock,
+    pub complete: bool,
+    /// Where its time went.
+    pub clock: Clock,
     /// How many of its updates were left out.
-    left_out: u64,
-    result: Vec<f32>,
-    test: TestResult,
+    pub left_out: u64,
+    /// The weights that count.
+    pub result: Vec<f32>,
+    /// What the last test found.
+    pub test: TestResult,
 }
 
 /// Tests with every network; the result is that of the first. A test is left when a signal comes, since it may take longer than
@@ -176,7 +183,7 @@ fn live(
     worker.places.settle(Role::Main, 0);
     worker.watch = Watch::new(run.settings.on_nonfinite, &run.mishaps.known);
     if run.settings.workers > 1 {
-        worker.exchange = Exchange::join(&run.common, &worker.places, transport)?;
+        worker.exchange = Exchange::join(&run.common, &worker.places, &worker.pace, transport)?;
     }
     let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
     let len = worker.pass.nets[0].params.len();
@@ -273,7 +280,14 @@ fn attempt(
         let images = prepared.images_per_iteration();
         let records = Records::open(&home.folder, args.tensorboard, first, images)?;
         let solver = &settings.solver;
-        Ok::<_, Failure>(Progress::new(records, first, solver.max_iter, solver.display, images))
+        Ok::<_, Failure>(Progress::new(
+            records,
+            first,
+            solver.max_iter,
+            solver.display,
+            settings.label(),
+            images,
+        ))
     };
     let mut progress = home.as_ref().map(progress).transpose()?;
     let outcomes = live_together(workers, &run, timeout, progress.as_mut());
@@ -326,12 +340,17 @@ fn make_workers(
 /// Runs every worker in a thread of its own, and those who serve them beside them. If one fails the others lose a
 /// peer and end, too; the failure that came first is the one that is told.
 fn live_together(
-    workers: Vec<Worker>,
+    mut workers: Vec<Worker>,
     run: &Run<'_>,
     timeout: Duration,
     mut progress: Option<&mut Progress>,
 ) -> Result<Vec<Outcome>, Failure> {
-    let mut transports = run.world.endpoints(run.settings.workers, run.common.servants(), timeout);
+    let servants = run.common.servants();
+    let mut transports = match &run.settings.machine {
+        None => run.world.endpoints(run.settings.workers, servants, timeout),
+        Some(machine) => pace::connect(machine, run.settings.method, &mut workers, servants > 0),
+    };
+    workers[0].pace.describe().iter().for_each(|line| say!("            {line}"));
     // The servants are where the first worker is.
     let servants = transports.split_off(workers.len());
     let place = workers[0].places.clone();
@@ -376,89 +395,4 @@ fn live_together(
         Some(failure) => Err(failure),
         None => results.into_iter().collect(),
     }
-}
-
-/// Updates that were left out: of all workers together where each has its own.
-fn left_out(p: &Prepared<'_>, outcomes: &[Outcome]) -> u64 {
-    let each = outcomes.iter().map(|outcome| outcome.left_out);
-    if p.settings.method.is_synchronous() { each.max().unwrap_or(0) } else { each.sum() }
-}
-
-/// The phases that have data.
-fn jobs<'a>(p: &'a Prepared<'_>) -> impl Iterator<Item = &'a PhaseJob> {
-    std::iter::once(&p.train).chain(p.tests.iter().map(|test| &test.job))
-}
-
-/// Tells what came out.
-fn conclude(
-    p: &Prepared<'_>,
-    run: &Run<'_>,
-    outcomes: &[Outcome],
-    progress: &mut Progress,
-) -> Result<(), Failure> {
-    let snapshot = run.desk.finish()?;
-    let first = &outcomes[0];
-    let images = (first.iterations - run.first) as f64 * p.images_per_iteration() as f64;
-    let seconds = first.clock.training.as_secs_f64();
-    let hash = weights_hash(&first.result);
-    let data_share = first.clock.data.as_secs_f64() / seconds.max(1e-9);
-    let summary = json!({
-        "accuracy": first.test.accuracy.map(six_digits),
-        "test_loss": first.test.loss.map(six_digits),
-        "iterations": first.iterations,
-        "seconds": seconds,
-        "test_seconds": first.clock.testing.as_secs_f64(),
-        "images_per_second": images / seconds.max(1e-9),
-        "communication_share": first.clock.communication_share(),
-        "data_share": data_share,
-        "left_out": left_out(p, outcomes),
-        "rollbacks": run.mishaps.known.len(),
-        "bad_records": jobs(p).map(|job| job.feed.bad_records()).sum::<u64>(),
-        "weights_hash": hash,
-        "method": p.settings.method_name(),
-        "workers": p.settings.workers,
-        "quadrants": p.machine.workers[0].len(),
-        "threads": p.machine.workers[0].first().map_or(0, |c| c.cpus.len()),
-        "isa": p.machine.numerics.isa.to_string(),
-        "precision": p.settings.precision.to_string(),
-        "seed": p.settings.seed,
-    });
-    progress.finish(&summary)?;
-    if let Some(latest) = &snapshot {
-        let path = &latest.path;
-        let format = if p.settings.solver.snapshot_hdf5 { ".h5" } else { "" };
-        let caffemodel = path.with_extension(format!("caffemodel{format}"));
-        write_caffemodel(&caffemodel, &p.net, latest.state.counting())?;
-        // With a centre, no worker's histories belong to the weights that count.
-        let mut beside = format!(".caffemodel{format}");
-        if !p.settings.is_elastic() {
-            let state = path.with_extension(format!("solverstate{format}"));
-            solver_state::write(&state, &caffemodel, &p.net, &p.settings, latest)?;
-            beside.push_str(&format!(", .solverstate{format}"));
-        }
-        say!("snapshot    {} (and {beside})", path.display());
-    }
-    jobs(p).for_each(|job| say_bad_records(&job.feed));
-    if style() == LogStyle::Caffe && first.complete {
-        say!("Optimization Done.");
-    }
-    let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
-    say!(
-        "summary     {}, accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
-         {:.1} % waiting for data, weights {hash}",
-        p.settings.method_name(),
-        images / seconds.max(1e-9),
-        100.0 * first.clock.communication_share(),
-        100.0 * data_share
-    );
-    if !first.complete {
-        let how = snapshot.map_or(String::new(), |latest| match p.automatic {
-            true => "; to go on, give the same command again".to_owned(),
-            false => format!("; to go on, give the same command with --snapshot {}", latest.path.display()),
-        });
-        let message =
-            format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);
-        return Err(Failure::new(Code::Stopped, message));
-    }
-    Ok(())
 }

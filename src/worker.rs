@@ -1,7 +1,6 @@
 //! A worker: one replica in the sense of SGD and EASGD, with its devices, plans, data and place in the method.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
@@ -12,6 +11,7 @@ use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
 use quadrille_io::weights::Tensors;
 
+use crate::breakdown::Clock;
 use crate::debug;
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
@@ -20,9 +20,10 @@ use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
 use crate::memory::{self, WorkerNeeds};
 use crate::nonfinite::{self, Moment, Watch};
 use crate::output;
+use crate::pace::Pace;
 use crate::pass::Pass;
 use crate::places::Places;
-use crate::progress::{Clock, Output, TestResult};
+use crate::progress::{Output, TestResult};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
@@ -72,6 +73,8 @@ pub struct Worker {
     pub watch: Watch,
     /// Whether the update of this iteration is left out.
     leaves_out: bool,
+    /// The clock that it lives by.
+    pub pace: Pace,
     /// Where its time went.
     pub clock: Clock,
     /// What rate and display remember.
@@ -251,6 +254,7 @@ impl Worker {
             exchange: Exchange::Alone,
             watch: Watch::new(settings.on_nonfinite, &[]),
             leaves_out: false,
+            pace: Pace::Real,
             clock: Clock::default(),
             course: parts.state.course.clone(),
             places,
@@ -309,21 +313,25 @@ impl Worker {
         let mut found = None;
         self.losses.clear();
         for part in 0..parts {
-            self.clock.data += self.batches.load(&self.pass)?;
             if part == 0 {
                 let pull = settings.exchanges_in(scalars.iteration).then_some(scalars.elastic);
-                self.clock.waiting += self.exchange.start(&self.pass, pull)?;
+                self.clock.note(self.exchange.start(&self.pass, &self.pace, pull)?);
             }
+            let (waited, copied) = self.pace.load(|| self.batches.load(&self.pass))?;
+            self.clock.data_wait += waited;
+            self.clock.data_copy += copied;
+            self.exchange.proceed();
             // Every mini-batch draws numbers of its own.
             let drawn = scalars.iteration.saturating_mul(parts).saturating_add(part);
             let scalars = Scalars { seed: step_seed(settings.seed, self.rank as u32, drawn), ..*scalars };
             let last = part + 1 == parts;
             let plan = self.plans.part.as_ref().filter(|_| !last).unwrap_or(&self.plans.gradients);
-            if self.shows(settings, scalars.iteration) {
-                debug::run(&self.pass, plan, &scalars, &mut self.times, &mut self.shown)?;
-            } else {
-                run_step(&self.pass.devices, plan, &scalars, &mut self.times)?;
-            }
+            let shows = self.shows(settings, scalars.iteration);
+            let (pass, times, shown) = (&self.pass, &mut self.times, &mut self.shown);
+            self.clock.computing += self.pace.compute(|| match shows {
+                true => debug::run(pass, plan, &scalars, times, shown),
+                false => Ok(run_step(&pass.devices, plan, &scalars, times)?),
+            })?;
             let loss = self.pass.loss()?;
             self.losses.push(loss);
             let looks_closely = last && self.watch.is_close();
@@ -340,8 +348,8 @@ impl Worker {
             self.tell(format!("note        {}", found.left_out(at)));
         }
         let vote = self.watch.is_close().then_some(known || found.is_some());
-        let (waited, leaves_out) = self.exchange.finish(&self.pass, vote)?;
-        self.clock.waiting += waited;
+        let (spent, leaves_out) = self.exchange.finish(&self.pass, &self.pace, vote)?;
+        self.clock.note(spent);
         self.leaves_out = leaves_out;
         self.watch.note(at, leaves_out)?;
         Ok(self.losses.iter().sum::<f32>() / parts as f32)
@@ -375,18 +383,17 @@ impl Worker {
         if self.leaves_out {
             return Ok(());
         }
-        if let Some(waited) = self.exchange.step(&self.pass, scalars.rate)? {
-            self.clock.waiting += waited;
+        if let Some(spent) = self.exchange.step(&self.pass, &self.pace, scalars.rate)? {
+            self.clock.note(spent);
             return Ok(());
         }
         let shows = self.shows(settings, scalars.iteration);
-        match &self.plans.update {
-            Some(update) if shows => {
-                debug::run(&self.pass, update, scalars, &mut self.times, &mut self.shown)?;
-            }
-            Some(update) => run_step(&self.pass.devices, update, scalars, &mut self.times)?,
-            None => {}
-        }
+        let (pass, times, shown) = (&self.pass, &mut self.times, &mut self.shown);
+        self.clock.updates += self.pace.update(|| match &self.plans.update {
+            Some(update) if shows => debug::run(pass, update, scalars, times, shown),
+            Some(update) => Ok(run_step(&pass.devices, update, scalars, times)?),
+            None => Ok(()),
+        })?;
         Ok(())
     }
 
@@ -443,6 +450,20 @@ impl Worker {
         self.testers.first().is_some_and(|tester| tester.accuracy_output().is_some())
     }
 
+    /// Waits until all workers are where this one is. What others still have to do is training, not testing: under Original
+    /// EASGD the turns of the iteration that this worker has behind it.
+    fn meet(&mut self) -> Result<(), Failure> {
+        if self.workers == 1 {
+            return Ok(());
+        }
+        let start = self.pace.now();
+        self.exchange.sum(&mut [0.0])?;
+        let waited = self.pace.now().since(start);
+        self.clock.training += waited;
+        self.clock.note(self.exchange.meeting(waited));
+        Ok(())
+    }
+
     /// Tests the weights that count with one of the networks, each worker on its share of the mini-batches. Every worker
     /// calls this; all get the same means. `None`, for all of them, if one has left it because the run is to stop.
     ///
@@ -453,7 +474,8 @@ impl Worker {
         index: usize,
         stop: &StopAgreement,
     ) -> Result<Option<(Vec<Output>, TestResult)>, Failure> {
-        let start = Instant::now();
+        self.meet()?;
+        let start = self.pace.now();
         let weights = self.result()?;
         let tester = &mut self.testers[index];
         let batches = tester.test.batches;
@@ -467,7 +489,7 @@ impl Worker {
         self.pass.write_all(Region::Packed(Packed::Weights), &self.aside)?;
         sums.push(if whole { 0.0 } else { 1.0 });
         self.exchange.sum(&mut sums)?;
-        self.clock.testing += start.elapsed();
+        self.clock.testing += self.pace.now().since(start);
         if sums.pop().is_some_and(|left| left > 0.0) {
             return Ok(None);
         }

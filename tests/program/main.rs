@@ -38,4 +38,5 @@ mod tensorboard;
 mod tiers;
 mod topology;
 mod training;
+mod virtual_clock;
 mod weights;

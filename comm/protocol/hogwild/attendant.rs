@@ -151,7 +151,7 @@ impl<T: Transport> Attendant<T> {
                     match &self.rule {
                         None => self.shared.meet(0..len, &own, number, out),
                         Some(rule) => {
-                            self.shared.descend(rule, number, &own);
+                            self.shared.descend(0..len, rule, [number, rule.scale(&own)], &own);
                             self.shared.read(out);
                         }
                     }

@@ -1,0 +1,110 @@
+//! What a training tells and leaves at its end.
+
+use quadrille_io::weights_hash;
+use serde_json::json;
+
+use crate::breakdown::Breakdown;
+use crate::failure::{Code, Failure};
+use crate::job::{PhaseJob, say_bad_records};
+use crate::output::{LogStyle, style};
+use crate::prepare::Prepared;
+use crate::progress::{Progress, six_digits};
+use crate::solver_state;
+use crate::train::{Outcome, Run};
+use crate::weights::write_caffemodel;
+
+/// Updates that were left out: of all workers together where each has its own.
+fn left_out(p: &Prepared<'_>, outcomes: &[Outcome]) -> u64 {
+    let each = outcomes.iter().map(|outcome| outcome.left_out);
+    if p.settings.method.is_synchronous() { each.max().unwrap_or(0) } else { each.sum() }
+}
+
+/// The phases that have data.
+fn jobs<'a>(p: &'a Prepared<'_>) -> impl Iterator<Item = &'a PhaseJob> {
+    std::iter::once(&p.train).chain(p.tests.iter().map(|test| &test.job))
+}
+
+/// The table of where the time went.
+fn say_time(label: &str, time: &Breakdown) {
+    say!("time        {label}worker 0");
+    time.lines().iter().for_each(|line| say!("{line}"));
+}
+
+/// Tells what came out.
+pub fn conclude(
+    p: &Prepared<'_>,
+    run: &Run<'_>,
+    outcomes: &[Outcome],
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let snapshot = run.desk.finish()?;
+    let first = &outcomes[0];
+    let images = (first.iterations - run.first) as f64 * p.images_per_iteration() as f64;
+    let (seconds, hash) = (first.clock.training.as_secs_f64(), weights_hash(&first.result));
+    let time = Breakdown::new(&first.clock, p.settings.method);
+    let data_share = time.data_wait / seconds.max(1e-9);
+    let label = p.settings.label().map_or(String::new(), |label| format!("{label}: "));
+    let summary = json!({
+        "accuracy": first.test.accuracy.map(six_digits),
+        "test_loss": first.test.loss.map(six_digits),
+        "iterations": first.iterations,
+        "seconds": seconds,
+        "test_seconds": first.clock.testing.as_secs_f64(),
+        "images_per_second": images / seconds.max(1e-9),
+        "communication_share": time.communication_share(),
+        "time": time.to_json(),
+        "data_share": data_share,
+        "left_out": left_out(p, outcomes),
+        "rollbacks": run.mishaps.known.len(),
+        "bad_records": jobs(p).map(|job| job.feed.bad_records()).sum::<u64>(),
+        "weights_hash": hash,
+        "method": p.settings.method_name(),
+        "workers": p.settings.workers,
+        "quadrants": p.machine.workers[0].len(),
+        "threads": p.machine.workers[0].first().map_or(0, |c| c.cpus.len()),
+        "isa": p.machine.numerics.isa.to_string(),
+        "precision": p.settings.precision.to_string(),
+        "seed": p.settings.seed,
+        "clock": p.settings.label().unwrap_or("real"),
+        "machine": p.settings.machine.as_ref().map(|machine| &machine.name),
+    });
+    progress.finish(&summary)?;
+    if let Some(latest) = &snapshot {
+        let path = &latest.path;
+        let format = if p.settings.solver.snapshot_hdf5 { ".h5" } else { "" };
+        let caffemodel = path.with_extension(format!("caffemodel{format}"));
+        write_caffemodel(&caffemodel, &p.net, latest.state.counting())?;
+        // With a centre, no worker's histories belong to the weights that count.
+        let mut beside = format!(".caffemodel{format}");
+        if !p.settings.is_elastic() {
+            let state = path.with_extension(format!("solverstate{format}"));
+            solver_state::write(&state, &caffemodel, &p.net, &p.settings, latest)?;
+            beside.push_str(&format!(", .solverstate{format}"));
+        }
+        say!("snapshot    {} (and {beside})", path.display());
+    }
+    jobs(p).for_each(|job| say_bad_records(&job.feed));
+    if style() == LogStyle::Caffe && first.complete {
+        say!("Optimization Done.");
+    }
+    say_time(&label, &time);
+    let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
+    say!(
+        "summary     {label}{}, accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
+         {:.1} % waiting for data, weights {hash}",
+        p.settings.method_name(),
+        images / seconds.max(1e-9),
+        100.0 * time.communication_share(),
+        100.0 * data_share
+    );
+    if !first.complete {
+        let how = snapshot.map_or(String::new(), |latest| match p.automatic {
+            true => "; to go on, give the same command again".to_owned(),
+            false => format!("; to go on, give the same command with --snapshot {}", latest.path.display()),
+        });
+        let message =
+            format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);
+        return Err(Failure::new(Code::Stopped, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! The clock that a worker lives by: the real one, or a virtual one that goes by the figures of a machine file.
+//!
+//! By the virtual clock the worker does all of its work as ever, so its numbers are real, and each thing that it does takes as
+//! long as the machine would. What it takes is said at its begin, so that other workers need not wait for it; why their order
+//! is right all the same is argued in [`quadrille_comm::transport::timed`].
+
+use std::time::{Duration, Instant};
+
+use quadrille_comm::Moment;
+use quadrille_comm::protocol::Method;
+use quadrille_comm::transport::Endpoint;
+use quadrille_comm::transport::timed::{self, TimedClock, Wires};
+use quadrille_core::machine::{Machine, StepCost};
+
+use crate::failure::Failure;
+use crate::pass::Pass;
+use crate::worker::{Plans, Worker};
+
+/// A worker's clock.
+pub enum Pace {
+    /// The real one.
+    Real,
+    /// A virtual one.
+    Sim(Sim),
+}
+
+/// A worker's virtual clock, and what the worker takes, in nanoseconds.
+pub struct Sim {
+    clock: TimedClock,
+    step: StepCost,
+    update: f64,
+    /// Bytes of a mini-batch.
+    batch: usize,
+}
+
+/// What a worker takes on `machine` for an iteration with one mini-batch.
+fn step_cost(machine: &Machine, pass: &Pass, plans: &Plans) -> StepCost {
+    machine.step(&pass.nets, &plans.gradients, pass.batch())
+}
+
+impl Pace {
+    /// The virtual clock of a worker on `machine`.
+    pub fn sim(clock: TimedClock, machine: &Machine, pass: &Pass, plans: &Plans) -> Self {
+        let step = step_cost(machine, pass, plans);
+        // A plan that updates, too, is priced with all of its tasks.
+        let apart = plans.update.is_some() || step.measured;
+        let update = if apart { machine.update(size_of::<f32>() * pass.nets[0].params.len()) } else { 0.0 };
+        Self::Sim(Sim { clock, step, update, batch: pass.batch_bytes() })
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Moment {
+        match self {
+            Self::Real => Moment::real(),
+            Self::Sim(sim) => sim.clock.now(),
+        }
+    }
+
+    /// What the figures say of this worker, for the first lines.
+    pub fn describe(&self) -> Option<String> {
+        let Self::Sim(sim) = self else { return None };
+        let how = if sim.step.measured { "as measured" } else { "from its rates" };
+        let ms = |nanoseconds: f64| nanoseconds * 1e-6;
+        let (step, update) = (ms(sim.step.forward_backward), ms(sim.update));
+        Some(format!("sim: forward and backward of a mini-batch {step:.3} ms ({how}), update {update:.3} ms"))
+    }
+
+    /// The virtual clock itself.
+    pub fn virtual_clock(&self) -> Option<&TimedClock> {
+        match self {
+            Self::Real => None,
+            Self::Sim(sim) => Some(&sim.clock),
+        }
+    }
+
+    /// Lets `load` hand over a mini-batch. `load` says how long it waited; returned is how long that was, and how long the
+    /// rest took.
+    pub fn load(
+        &self,
+        load: impl FnOnce() -> Result<Duration, Failure>,
+    ) -> Result<(Duration, Duration), Failure> {
+        match self {
+            Self::Real => {
+                let start = Instant::now();
+                let waited = load()?;
+                Ok((waited, start.elapsed().saturating_sub(waited)))
+            }
+            Self::Sim(sim) => {
+                let took = sim.clock.copy_data(sim.batch);
+                load()?;
+                Ok((Duration::ZERO, took))
+            }
+        }
+    }
+
+    /// Lets `run` do forward and backward of a mini-batch. Returns how long it took.
+    pub fn compute(&self, run: impl FnOnce() -> Result<(), Failure>) -> Result<Duration, Failure> {
+        let took = self.timed(|sim| sim.step.forward_backward, run)?;
+        if let Self::Sim(sim) = self {
+            sim.clock.pass(sim.step.other);
+        }
+        Ok(took)
+    }
+
+    /// Lets `run` do a worker's update. Returns how long it took.
+    pub fn update(&self, run: impl FnOnce() -> Result<(), Failure>) -> Result<Duration, Failure> {
+        self.timed(|sim| sim.update, run)
+    }
+
+    fn timed(
+        &self,
+        cost: impl FnOnce(&Sim) -> f64,
+        run: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Duration, Failure> {
+        match self {
+            Self::Real => {
+                let start = Instant::now();
+                run()?;
+                Ok(start.elapsed())
+            }
+            Self::Sim(sim) => {
+                let took = sim.clock.pass(cost(sim));
+                run()?;
+                Ok(took)
+            }
+        }
+    }
+}
+
+/// Connects workers in virtual time, and behind them their master if they have one. The workers get their clocks.
+pub fn connect(machine: &Machine, method: Method, workers: &mut [Worker], master: bool) -> Vec<Endpoint> {
+    let wires = Wires::new(machine, method, master);
+    let ends = timed::endpoints(workers.len() + usize::from(master), wires);
+    for (worker, end) in workers.iter_mut().zip(&ends) {
+        worker.pace = Pace::sim(end.clock(), machine, &worker.pass, &worker.plans);
+    }
+    ends.into_iter().map(Endpoint::Timed).collect()
+}
