@@ -1,15 +1,22 @@
 //! Experiments: what the program is measured with, and the records that come of it.
 
+mod breakdown;
 mod data;
 mod kernels;
+mod machine;
+mod methods;
+mod nets;
 mod networks;
 mod ours;
+mod packed;
 mod partition;
 mod peers;
 mod plot;
 mod record;
+mod runs;
 mod scaling;
 mod shapes;
+mod weak_scaling;
 mod workers;
 
 use std::process::ExitCode;
@@ -31,6 +38,16 @@ enum Experiment {
     Peers(peers::Args),
     /// Time to an accuracy with the machine in 1, 2, 4, ... parts: Figure 12 of the SC17 paper
     Partition(partition::Args),
+    /// Accuracy against time of the eleven methods: Figures 6 and 8 of the SC17 paper
+    Methods(methods::Args),
+    /// Where the time of the methods goes: Table 3 of the SC17 paper
+    Breakdown(breakdown::Args),
+    /// Measure the machine at hand for the virtual clock, and check what that predicts
+    Machine(machine::Args),
+    /// One message of all parameters beside one for each array: Figure 10 of the SC17 paper
+    Packed(packed::Args),
+    /// Weak scaling: Table 4 of the SC17 paper, measured as far as this machine goes and simulated from there on
+    WeakScaling(weak_scaling::Args),
     /// Whole training iterations on one thread and on several, or on one quadrant and on several, pair by pair
     Scaling(scaling::Args),
     /// Several workers beside PyTorch's DistributedDataParallel over gloo
@@ -49,6 +66,11 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().experiment {
         Experiment::Peers(args) => peers::run(&args),
         Experiment::Partition(args) => partition::run(&args),
+        Experiment::Methods(args) => methods::run(&args),
+        Experiment::Breakdown(args) => breakdown::run(&args),
+        Experiment::Machine(args) => machine::run(&args),
+        Experiment::Packed(args) => packed::run(&args),
+        Experiment::WeakScaling(args) => weak_scaling::run(&args),
         Experiment::Scaling(args) => scaling::run(&args),
         Experiment::Workers(args) => workers::run(&args),
         Experiment::Kernels(args) => kernels::run(&args),

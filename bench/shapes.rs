@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use quadrille_core::layer::{Convolution, Filler, Layer};
-use quadrille_core::net::{Net, NetState, Phase};
-use quadrille_io::prototxt::read_net;
+
+use crate::nets::training;
 
 /// One convolution on a mini-batch. As text: name, images, channels, height, width, output channels, kernel height and
 /// width, stride, padding, dilation, groups; of two extents that differ both are written, as `0x3`.
@@ -128,20 +128,7 @@ pub struct Args {
 
 /// The convolutions of a network, with the mini-batch in which it is compared.
 fn of_network(models: &Path, name: &str, batch: usize) -> Result<Vec<ConvolutionShape>, String> {
-    let mut spec =
-        read_net(&models.join(name).join("train_val.prototxt")).map_err(|error| error.to_string())?;
-    for layer in &mut spec.layers {
-        if let Layer::Data(data) = &mut layer.layer {
-            data.batch = batch;
-            data.sample = Some(match data.transform.crop {
-                0 if name.starts_with("cifar") => [3, 32, 32],
-                0 if name == "siamese" => [2, 28, 28],
-                0 => [1, 28, 28],
-                crop => [3, crop, crop],
-            });
-        }
-    }
-    let net = Net::build(&spec, &NetState::new(Phase::Train), 1.0).map_err(|error| error.to_string())?;
+    let net = training(&models.join(name).join("train_val.prototxt"), batch)?;
     let convolutions = net.layers.iter().filter_map(|layer| {
         let Layer::Convolution(convolution) = &layer.layer else { return None };
         let input: [usize; 4] = net.blob(layer.bottoms[0]).shape.dims().try_into().ok()?;
