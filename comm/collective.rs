@@ -77,6 +77,12 @@ impl<T: Transport> Collective<T> {
         Collective { choice: way.choice, parts: way.parts, ..self }
     }
 
+    /// The same with room for so many free buffers more of a length.
+    pub(crate) fn keeping(mut self, more: usize) -> Self {
+        self.pool.keep(more);
+        self
+    }
+
     /// The way in which `len` values are summed for all. The ring's order depends on where its pieces are cut, so buffers
     /// that travel part by part never go around it.
     pub fn algorithm(&self, len: usize) -> Algorithm {

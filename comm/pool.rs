@@ -16,6 +16,11 @@ impl Pool {
         Pool { free: Vec::new(), misses: 0, limit }
     }
 
+    /// Keeps so many more of each length.
+    pub(crate) fn keep(&mut self, more: usize) {
+        self.limit += more;
+    }
+
     /// A buffer that holds a copy of `values`: a free one of that length, or a new one, which counts as a miss.
     pub(crate) fn copy_of(&mut self, values: &[f32]) -> Buffer {
         let mut buffer = self.take(values.len());

@@ -43,6 +43,8 @@ pub fn announce<'a>(
             (&p.net.params, if settings.unpacked { ", a message for each array" } else { "" });
         let mib = (layout.len() * size_of::<f32>()) as f64 / f64::from(1 << 20);
         say!("            sums of {mib:.2} MiB by {}{how}", settings.algorithm(layout));
+    } else if settings.unpacked {
+        say!("            weights and centre travel in a message for each array");
     }
     if settings.period > 1 {
         say!("            an exchange in every {}th iteration", settings.period);

@@ -95,7 +95,9 @@ impl Common {
                 let rule = method.sends_gradients().then(|| self.rule.clone());
                 Attendant::new(transport, self.workers, shared, rule).serve()?;
             }
-            Method::OriginalEasgd => drop(RoundRobin::new(transport, weights).serve()?),
+            Method::OriginalEasgd => {
+                drop(RoundRobin::new(transport, weights).going(self.way.parts.clone()).serve()?)
+            }
             method if method.sends_gradients() => {
                 let centre = GradientCentre::new(self.rule.clone(), weights, history, self.updates);
                 drop(ParameterServer::new(transport, centre).serve()?);

@@ -200,7 +200,7 @@ pub struct TrainArgs {
     /// How sync-sgd and sync-easgd sum over workers: auto (by size and number of workers), tree, doubling or ring
     #[arg(long, default_value = "auto", value_name = "WAY")]
     pub collective: Choice,
-    /// One message for each array of parameters instead of one for all, to compare with (sync-sgd and sync-easgd)
+    /// One message for each array of parameters instead of one for all, to compare with (sync-sgd, sync-easgd, original-easgd)
     #[arg(long)]
     pub unpacked: bool,
     /// Iterations from one exchange to the next, of methods with easgd in their name [default: 1]

@@ -258,7 +258,10 @@ impl Elastic {
         let (method, centre) = (common.method, common.first.weights.clone());
         let len = centre.len();
         let exchanger = match method {
-            Method::OriginalEasgd => spawn(common, at, transport, move |end| OriginalEasgd::new(end, len)),
+            Method::OriginalEasgd => {
+                let parts = common.way.parts.clone();
+                spawn(common, at, transport, move |end| OriginalEasgd::new(end, len).going(parts))
+            }
             Method::AsyncEasgd | Method::AsyncMeasgd => {
                 spawn(common, at, transport, move |end| AsyncEasgd::new(end, len))
             }

@@ -117,14 +117,18 @@ pub fn rho(solver: &SolverSpec, args: &TrainArgs, workers: usize) -> Result<f32,
 /// If the flags ask for what the method or the number of workers cannot have.
 pub fn collective(args: &TrainArgs, workers: usize) -> Result<(Choice, bool), Failure> {
     let (method, choice, unpacked) = (args.method, args.collective, args.unpacked);
-    let sums = workers > 1 && method.is_synchronous();
-    let asked = [("--collective", choice != Choice::Auto), ("--unpacked", unpacked)];
-    if let Some((flag, _)) = asked.into_iter().find(|(_, asked)| *asked && !sums) {
-        let who = if workers == 1 { "a single worker".to_owned() } else { method.to_string() };
+    let who = if workers == 1 { "a single worker".to_owned() } else { method.to_string() };
+    let sums = |method: Method| method.is_synchronous();
+    let cuts = |method: Method| method.is_synchronous() || method == Method::OriginalEasgd;
+    if choice != Choice::Auto && (workers == 1 || !sums(method)) {
+        let others = names(sums);
         return Err(usage(format!(
-            "{flag}: {who} sums nothing over all workers; {} with at least 2 workers do",
-            names(Method::is_synchronous)
+            "--collective: {who} sums nothing over all workers; {others} with at least 2 workers do"
         )));
+    }
+    if unpacked && (workers == 1 || !cuts(method)) {
+        let others = names(cuts);
+        return Err(usage(format!("--unpacked: {who} cannot; {others} with at least 2 workers can")));
     }
     match choice {
         Choice::Fixed(algorithm) if !algorithm.serves(workers) => Err(usage(format!(

@@ -3,6 +3,7 @@
 //! Of P + 1 ranks the first P are workers and the last is the master. In one process the master is a thread of its own; a
 //! process of several ranks gives it the same place behind the workers.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::letter::{Letter, Meaning};
@@ -13,6 +14,9 @@ use crate::transport::{Buffer, Kind, Tag, Transport};
 
 const REQUEST: Tag = Tag { exchange: 0, kind: Kind::Request };
 const REPLY: Tag = Tag { exchange: 0, kind: Kind::Reply };
+/// An array that travels by itself, before the letter with the last one.
+const ARRAY_UP: Tag = Tag { exchange: 1, kind: Kind::Request };
+const ARRAY_DOWN: Tag = Tag { exchange: 1, kind: Kind::Reply };
 
 /// A worker's end.
 pub(super) struct Line<T> {
@@ -21,6 +25,9 @@ pub(super) struct Line<T> {
     /// The letter that goes to the master and comes back; not here while it is under way.
     letter: Option<Letter>,
     len: usize,
+    /// Where the arrays of a packed buffer lie that travel before the letter, and what is in the letter.
+    apart: Vec<Range<usize>>,
+    last: Range<usize>,
     /// The number of the next collective call; the same on all workers.
     next: u64,
     /// How long the master took for its updates in this worker's exchanges.
@@ -31,14 +38,25 @@ impl<T: Transport> Line<T> {
     /// The line of a worker whose packed buffers have `len` values. The last rank of `transport` is the master.
     pub(super) fn new(transport: T, len: usize) -> Self {
         let master = transport.size().saturating_sub(1);
+        let group = Collective::among(transport, master);
         Line {
-            group: Collective::among(transport, master),
+            group,
             master,
             letter: None,
             len,
+            apart: Vec::new(),
+            last: 0..len,
             next: 0,
             updating: Duration::ZERO,
         }
+    }
+
+    /// The same with a message for each of `parts` of a packed buffer, which hold all of it but zeros.
+    pub(super) fn going(self, mut parts: Vec<Range<usize>>) -> Self {
+        let last = parts.pop().unwrap_or(0..self.len);
+        // A buffer for each array is on its way at a time.
+        let group = self.group.keeping(parts.len());
+        Line { group, apart: parts, last, ..self }
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -71,6 +89,11 @@ impl<T: Transport> Line<T> {
     /// Sends packed `values` for an exchange, with the number that belongs to them.
     pub(super) fn ask(&mut self, values: &[f32], number: f32) -> Result<(), CommError> {
         self.check_len(values.len())?;
+        for part in &self.apart {
+            let array = self.group.pool.copy_of(&values[part.clone()]);
+            self.group.send(self.master, ARRAY_UP, array)?;
+        }
+        let values = &values[self.last.clone()];
         let mut letter = self.letter.take().unwrap_or_else(|| Letter::new(values.len()));
         letter.values_mut().copy_from_slice(values);
         self.group.send(self.master, REQUEST, letter.seal(Meaning::Exchange, number))
@@ -79,6 +102,17 @@ impl<T: Transport> Line<T> {
     /// Asks for what comes once all workers ask for it; the reply has room for `room` values.
     pub(super) fn ask_with_all(&mut self, meaning: Meaning, room: usize) -> Result<(), CommError> {
         self.group.send(self.master, REQUEST, Letter::new(room).seal(meaning, 0.0))
+    }
+
+    /// Waits for the reply to an exchange: the arrays, then the letter.
+    pub(super) fn answer_exchange(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        for index in 0..self.apart.len() {
+            let part = self.apart[index].clone();
+            let array = self.group.receive(self.master, ARRAY_DOWN, part.len())?;
+            values[part].copy_from_slice(&array);
+            self.group.pool.put(array);
+        }
+        self.answer(Meaning::Exchange, &mut values[self.last.clone()])
     }
 
     /// Waits for the reply to what was asked, and copies its values. Each time that the master says who is still missing,
@@ -100,7 +134,7 @@ impl<T: Transport> Line<T> {
                     if asked == Meaning::Exchange {
                         self.updating += letter.duration();
                     }
-                    if letter.len() == self.len {
+                    if letter.len() == self.last.len() {
                         self.letter = Some(letter);
                     }
                     return Ok(());
@@ -222,6 +256,30 @@ impl<T: Transport> Desk<T> {
         number: f32,
     ) -> Result<(), CommError> {
         self.send(to, REPLY, letter.seal(meaning, number))
+    }
+
+    /// Takes the arrays that came before a letter, one for each of `parts` of `whole`. They serve for the reply.
+    pub(super) fn take_arrays(
+        &mut self,
+        from: usize,
+        parts: &[Range<usize>],
+        whole: &mut [f32],
+        arrays: &mut Vec<Buffer>,
+    ) -> Result<(), CommError> {
+        for part in parts {
+            let array = self.transport.recv(from, ARRAY_UP)?;
+            if array.len() != part.len() {
+                return Err(self.unexpected(from, &format!("has an array of {} values", array.len())));
+            }
+            whole[part.clone()].copy_from_slice(&array);
+            arrays.push(array);
+        }
+        Ok(())
+    }
+
+    /// Sends one array of a reply.
+    pub(super) fn reply_array(&mut self, to: usize, array: Buffer) -> Result<(), CommError> {
+        self.send(to, ARRAY_DOWN, array)
     }
 
     /// Tells all workers that a turn begins; each of them knows whose it is.

@@ -27,6 +27,7 @@
 //! wait, and the master's end that of all others. Who leaves stays until the round is over, since the master would take one
 //! that is gone for dead.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use quadrille_core::solver::easgd::update_centre;
@@ -36,7 +37,7 @@ use super::letter::{Letter, Meaning};
 use super::line::{Desk, Line};
 use crate::collective::Traffic;
 use crate::error::CommError;
-use crate::transport::Transport;
+use crate::transport::{Buffer, Transport};
 
 /// The master of P workers over a transport of P + 1 ranks, of which it is the last.
 pub struct RoundRobin<T> {
@@ -44,6 +45,12 @@ pub struct RoundRobin<T> {
     centre: Vec<f32>,
     /// The letter in which the centre travels. It changes places with the one that brings a worker's weights.
     spare: Letter,
+    /// Where the arrays lie that travel before the letter, and what is in the letter.
+    apart: Vec<Range<usize>>,
+    last: Range<usize>,
+    /// A worker's weights, if they come in several messages.
+    whole: Vec<f32>,
+    arrays: Vec<Buffer>,
     /// How long the centre took to change in the last turn.
     updating: Duration,
 }
@@ -51,8 +58,18 @@ pub struct RoundRobin<T> {
 impl<T: Transport> RoundRobin<T> {
     /// A master with the first centre.
     pub fn new(transport: T, centre: &[f32]) -> Self {
-        let spare = Letter::new(centre.len());
-        RoundRobin { desk: Desk::new(transport), centre: centre.to_vec(), spare, updating: Duration::ZERO }
+        let (spare, last) = (Letter::new(centre.len()), 0..centre.len());
+        let (apart, whole, arrays) = (Vec::new(), Vec::new(), Vec::new());
+        let (desk, centre, updating) = (Desk::new(transport), centre.to_vec(), Duration::ZERO);
+        RoundRobin { desk, centre, spare, apart, last, whole, arrays, updating }
+    }
+
+    /// The same with a message for each of `parts` of weights and centre, which hold all but zeros: the per-layer way, to
+    /// compare with.
+    pub fn going(self, mut parts: Vec<Range<usize>>) -> Self {
+        let Some(last) = parts.pop() else { return self };
+        let (arrays, whole) = (Vec::with_capacity(parts.len()), vec![0.0; self.centre.len()]);
+        RoundRobin { apart: parts, last, whole, arrays, ..self }
     }
 
     /// Gives turns until all workers have left. Returns the last centre, and what was sent.
@@ -89,6 +106,7 @@ impl<T: Transport> RoundRobin<T> {
             return Err(self.desk.unexpected(from, &format!("came in the turn of rank {worker}")));
         }
         match meaning {
+            Meaning::Exchange if !self.whole.is_empty() => self.exchange_arrays(worker, letter, turn)?,
             Meaning::Exchange => self.exchange(worker, letter, turn)?,
             Meaning::Centre => self.reply(worker, letter, meaning)?,
             Meaning::Leave => {}
@@ -107,6 +125,24 @@ impl<T: Transport> RoundRobin<T> {
         let (centre, weights) = (&mut self.centre, &self.spare);
         let update = || update_centre(centre, weights.values(), 1, weights.number());
         self.updating = self.desk.update(weights.len(), update);
+        Ok(())
+    }
+
+    fn exchange_arrays(&mut self, worker: usize, mut letter: Letter, turn: u64) -> Result<(), CommError> {
+        if letter.len() != self.last.len() {
+            return Err(self.desk.unexpected(worker, &format!("has {} values", letter.len())));
+        }
+        let elastic = letter.number();
+        self.desk.take_arrays(worker, &self.apart, &mut self.whole, &mut self.arrays)?;
+        self.whole[self.last.clone()].copy_from_slice(letter.values());
+        for (mut array, part) in self.arrays.drain(..).zip(&self.apart) {
+            array.copy_from_slice(&self.centre[part.clone()]);
+            self.desk.reply_array(worker, array)?;
+        }
+        letter.values_mut().copy_from_slice(&self.centre[self.last.clone()]);
+        self.desk.reply(worker, letter, Meaning::Exchange, 0.0)?;
+        self.desk.turn_over(turn)?;
+        update_centre(&mut self.centre, &self.whole, 1, elastic);
         Ok(())
     }
 
@@ -132,6 +168,11 @@ impl<T: Transport> OriginalEasgd<T> {
     /// Joins the method with packed buffers of `len` values. The last rank of `transport` is the master.
     pub fn new(transport: T, len: usize) -> Self {
         OriginalEasgd { line: Line::new(transport, len), next: 0, turn: None }
+    }
+
+    /// The same with a message for each of `parts`, which are those of the master.
+    pub fn going(self, parts: Vec<Range<usize>>) -> Self {
+        OriginalEasgd { line: self.line.going(parts), ..self }
     }
 
     /// Waits for the next turn of this worker, which must have none.
@@ -192,7 +233,7 @@ impl<T: Transport> ElasticMember for OriginalEasgd<T> {
             self.begin_turn()?;
         }
         self.line.ask(weights, elastic)?;
-        self.line.answer(Meaning::Exchange, centre_out)?;
+        self.line.answer_exchange(centre_out)?;
         Ok(self.line.now().since(start))
     }
 
@@ -248,6 +289,43 @@ mod tests {
         });
         // The centre is each time the mean with the worker whose turn it is: 8, 5, 4.5, 6.25, 11.125.
         assert_eq!(out.unwrap(), [vec![8.0, 4.5, 11.125], vec![5.0, 6.25, 11.125], vec![11.125]]);
+    }
+
+    #[test]
+    fn a_message_for_each_array_changes_no_bit() {
+        let run = |seed: u64, parts: &[Range<usize>]| {
+            sim::run(4, seed, |transport| {
+                let (rank, first) = (transport.rank(), [0.3, 0.7, 0.0, -1.1, 0.2, 0.0]);
+                if rank == 3 {
+                    return RoundRobin::new(transport, &first).going(parts.to_vec()).serve().unwrap().0;
+                }
+                let mut worker = OriginalEasgd::new(transport, 6).going(parts.to_vec());
+                let (mut weights, mut seen, mut centre) = (first, vec![], [0.0; 6]);
+                for step in 0..3 {
+                    [0, 1, 3, 4]
+                        .iter()
+                        .for_each(|index| weights[*index] += 0.1 * (rank + step + *index) as f32);
+                    worker.begin_turn().unwrap();
+                    worker.exchange(&weights, 0.3, &mut centre).unwrap();
+                    worker.end_turn().unwrap();
+                    seen.extend(centre);
+                }
+                worker.centre(&mut centre).unwrap();
+                seen.extend(centre);
+                let sent = worker.traffic().messages;
+                // Three exchanges, each with an end of the turn, and the question for the centre.
+                assert_eq!(sent, 3 * (parts.len().max(1) as u64 + 1) + 1);
+                worker.leave().unwrap();
+                seen
+            })
+            .unwrap()
+        };
+        let packed = run(0, &[]);
+        for seed in 0..1_000 {
+            assert_eq!(run(seed, &[0..2, 3..4, 4..5]), packed, "seed {seed}");
+        }
+        let whole = 0..6;
+        assert_eq!(run(1, &vec![whole; 1]), packed);
     }
 
     #[test]

@@ -277,6 +277,10 @@ fn sums_by_pairs_have_the_same_bits_whatever_way_they_go_packed_or_not() {
         );
         hash("three", "--workers 3 --unpacked");
     }
+    let original = |run: &str, flags: &str| {
+        hash_of(&stage.train(run, &format!("--workers 3 --threads 1 --method original-easgd {flags}")))
+    };
+    assert_eq!(original("original", ""), original("original-unpacked", "--unpacked"));
 }
 
 #[test]
@@ -300,8 +304,14 @@ fn ways_that_cannot_be_are_refused() {
     case("--workers 1 --collective tree", &["--collective", "a single worker"]);
     case("--workers 2 --collective star", &["--collective", "doubling or ring"]);
     case("--workers 2 --collective ring --unpacked", &["--unpacked", "tree or doubling"]);
-    for method in ["original-easgd", "async-sgd", "hogwild-easgd", "async-measgd"] {
-        case(&format!("--workers 2 --method {method} --unpacked"), &["--unpacked", method, "sync-easgd3"]);
+    case(
+        "--workers 2 --method original-easgd --collective tree",
+        &["--collective", "original-easgd sums nothing"],
+    );
+    case("--workers 1 --unpacked", &["--unpacked", "a single worker"]);
+    for method in ["async-sgd", "hogwild-easgd", "async-measgd"] {
+        let says = ["--unpacked", method, "original-easgd", "sync-easgd3"];
+        case(&format!("--workers 2 --method {method} --unpacked"), &says);
         case(&format!("--workers 2 --method {method} --collective tree"), &["--collective", method]);
     }
 }
