@@ -14,7 +14,7 @@
 //!
 //! # Why nothing is measured
 //!
-//! Tree and doubling add in the same order, the ring adds in another ([`crate::ring`]), so the choice decides bits, and the same
+//! Tree and doubling add in the same order, the ring adds in another (`ring.rs`), so the choice decides bits, and the same
 //! seed has to give the same bits on every machine and over every transport. The size at which the ring wins depends on α/β
 //! only, which is 3.5 KB, 4 KB and 8 KB for the three networks of SC17's Table 2: a fixed number in between decides as a
 //! measurement would, but for buffers within a factor of two of that size, where both ways take about the same time.

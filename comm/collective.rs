@@ -1,5 +1,5 @@
 //! Broadcast and sum over a binomial tree, written once over [`Transport`], and the sum that all get by whichever way is
-//! chosen ([`crate::choice`]): the tree, [`crate::doubling`] or [`crate::ring`].
+//! chosen ([`crate::choice`]): the tree, `doubling.rs` or `ring.rs`.
 //!
 //! # Order of addition in the tree
 //!

@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process.
 //!
-//! A rank that leaves marks itself gone in every [`Place`], after everything that it sent.
+//! A rank that leaves marks itself gone in every place, after everything that it sent.
 
 use std::sync::Arc;
 use std::time::Duration;
