@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::common::{SOLVER, Stage, hash_of};
 
-const METHODS: [&str; 11] = [
+/// All of them, as the flag names them.
+pub const METHODS: [&str; 11] = [
     "original-easgd",
     "async-sgd",
     "async-msgd",

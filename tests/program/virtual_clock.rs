@@ -3,20 +3,7 @@
 use serde_json::Value;
 
 use crate::common::{Stage, hash_of};
-
-const METHODS: [&str; 11] = [
-    "original-easgd",
-    "async-sgd",
-    "async-msgd",
-    "hogwild-sgd",
-    "async-easgd",
-    "async-measgd",
-    "hogwild-easgd",
-    "sync-sgd",
-    "sync-easgd1",
-    "sync-easgd2",
-    "sync-easgd3",
-];
+use crate::methods::METHODS;
 
 /// A machine on which a mini-batch of the test's solver takes 2 ms, its copy 0.1 ms and a message 0.5 ms, whatever its size.
 const MACHINE: &str = r#"name: "of the tests"
