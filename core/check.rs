@@ -28,6 +28,8 @@ pub enum Violation {
     ReadBeforeWrite(TaskId, Place),
     /// A task reads an array over which another, which shares memory with it, has been written since.
     Overwritten(TaskId, TaskId, Place),
+    /// A task reads a weight that another task of the plan has changed already: a step's weights are those that it found.
+    Changed(TaskId, TaskId, Place),
     /// A task touches two arrays that overlap in memory.
     Overlap(TaskId, Place, Place),
     /// A task reads or writes something else than its layer's sub-task does.
@@ -60,6 +62,9 @@ impl fmt::Display for Violation {
             }
             Self::Overwritten(t, by, place) => {
                 write!(f, "task {} reads {place}, over which task {} has written another array", t.0, by.0)
+            }
+            Self::Changed(t, by, place) => {
+                write!(f, "task {} reads {place}, which task {} has changed already", t.0, by.0)
             }
             Self::Overlap(t, one, other) => {
                 write!(f, "task {} touches {one} and {other}, which overlap in memory", t.0)
@@ -209,7 +214,8 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
     }
     if sub == SubTask::StepWeight {
         let stepped = net.layer(layer).params.first().filter(|_| net.layer(layer).steps_weight);
-        return stepped.map(|p| vec![Buffer::Weight(*p), Buffer::History(*p)]);
+        // Which rows of the weight, and where, [`expected_writes`] knows.
+        return stepped.map(|p| vec![Buffer::History(*p)]);
     }
     if sub == SubTask::AddShared {
         let writes: Vec<Buffer> =
@@ -220,14 +226,34 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
     Some(accesses.writes.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect())
 }
 
+/// What a task that is no transfer must write, and where: on its own device, but for rows of a weight that it updates for all.
+fn expected_writes(nets: &[Net], node: &Node) -> Vec<Place> {
+    let Task { layer, sub, .. } = node.task;
+    let net = &nets[node.device.0];
+    let own = expected(net, layer, sub).unwrap_or_default();
+    let mut writes: Vec<Place> =
+        own.into_iter().map(|buffer| Place { device: node.device, buffer }).collect();
+    if let (SubTask::StepWeight, Some(weight)) = (sub, net.layer(layer).params.first()) {
+        let buffer = crate::plan::stepped_rows(nets, *weight, node.device);
+        writes.extend((0..nets.len()).map(|device| Place { device: DeviceId(device), buffer }));
+    }
+    writes
+}
+
 fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    use crate::plan::{normed_params, norms, operand_buffers};
+    use crate::plan::{normed_params, norms, task_buffers};
     for (id, node) in tasks(plan) {
         let net = &nets[node.device.0];
         let Some(copy) = &node.copy else {
             let at = |buffer| Place { device: node.device, buffer };
-            let writes = expected(net, node.task.layer, node.task.sub).unwrap_or_default();
+            let all_writes = expected_writes(nets, node);
+            let writes: Vec<Buffer> = all_writes
+                .iter()
+                .filter(|place| place.device == node.device)
+                .map(|place| place.buffer)
+                .collect();
             let layer = net.layer(node.task.layer);
+            let buffers = |operand| task_buffers(nets, node.device.0, node.task.layer, operand);
             let reads: Vec<Buffer> = match node.task.sub {
                 // The gradients are elsewhere, perhaps.
                 SubTask::Update => writes.iter().copied().chain(norms(net)).collect(),
@@ -244,19 +270,19 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 }
                 SubTask::StepWeight => {
                     let found = layer.layer.accesses(SubTask::GradWeight).unwrap_or_default().reads;
-                    let found = found.into_iter().flat_map(|o| operand_buffers(net, layer, o));
+                    let found = found.into_iter().flat_map(buffers);
                     found.chain(writes.iter().copied()).collect()
                 }
                 SubTask::AddShared => {
                     let own = layer.grads_to_add().map(|(own, _)| Buffer::Aux(own));
                     own.chain(writes.iter().copied()).collect()
                 }
-                sub => net.accesses(node.task.layer, sub).map_or(Vec::new(), |a| {
-                    a.reads.iter().flat_map(|o| operand_buffers(net, layer, *o)).collect()
-                }),
+                sub => net
+                    .accesses(node.task.layer, sub)
+                    .map_or(Vec::new(), |a| a.reads.iter().copied().flat_map(buffers).collect()),
             };
-            let same_writes =
-                node.writes.len() == writes.len() && writes.iter().all(|b| node.writes.contains(&at(*b)));
+            let same_writes = node.writes.len() == all_writes.len()
+                && all_writes.iter().all(|place| node.writes.contains(place));
             let reads_all = reads.iter().all(|b| node.reads.contains(&at(*b)));
             if !same_writes || !reads_all || !reads_terms(net, node) || !reads_everywhere(nets, node) {
                 return Err(Violation::WrongAccesses(id));
@@ -316,9 +342,12 @@ fn reads_everywhere(nets: &[Net], node: &Node) -> bool {
 /// Whether the stage finds a buffer filled when it starts.
 fn is_given(net: &Net, stage: Stage, buffer: Buffer) -> bool {
     match buffer {
-        Buffer::Weight(_) | Buffer::History(_) | Buffer::Centre(_) | Buffer::Sum(_) | Buffer::Stage(_) => {
-            true
-        }
+        Buffer::Weight(_)
+        | Buffer::Rows(..)
+        | Buffer::History(_)
+        | Buffer::Centre(_)
+        | Buffer::Sum(_)
+        | Buffer::Stage(_) => true,
         Buffer::Gradient(_) => stage == Stage::Update,
         // It was left by the step before, and is 0 in the first.
         Buffer::Aux(id) => net.keeps_state(id),
@@ -368,6 +397,9 @@ fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                     _ => {}
                 }
             }
+            if !writes {
+                check_unchanged(id, *place, &earlier)?;
+            }
             touched.entry(*place).or_default().push(Touch { task: id, place: *place, writes });
         }
         clock[lane] = Some(id);
@@ -375,6 +407,15 @@ fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
         clocks.push(clock);
     }
     Ok(())
+}
+
+/// Whether a weight that task `id` reads at `place` is that of the step's beginning. `earlier` is what was done to it so far.
+fn check_unchanged(id: TaskId, place: Place, earlier: &[Touch]) -> Result<(), Violation> {
+    let is_weight = matches!(place.buffer, Buffer::Weight(_) | Buffer::Rows(..));
+    match earlier.iter().find(|touch| is_weight && touch.writes && touch.task != id) {
+        Some(change) => Err(Violation::Changed(id, change.task, place)),
+        None => Ok(()),
+    }
 }
 
 /// Whether what task `id` reads at `place` has been written, and nothing else over it. `earlier` is what was done to that

@@ -101,6 +101,8 @@ pub enum Buffer {
     Stage(StorageId),
     /// A parameter.
     Weight(ParamId),
+    /// The rows of a weight that one of a worker's devices updates on all of them: see [`crate::net::rows_to_step`].
+    Rows(ParamId, DeviceId),
     /// The gradient of a parameter.
     Gradient(ParamId),
     /// The solver's history of a parameter.

@@ -319,6 +319,28 @@ impl CpuDevice {
         })
     }
 
+    /// Of histories that were read here, those of weights that other devices update for this one, which alone have them.
+    fn read_histories_elsewhere(&self, out: &mut [f32]) {
+        let nets = &self.engine.bound.programs[self.program].nets;
+        let packed = self.memory().packed_len();
+        for layer in &nets[self.index].layers {
+            for (device, part) in layer.stepped.iter().enumerate().filter(|(device, _)| *device != self.index)
+            {
+                for start in (0..out.len()).step_by(packed.max(1)) {
+                    let history = start + part.start..(start + part.end).min(out.len());
+                    if history.is_empty() {
+                        continue;
+                    }
+                    // SAFETY: by the contract of `Device::read` no task of a running plan writes histories.
+                    let from = unsafe {
+                        nets[device].memory.read(Memory::packed(Packed::Histories, history.clone()))
+                    };
+                    out[history].copy_from_slice(from);
+                }
+            }
+        }
+    }
+
     /// Where the beginning of a region lies, or all of a region that is not plain.
     fn region(
         &self,
@@ -426,6 +448,9 @@ impl Device for CpuDevice {
                 images.for_each(|(image, plain)| a.flatten(image, plain));
             }
             None => out.copy_from_slice(from),
+        }
+        if region == Region::Packed(Packed::Histories) {
+            self.read_histories_elsewhere(out);
         }
         Ok(())
     }

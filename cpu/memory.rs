@@ -377,6 +377,11 @@ impl Memory {
         }
     }
 
+    /// Elements of the packed weights.
+    pub fn packed_len(&self) -> usize {
+        self.packed.len
+    }
+
     /// The span of a region and how its array lies, if that is not plain; `None` if the device has no such region.
     pub fn region(&self, region: Region) -> Option<(Span, Option<Arrangement>)> {
         let (span, arrangement) = match region {

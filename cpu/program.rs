@@ -1,10 +1,11 @@
 //! One net on one device: kernels bound to their arrays, first without memory and then with it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, SubTask};
-use quadrille_core::net::{LayerId, Net};
+use quadrille_core::net::{LayerId, Net, rows_to_step};
 use quadrille_core::plan::Plan;
 use quadrille_core::task::{DeviceId, Tile};
 
@@ -28,6 +29,9 @@ pub(crate) struct BoundLayer {
     pub terms: Vec<DeviceId>,
     /// What its ∇W sums up, and on which devices that lies.
     pub sources: Vec<(DeviceId, GradientSource)>,
+    /// The parts of the packed weights that it updates as it finds the gradient on each of several devices, which have the
+    /// histories of these parts only.
+    pub stepped: Vec<Range<usize>>,
     /// What is loaded: from where, and to where.
     pub loads: Vec<(Span, Span)>,
     /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
@@ -77,6 +81,7 @@ impl MappedNet {
                     gradients,
                     terms: Vec::new(),
                     sources: source.into_iter().collect(),
+                    stepped: stepped_parts(nets, net, id),
                     loads,
                     shared: shared_pieces(net, id, &mut map),
                 }
@@ -150,6 +155,21 @@ pub(crate) fn width(task: Option<(&BoundLayer, SubTask)>, threads: usize) -> u32
         Some((layer, sub)) if layer.computes && sub != SubTask::Update => u32::MAX,
         _ => u32::try_from(threads.div_ceil(2)).unwrap_or(u32::MAX),
     }
+}
+
+/// The part of the packed weights that each of several devices updates as it finds a layer's gradient; none of one device.
+fn stepped_parts(nets: &[Net], net: &Net, id: LayerId) -> Vec<Range<usize>> {
+    let Some(weight) = net.layer(id).params.first().filter(|_| net.layer(id).steps_weight && nets.len() > 1)
+    else {
+        return Vec::new();
+    };
+    let view = net.params.view(*weight);
+    let row = view.shape.dims().iter().skip(1).product::<usize>();
+    let part = |device| {
+        let rows = rows_to_step(nets, *weight, DeviceId(device));
+        view.range().start + rows.start * row..view.range().start + rows.end * row
+    };
+    (0..nets.len()).map(part).collect()
 }
 
 /// Whether a layer does many operations with each number that it reads.

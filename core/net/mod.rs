@@ -18,6 +18,7 @@ pub use params::{ALIGNMENT, ParamId, ParamLayout, ParamRule, ParamView};
 pub use parts::Part;
 pub use sharing::SharedGrad;
 pub use spec::{GivenState, LayerSpec, NetSpec, NetState, ParamSpec, Phase, ShareMode, StateRule};
+pub use step::rows_to_step;
 
 use std::sync::Arc;
 

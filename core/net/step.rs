@@ -5,12 +5,25 @@
 //! its layer computes, as that of an inner product of few images, both are bound by memory, and the gradient is a third of
 //! what they move. Nothing but the order of the work changes: the sums are the same, and so is the rule.
 //!
-//! On several devices each finds such a gradient of the worker's whole mini-batch by itself, from what the layer read and from
-//! the gradients of its tops on all devices. These are small beside the weight if the images are few, and then it takes less
-//! time to multiply more than to write a gradient on every device, to read all of them again, and to add them up.
+//! On several devices each finds the gradient of the worker's whole mini-batch for some rows of the weight, from what the layer
+//! read and from the gradients of its tops on all devices, and writes the new rows to the weights of all devices. What it reads
+//! is small beside the weight if the images are few, and then it takes less time than to write a gradient on every device, to
+//! read all of them again, and to add them up; each device has the history of its own rows only.
 
-use super::{LayerId, Net, ParamRule};
+use std::ops::Range;
+
+use super::{LayerId, Net, ParamId, ParamRule};
 use crate::layer::{Accesses, Operand, SubTask};
+use crate::task::{DeviceId, Tile};
+
+/// The rows of a weight, extents of its first axis, that one of a worker's devices updates if they find its gradient together:
+/// in proportion to their images. `nets` are those of all devices, in their order.
+pub fn rows_to_step(nets: &[Net], weight: ParamId, device: DeviceId) -> Range<usize> {
+    let images: Vec<usize> = nets.iter().map(Net::batch).collect();
+    let rows = nets[device.0].params.view(weight).shape.dims().first().copied().unwrap_or(1);
+    let share = Tile::shares(rows, &images)[device.0];
+    share.first..share.first + share.images
+}
 
 impl Net {
     /// The same net with the weights updated as their gradients are found in those layers that `can` do so and where nobody

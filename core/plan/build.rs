@@ -58,10 +58,9 @@ impl Plan {
             builder.compute_everywhere(layer, &[SubTask::Load, SubTask::Forward]);
         }
         for layer in layers.rev() {
-            builder.compute_everywhere(
-                layer,
-                &[SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias],
-            );
+            builder.compute_everywhere(layer, &[SubTask::GradActivation, SubTask::GradWeight]);
+            // Behind ∇A of all devices, which reads the weight that it changes everywhere.
+            builder.compute_everywhere(layer, &[SubTask::StepWeight, SubTask::GradBias]);
             builder.add_shared(layer);
             builder.add_parts(layer);
             builder.sum_and_update(layer);
@@ -125,17 +124,16 @@ impl<'a> Builder<'a> {
         let stage = self.options.stage;
         for device in 0..self.nets.len() {
             for sub in subs.iter().filter(|s| stage.includes(**s)) {
-                let net = &self.nets[device];
-                let Some(accesses) = net.accesses(layer, *sub) else { continue };
+                let Some(accesses) = self.nets[device].accesses(layer, *sub) else { continue };
+                if *sub == SubTask::StepWeight {
+                    self.step(DeviceId(device), layer);
+                    continue;
+                }
                 let buffers = |operands: &[Operand]| -> Vec<Buffer> {
-                    operands.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect()
+                    operands.iter().flat_map(|o| task_buffers(self.nets, device, layer, *o)).collect()
                 };
                 let writes = buffers(&accesses.writes);
                 let mut reads = buffers(&accesses.reads);
-                if *sub == SubTask::StepWeight {
-                    self.step(DeviceId(device), layer, reads, writes);
-                    continue;
-                }
                 if *sub == SubTask::Load {
                     reads.extend(writes.iter().map(|b| match b {
                         Buffer::Storage(id) => Buffer::Stage(*id),
@@ -147,25 +145,31 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The update of a weight by the gradient of the whole mini-batch, found from what all devices have: the device's own
-    /// `reads` and `writes` without the history, and what the layer has of other images elsewhere.
-    fn step(&mut self, device: DeviceId, layer: LayerId, mut reads: Vec<Buffer>, mut writes: Vec<Buffer>) {
+    /// The update of a device's rows of a weight by their gradient of the whole mini-batch, found from what all devices have of
+    /// it, and their new values on all devices.
+    fn step(&mut self, device: DeviceId, layer: LayerId) {
         let nets = self.nets;
         let net = &nets[device.0];
-        self.add_history(net, net.layer(layer).params[0], &mut reads, &mut writes);
+        let weight = net.layer(layer).params[0];
+        let rows = stepped_rows(nets, weight, device);
+        let (mut reads, mut history) = (vec![rows], Vec::new());
+        self.add_history(net, weight, &mut reads, &mut history);
         let own = |buffers: Vec<Buffer>| buffers.into_iter().map(|buffer| Place { device, buffer });
         let mut reads: Vec<Place> = own(reads).collect();
-        for other in (0..nets.len()).map(DeviceId).filter(|other| *other != device) {
-            let net = &nets[other.0];
-            let operands = net.accesses(layer, SubTask::StepWeight).unwrap_or_default().reads.into_iter();
+        let mut writes: Vec<Place> = own(history).collect();
+        for device in 0..nets.len() {
+            let operands =
+                nets[device].accesses(layer, SubTask::StepWeight).unwrap_or_default().reads.into_iter();
             let buffers = operands
                 .filter(|operand| *operand != Operand::Param(0))
-                .flat_map(|operand| operand_buffers(net, net.layer(layer), operand));
-            reads.extend(buffers.map(|buffer| Place { device: other, buffer }));
+                .flat_map(|operand| task_buffers(nets, device, layer, operand));
+            let place = |buffer| Place { device: DeviceId(device), buffer };
+            reads.extend(buffers.map(place));
+            writes.push(place(rows));
         }
         let whole = Tile { first: 0, images: self.tiles.iter().map(|tile| tile.images).sum() };
         let task = Task { layer, sub: SubTask::StepWeight, tile: whole };
-        self.push_task(device, task, None, reads, own(writes).collect());
+        self.push_task(device, task, None, reads, writes);
     }
 
     /// Adds what the layer found of the gradients of shared parameters, on every device.
@@ -417,6 +421,23 @@ pub fn normed_params(net: &Net, layer: LayerId) -> Vec<ParamId> {
 pub(crate) fn norms(net: &Net) -> Vec<Buffer> {
     let layers = (0..if net.clips { net.layers.len() } else { 0 }).map(LayerId);
     layers.filter(|layer| !normed_params(net, *layer).is_empty()).map(Buffer::Norm).collect()
+}
+
+/// What a device updates of a weight in the pass that finds its gradient: all of it, or its rows, if other devices of the worker
+/// update others.
+pub(crate) fn stepped_rows(nets: &[Net], weight: ParamId, device: DeviceId) -> Buffer {
+    if nets.len() == 1 { Buffer::Weight(weight) } else { Buffer::Rows(weight, device) }
+}
+
+/// The arrays behind an operand of a layer on one of the devices, where a weight that all of them update is one for each.
+pub(crate) fn task_buffers(nets: &[Net], device: usize, layer: LayerId, operand: Operand) -> Vec<Buffer> {
+    let (net, this) = (&nets[device], nets[device].layer(layer));
+    match operand {
+        Operand::Param(0) if this.steps_weight => {
+            (0..nets.len()).map(|device| stepped_rows(nets, this.params[0], DeviceId(device))).collect()
+        }
+        operand => operand_buffers(net, this, operand),
+    }
 }
 
 /// The arrays behind a layer's operand: one, or the parts that lie in its memory; none for a gradient that nobody needs.

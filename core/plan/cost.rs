@@ -1,9 +1,9 @@
 //! The one cost model: what a task takes on a machine of given rates.
 
 use crate::layer::SubTask;
-use crate::net::Net;
+use crate::net::{Net, ParamId, rows_to_step};
 use crate::plan::{Node, Plan};
-use crate::task::{Buffer, Place};
+use crate::task::{Buffer, DeviceId, Place};
 
 /// What a device can do, per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,16 +28,19 @@ impl CostModel {
     pub fn flops(nets: &[Net], node: &Node) -> u64 {
         let net = &nets[node.device.0];
         match node.task.sub {
-            SubTask::Update => flops_of_rule(net, node),
-            // Of the whole mini-batch, wherever its images are.
+            SubTask::Update => flops_of_rule(nets, node),
+            // Of the whole mini-batch, wherever its images are, but of some of the rows.
             SubTask::StepWeight => {
                 let of_images = |net: &Net| net.flops(node.task.layer, node.task.sub);
-                nets.iter().map(of_images).sum::<u64>() + flops_of_rule(net, node)
+                let whole = nets.iter().map(of_images).sum::<u64>();
+                let weight = net.layer(node.task.layer).params[0];
+                let (rows, all) = rows_of(nets, weight, node.device);
+                whole * rows as u64 / all as u64 + flops_of_rule(nets, node)
             }
             SubTask::AddShared | SubTask::Gather | SubTask::Total => {
-                node.writes.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64
+                node.writes.iter().map(|p| elements(nets, node, p)).sum::<usize>() as u64
             }
-            SubTask::Norm => 2 * node.reads.iter().map(|p| elements(net, p.buffer)).sum::<usize>() as u64,
+            SubTask::Norm => 2 * node.reads.iter().map(|p| elements(nets, node, p)).sum::<usize>() as u64,
             sub => net.flops(node.task.layer, sub),
         }
     }
@@ -49,7 +52,7 @@ impl CostModel {
 
     /// The same if an element of each array takes as many bytes as `element` says.
     pub fn bytes_kept(nets: &[Net], node: &Node, element: impl Fn(&Place) -> usize) -> u64 {
-        let place = |p: &Place| (element(p) * elements(&nets[p.device.0], p.buffer)) as u64;
+        let place = |p: &Place| (element(p) * elements(nets, node, p)) as u64;
         node.reads.iter().chain(&node.writes).map(place).sum()
     }
 
@@ -71,25 +74,43 @@ impl CostModel {
 }
 
 /// Operations of the solver's rule on the parameters that a task writes.
-fn flops_of_rule(net: &Net, node: &Node) -> u64 {
-    let written = node.writes.iter().map(|p| match p.buffer {
+fn flops_of_rule(nets: &[Net], node: &Node) -> u64 {
+    // What is written to other devices was computed for the task's own.
+    let written = node.writes.iter().filter(|p| p.device == node.device).map(|p| match p.buffer {
         // Decay, rate, momentum and subtraction: six operations a value; two for a running sum.
-        Buffer::History(_) => 4 * elements(net, p.buffer),
-        buffer => 2 * elements(net, buffer),
+        Buffer::History(_) => 4 * elements(nets, node, p),
+        _ => 2 * elements(nets, node, p),
     });
     written.sum::<usize>() as u64
 }
 
-/// Elements of a buffer.
-fn elements(net: &Net, buffer: Buffer) -> usize {
-    match buffer {
+/// The rows of a weight that a device steps, and all its rows.
+fn rows_of(nets: &[Net], weight: ParamId, device: DeviceId) -> (usize, usize) {
+    let all = nets[device.0].params.view(weight).shape.dims().first().copied().unwrap_or(1);
+    (rows_to_step(nets, weight, device).len(), all.max(1))
+}
+
+/// Elements that a task touches of an array.
+fn elements(nets: &[Net], node: &Node, place: &Place) -> usize {
+    let net = &nets[place.device.0];
+    let whole = |id: ParamId| net.params.view(id).shape.count();
+    let of_rows = |id, device| {
+        let (rows, all) = rows_of(nets, id, device);
+        whole(id) / all * rows
+    };
+    match place.buffer {
+        Buffer::Rows(id, device) => of_rows(id, device),
+        // Whoever steps some rows of a weight has the history of these.
+        Buffer::History(id) | Buffer::Centre(id) if node.task.sub == SubTask::StepWeight => {
+            of_rows(id, node.device)
+        }
         Buffer::Storage(id) | Buffer::Stage(id) => net.storages[id.0],
         Buffer::Aux(id) => net.aux[id.0],
         Buffer::Weight(id)
         | Buffer::Gradient(id)
         | Buffer::History(id)
         | Buffer::Centre(id)
-        | Buffer::Sum(id) => net.params.view(id).shape.count(),
+        | Buffer::Sum(id) => whole(id),
         Buffer::Norm(_) => 1,
     }
 }

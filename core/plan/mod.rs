@@ -5,7 +5,7 @@ mod build;
 mod cost;
 
 pub use build::{PlanError, PlanOptions, normed_params, tiles, trained_params};
-pub(crate) use build::{norms, operand_buffers};
+pub(crate) use build::{norms, operand_buffers, stepped_rows, task_buffers};
 pub use cost::{CostModel, Rates};
 
 use std::fmt;

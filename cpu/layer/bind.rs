@@ -4,6 +4,7 @@ use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{Adders, LayerId, Net, NetLayer, ParamId, StorageId, StorageNeeds};
 use quadrille_core::plan::LaneRole;
+use quadrille_core::task::DeviceId;
 
 use super::array::Array;
 use super::layout_pass::{Decisions, decide};
@@ -37,6 +38,8 @@ pub(crate) struct Binder<'a> {
     pub net: &'a Net,
     /// The nets of all devices of the worker.
     pub everywhere: &'a [Net],
+    /// Which of them is the device's.
+    pub device: DeviceId,
     /// The layer.
     pub id: LayerId,
     /// The kernels' tier.
@@ -237,6 +240,7 @@ pub(crate) fn bind(
         let mut binder = Binder {
             net,
             everywhere: nets,
+            device: DeviceId(device),
             id: LayerId(index),
             isa,
             machine: Machine::of(isa),

@@ -115,6 +115,11 @@ impl<'a> Everywhere<'a> {
         (&self.nets[device.0].memory, source)
     }
 
+    /// The memory of all devices but one.
+    pub fn others(&self, memory: &'a Memory) -> impl Iterator<Item = &'a Memory> {
+        self.iter().map(|(other, _)| other).filter(move |other| !std::ptr::eq(*other, memory))
+    }
+
     /// All of them, by device.
     pub fn iter(&self) -> impl Iterator<Item = (&'a Memory, &'a GradientSource)> {
         (0..self.sources.len()).map(|index| self.of(index))

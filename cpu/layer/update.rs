@@ -123,17 +123,36 @@ impl Update {
         unsafe { self.apply(piece, range, memory, scalars, Terms { first: gradient, second: None }) }
     }
 
+    /// Copies a part of the weight to another device that has the same.
+    ///
+    /// # Safety
+    /// The task updates this part of the weight on both devices, and no other of its grains touches it.
+    ///
+    /// # Panics
+    /// As [`Update::step`].
+    pub unsafe fn give(&self, part: Range<usize>, from: &Memory, to: &Memory) {
+        let piece = self.stepped.as_ref().expect("devices refuse this sub-task of other layers");
+        let range = piece.range.start + part.start..piece.range.start + part.end;
+        assert!(range.end <= piece.range.end, "part {part:?} of {} weights", piece.range.len());
+        let span = Memory::packed(Packed::Weights, range);
+        // SAFETY: by contract; two devices have different memory.
+        unsafe { to.write(span).copy_from_slice(from.read(span)) }
+    }
+
     /// Asks for what [`Update::step`] will soon read and write of a part of the weight.
     pub fn ask_for(&self, part: Range<usize>, memory: &Memory) {
-        const LINE: usize = 64 / size_of::<f32>();
         let Some(piece) = &self.stepped else { return };
         let range = piece.range.start + part.start..piece.range.start + part.end;
         let centre = self.elastic.then(|| Memory::packed(Packed::Centre, range.clone()));
         let spans = [Memory::packed(Packed::Weights, range.clone())].into_iter().chain(centre);
-        for span in spans.chain(self.histories(&range)) {
-            let first = memory.pointer(span);
-            (0..range.len()).step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
-        }
+        spans.chain(self.histories(&range)).for_each(|span| ask_for(memory, span));
+    }
+
+    /// Asks for what [`Update::give`] will soon write of a part of the weight to another device.
+    pub fn ask_for_weight(&self, part: Range<usize>, to: &Memory) {
+        let Some(piece) = &self.stepped else { return };
+        let range = piece.range.start + part.start..piece.range.start + part.end;
+        ask_for(to, Memory::packed(Packed::Weights, range));
     }
 
     /// Where the histories of `range` of the packed weights lie: one, or two.
@@ -179,6 +198,14 @@ impl Update {
         let second = histories.next().unwrap_or_default();
         on(self.isa, Application { step, weight, gradient, history, second });
     }
+}
+
+/// Asks for the lines of a span. Inlined, since it is asked for a few lines at a time.
+#[inline(always)]
+fn ask_for(memory: &Memory, span: Span) {
+    const LINE: usize = 64 / size_of::<f32>();
+    let first = memory.pointer(span);
+    (0..span.len()).step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
 }
 
 /// A gradient, or the two terms whose sum it is.

@@ -3,9 +3,9 @@
 
 use quadrille_core::check::{Violation, check};
 use quadrille_core::layer::SubTask;
-use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::net::{Net, NetSpec, Phase, rows_to_step};
 use quadrille_core::plan::{CostModel, Node, Plan, PlanOptions, Stage};
-use quadrille_core::task::{Buffer, DeviceId, Place, TaskId, Tile};
+use quadrille_core::task::{Buffer, DeviceId, Place, Task, TaskId, Tile};
 
 use crate::common::{self, branching_net, chain, lenet, nets, normalizing_net, residual_net, siamese_net};
 use crate::{find, plan};
@@ -171,14 +171,32 @@ fn on_several_devices_each_reads_what_all_have_and_no_gradient_travels() {
             assert_eq!((step.device, step.task.tile), (DeviceId(device), Tile { first: 0, images: BATCH }));
             let of = |other: usize| step.reads.iter().filter(move |place| place.device == DeviceId(other));
             for other in 0..devices {
-                // Bottom and gradient of the top; on the device itself, weight and history, too.
+                // Bottom and gradient of the top; on the device itself, its rows of weight and history, too.
                 assert_eq!(
                     of(other).count(),
                     if other == device { 4 } else { 2 },
                     "device {device}, {other}"
                 );
             }
-            assert!(step.writes.iter().all(|place| place.device == DeviceId(device)));
+            let rows = |device: usize| Place {
+                device: DeviceId(device),
+                buffer: Buffer::Rows(weight(0), step.device),
+            };
+            let history = Place { device: step.device, buffer: Buffer::History(weight(0)) };
+            let mut writes: Vec<Place> = (0..devices).map(rows).chain([history]).collect();
+            let mut found = step.writes.clone();
+            writes.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(found, writes);
+        }
+        // Everybody reads all rows of the device's own.
+        for node in plan.nodes.iter().filter(|node| nets[0].layer(node.task.layer).name == "ip1") {
+            if matches!(node.task.sub, SubTask::Forward | SubTask::GradActivation) {
+                for other in (0..devices).map(DeviceId) {
+                    let rows = Place { device: node.device, buffer: Buffer::Rows(weight(0), other) };
+                    assert!(node.reads.contains(&rows), "{} of {:?}", node.task.sub, node.device);
+                }
+            }
         }
         let touches = |node: &&Node, id| {
             node.reads.iter().chain(&node.writes).any(|place| place.buffer == Buffer::Gradient(id))
@@ -212,6 +230,52 @@ fn steps_on_several_devices_broken_on_purpose_are_rejected() {
     early.nodes[at].waits.clear();
     assert!(matches!(check(&early, &nets), Err(Violation::Race(_, task, _)) if task == TaskId(at)));
     assert_eq!(check(&whole, &nets), Ok(()));
+}
+
+/// Rows that are changed before another device has found ∇A from them are no race if there is a wait, and wrong all the same.
+#[test]
+fn a_weight_that_changes_before_all_have_read_it_is_found() {
+    let nets = stepping_on(&lenet(BATCH), 2);
+    let mut plan = plan(&nets, Stage::Iteration);
+    let of_ip1 = |plan: &Plan, sub: SubTask, device: usize| {
+        let is_it = |node: &Node| {
+            let Task { layer, sub: found, .. } = node.task;
+            (found, node.device.0) == (sub, device) && nets[0].layer(layer).name == "ip1"
+        };
+        plan.nodes.iter().position(is_it).expect("a task")
+    };
+    let reader = of_ip1(&plan, SubTask::GradActivation, 1);
+    let step = of_ip1(&plan, SubTask::StepWeight, 0);
+    assert!(reader < step);
+    for (id, node) in plan.nodes.iter_mut().enumerate() {
+        node.waits = (0..id).map(TaskId).collect();
+    }
+    assert_eq!(check(&plan, &nets), Ok(()));
+    let waits: Vec<Vec<TaskId>> = plan.nodes.iter().map(|node| node.waits.clone()).collect();
+    plan.nodes.swap(reader, step);
+    plan.nodes.iter_mut().zip(waits).for_each(|(node, waits)| node.waits = waits);
+    let violation = check(&plan, &nets).expect_err("a weight that was changed too early");
+    assert!(
+        matches!(violation, Violation::Changed(task, by, _) if (task, by) == (TaskId(step), TaskId(reader))),
+        "{violation}"
+    );
+}
+
+/// Devices with more images update more rows, and all rows are somebody's.
+#[test]
+fn rows_are_shared_as_images_are() {
+    let nets = stepping_on(&lenet(7), 3);
+    assert_eq!(nets.iter().map(Net::batch).collect::<Vec<_>>(), [3, 2, 2]);
+    for (name, rows) in [("conv1", 20), ("ip1", 500), ("ip2", 10)] {
+        let weight = nets[0].layers.iter().find(|layer| layer.name == name).expect("a layer").params[0];
+        let shares: Vec<_> = (0..3).map(|device| rows_to_step(&nets, weight, DeviceId(device))).collect();
+        assert_eq!((shares[0].start, shares[2].end), (0, rows));
+        assert!(shares.windows(2).all(|two| two[0].end == two[1].start), "{shares:?}");
+        assert!(
+            shares[0].len() > shares[1].len() && shares[1].len().abs_diff(shares[2].len()) <= 1,
+            "{shares:?}"
+        );
+    }
 }
 
 /// The validator says so by itself, whoever marked the net and made the plan.

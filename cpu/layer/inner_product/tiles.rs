@@ -17,7 +17,7 @@ mod step;
 use std::ops::Range;
 
 use quadrille_core::layer::{Layer, Operand, SubTask};
-use quadrille_core::net::{LayerId, Net};
+use quadrille_core::net::{LayerId, Net, rows_to_step};
 
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
@@ -51,6 +51,8 @@ struct Tiles {
     everywhere: Vec<usize>,
     inputs: usize,
     outputs: usize,
+    /// Those whose rows of the weight this device updates, if the weight is updated as its gradient is found.
+    own: Range<usize>,
     /// Floats of a vector.
     lanes: usize,
     /// The kernels by number of vectors, from 1.
@@ -109,6 +111,10 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         everywhere,
         inputs,
         outputs,
+        own: match binder.layer().steps_weight {
+            true => rows_to_step(binder.everywhere, binder.layer().params[0], binder.device),
+            false => 0..outputs,
+        },
         lanes,
         most_sources: kernels.iter().map(|k| k.weights.len()).max()?,
         kernels,
@@ -520,7 +526,8 @@ impl LayerKernel for Tiles {
                 Stages::one(self.grains.min(self.words(self.inputs))).then(self.grains.min(self.outputs))
             }
             SubTask::GradWeight | SubTask::StepWeight => {
-                Stages::one(self.gradient_depth().min(self.grains)).then(self.grains.min(self.outputs))
+                let rows = self.grains * self.own.len() / self.outputs;
+                Stages::one(self.gradient_depth().min(self.grains)).then(rows.clamp(1, self.own.len().max(1)))
             }
             SubTask::GradActivation => Stages::one(self.input_grains()),
             _ => Stages::one(1),

@@ -1,5 +1,5 @@
-//! Quadrants that find the gradient of the whole mini-batch, each for itself: the bits of one quadrant that has all images, the
-//! same on every quadrant, and close to gradients that were added up.
+//! Quadrants that find the gradient of the whole mini-batch, each for some rows of a weight: the bits of one quadrant that has
+//! all images, the same on every quadrant, and close to gradients that were added up.
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{InnerProduct, Layer};
@@ -46,7 +46,7 @@ fn load(devices: &[CpuDevice], nets: &[Net], batch: usize, seed: u64) {
     }
 }
 
-/// Weights of every quadrant after some steps. Whatever is not kept from step to step is NaN before each.
+/// Weights and behind them histories of every quadrant after some steps. Whatever is not kept from step to step is NaN before each.
 fn train(nets: &[Net], threads: usize, batch: usize, steps: u64, options: &EngineOptions) -> Vec<Vec<f32>> {
     let plan = plan(nets, Stage::Iteration);
     let worker = worker(nets, &plan, threads, options).expect("a worker");
@@ -64,8 +64,10 @@ fn train(nets: &[Net], threads: usize, batch: usize, steps: u64, options: &Engin
         run_step(&devices, &plan, &scalars, &mut times).expect("a step");
     }
     let read = |device: &CpuDevice| {
-        let mut values = vec![0.0; weights.len()];
-        device.read(Region::Packed(Packed::Weights), &mut values).expect("weights");
+        let mut values = vec![0.0; 2 * weights.len()];
+        let (weights, histories) = values.split_at_mut(weights.len());
+        device.read(Region::Packed(Packed::Weights), weights).expect("weights");
+        device.read(Region::Packed(Packed::Histories), histories).expect("histories");
         values
     };
     devices.iter().map(read).collect()
@@ -92,7 +94,7 @@ fn quadrants_find_the_bits_of_one_that_has_all_images() {
         let (options, layers) = (with_momentum(numerics), together(numerics.precision));
         let whole = marked(nets(behind_blocks, BATCH, 1), layers);
         let expected = train(&whole, 2, BATCH, 1, &options).remove(0);
-        let mut first = vec![0.0; expected.len()];
+        let mut first = vec![0.0; expected.len() / 2];
         whole[0].params.fill(7, &mut first);
         for quadrants in [2, 4] {
             for shares in [false, true] {
@@ -114,9 +116,12 @@ fn quadrants_find_the_bits_of_one_that_has_all_images() {
                         as_bits(&first[range.clone()]) != as_bits(&expected[range.clone()]),
                         "mistrusted"
                     );
-                    for (quadrant, found) in found.iter().enumerate() {
-                        let same = as_bits(&found[range.clone()]) == as_bits(&expected[range.clone()]);
-                        assert!(same, "{} on quadrant {quadrant} of {quadrants}, {numerics}", view.name);
+                    // Weights, and histories, of which each quadrant has found its rows'.
+                    for range in [range.clone(), first.len() + range.start..first.len() + range.end] {
+                        for (quadrant, found) in found.iter().enumerate() {
+                            let same = as_bits(&found[range.clone()]) == as_bits(&expected[range.clone()]);
+                            assert!(same, "{} on quadrant {quadrant} of {quadrants}, {numerics}", view.name);
+                        }
                     }
                 }
             }
@@ -136,9 +141,10 @@ fn quadrants_agree_whatever_their_shares() {
             let cut = marked(nets(behind_blocks, BATCH, quadrants), layers);
             let expected = train(&cut, 1, BATCH, 3, &options);
             let norm = |values: &[f32]| values.iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();
-            let far: Vec<f32> = expected[0].iter().zip(&apart).map(|(a, b)| a - b).collect();
+            let weights = &apart[..apart.len() / 2];
+            let far: Vec<f32> = expected[0].iter().zip(weights).map(|(a, b)| a - b).collect();
             let bound = if numerics.precision == Precision::Bf16 { 1e-3 } else { 1e-6 };
-            let far = norm(&far) / norm(&apart);
+            let far = norm(&far) / norm(weights);
             assert!(far < bound, "{far} from gradients that are added up, {quadrants} quadrants, {numerics}");
             for threads in [1, 3] {
                 for (quadrant, found) in train(&cut, threads, BATCH, 3, &options).iter().enumerate() {

@@ -1,5 +1,6 @@
 //! ∇W and update in one pass: a block of ∇W that a first-level cache holds beside its weights and histories, which are
-//! updated by it before the next block. The sums are those of ∇W alone, tile by tile, so the bits are, too.
+//! updated by it before the next block. The sums are those of ∇W alone, tile by tile, so the bits are, too. Of several devices
+//! each updates some outputs' rows, and writes them to the weights of the others while the block is still in the cache.
 
 use std::ops::Range;
 
@@ -10,13 +11,16 @@ impl Tiles {
     /// Updates the rows of the weight of some outputs.
     pub(super) fn step_rows(&self, grain: &mut Grain<'_>) {
         let (memory, update, scalars) = (grain.memory, grain.update, grain.scalars);
-        let outputs = grain.share(self.outputs);
+        let outputs = grain.share(self.own.len());
+        let outputs = self.own.start + outputs.start..self.own.start + outputs.end;
         let width = self.lanes * TILE_VECTORS;
         // SAFETY: X was packed in the stage before.
         let x = unsafe { memory.read(self.tiles) };
         let (a, sums) = grain.scratch.split_at_mut(self.sources(outputs.len()));
         self.pack_sources(memory, &grain.everywhere, &outputs, a);
         let a = &*a;
+        let alone = self.own.len() == self.outputs;
+        let others = || grain.everywhere.others(memory);
         let part = |row: usize, columns: Range<usize>| {
             let start = (outputs.start + row) * self.inputs;
             start + columns.start..start + columns.end.min(self.inputs)
@@ -27,7 +31,11 @@ impl Tiles {
                 let sums = &mut sums[..block.len() * columns.len()];
                 for tile in tiles.clone() {
                     for row in block.clone() {
-                        update.ask_for(part(row, tile * width..(tile + 1) * width), memory);
+                        let part = part(row, tile * width..(tile + 1) * width);
+                        update.ask_for(part.clone(), memory);
+                        if !alone {
+                            others().for_each(|other| update.ask_for_weight(part.clone(), other));
+                        }
                     }
                     let sum = Sum { c_source: columns.len(), ..self.weight_sum(a, x, tile, &block) };
                     // SAFETY: the sums are the thread's own, all tiles of these for each output of the block.
@@ -37,7 +45,9 @@ impl Tiles {
                     let part = part(row, columns.clone());
                     let gradient = &gradient[..part.len()];
                     // SAFETY: this task updates the weight; grains have rows of their own.
-                    unsafe { update.step(part, memory, &scalars, gradient) }
+                    unsafe { update.step(part.clone(), memory, &scalars, gradient) }
+                    // SAFETY: so it does on the other devices.
+                    others().for_each(|other| unsafe { update.give(part.clone(), memory, other) });
                 }
             }
         }
