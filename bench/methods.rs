@@ -62,17 +62,17 @@ struct Row {
 
 /// Chosen once. The elastic coefficient is the program's default for all.
 const ROWS: [Row; 11] = [
-    Row { method: "original-easgd", rate: 0.05, momentum: Some(0.9), older: None },
+    Row { method: "original-easgd", rate: 0.1, momentum: Some(0.9), older: None },
     Row { method: "async-sgd", rate: 0.1, momentum: None, older: None },
     Row { method: "async-msgd", rate: 0.01, momentum: Some(0.9), older: None },
     Row { method: "hogwild-sgd", rate: 0.1, momentum: None, older: None },
-    Row { method: "sync-sgd", rate: 0.05, momentum: Some(0.9), older: None },
+    Row { method: "sync-sgd", rate: 0.1, momentum: Some(0.9), older: None },
     Row { method: "async-easgd", rate: 0.1, momentum: None, older: Some("async-sgd") },
     Row { method: "async-measgd", rate: 0.01, momentum: Some(0.9), older: Some("async-msgd") },
     Row { method: "hogwild-easgd", rate: 0.1, momentum: Some(0.0), older: Some("hogwild-sgd") },
-    Row { method: "sync-easgd1", rate: 0.05, momentum: Some(0.9), older: Some("original-easgd") },
-    Row { method: "sync-easgd2", rate: 0.05, momentum: Some(0.9), older: Some("original-easgd") },
-    Row { method: "sync-easgd3", rate: 0.05, momentum: Some(0.9), older: Some("original-easgd") },
+    Row { method: "sync-easgd1", rate: 0.1, momentum: Some(0.9), older: Some("original-easgd") },
+    Row { method: "sync-easgd2", rate: 0.1, momentum: Some(0.9), older: Some("original-easgd") },
+    Row { method: "sync-easgd3", rate: 0.1, momentum: Some(0.9), older: Some("original-easgd") },
 ];
 
 /// A method's runs, one for each seed.

@@ -15,6 +15,7 @@
 //! timeout. On an error the thread hands the error over and ends at once, which drops the transport: the other ranks
 //! learn of it even if this worker is still computing.
 
+use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,10 +27,50 @@ use crate::protocol::ElasticMember;
 use crate::transport::Buffer;
 use crate::transport::timed::TimedClock;
 
+/// A worker's own memory, where an exchange finds its weights and leaves the centre, so that both are copied beside forward and
+/// backward, too. Nobody writes these weights meanwhile, and nobody reads this centre.
+pub trait Shore: Send {
+    /// Copies the worker's weights.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn weights(&mut self, to: &mut [f32]) -> Result<(), CommError>;
+
+    /// Takes the centre.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn centre(&mut self, from: &[f32]) -> Result<(), CommError>;
+}
+
+/// What an exchange works on; comes back for the next one.
+pub struct Cargo {
+    /// This worker's weights before their update: of a worker with a shore, its room for them.
+    pub weights: Buffer,
+    /// Receives the centre before this exchange.
+    pub centre: Buffer,
+    /// Where weights come from and the centre goes; `None` if whoever starts the exchange copies them.
+    pub shore: Option<Box<dyn Shore>>,
+}
+
+impl fmt::Debug for Cargo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.weights.len();
+        f.debug_struct("Cargo").field("values", &values).field("shore", &self.shore.is_some()).finish()
+    }
+}
+
+impl Cargo {
+    /// Weights, and room for the centre.
+    pub fn new(weights: Buffer, centre: Buffer) -> Self {
+        Self { weights, centre, shore: None }
+    }
+}
+
 /// Work for the communication thread; comes back with its results filled in.
 enum Parcel {
     BeginTurn,
-    Exchange { weights: Buffer, centre: Buffer, elastic: f32, took: Duration, updating: Duration },
+    Exchange { cargo: Cargo, elastic: f32, took: Duration, updating: Duration },
     EndTurn,
     Centre { centre: Buffer },
     Sum { values: Buffer },
@@ -42,10 +83,8 @@ type Answer = Result<(Parcel, Traffic), CommError>;
 /// What an exchange brought.
 #[derive(Debug)]
 pub struct Exchanged {
-    /// The buffer of weights, unchanged, for the next [`Exchanger::start`].
-    pub weights: Buffer,
-    /// The centre before this exchange.
-    pub centre: Buffer,
+    /// The weights, unchanged, and the centre before this exchange; for the next [`Exchanger::start`].
+    pub cargo: Cargo,
     /// How long the exchange took.
     pub took: Duration,
     /// How long the centre took to change in all exchanges so far; see [`ElasticMember::updating`].
@@ -57,6 +96,8 @@ pub struct Exchanged {
 }
 
 /// Who does the work.
+// A worker has one of them.
+#[expect(clippy::large_enum_variant)]
 enum Server {
     /// A thread.
     Thread {
@@ -138,11 +179,10 @@ impl Exchanger {
         self.round_trip(Parcel::BeginTurn).map(drop)
     }
 
-    /// Starts an exchange and returns at once. `weights` are this worker's weights before their update, `elastic` is
-    /// ηρ of this step, `centre` is the buffer that will receive the centre; see [`ElasticMember::exchange`].
-    pub fn start(&mut self, weights: Buffer, elastic: f32, centre: Buffer) -> Result<(), CommError> {
+    /// Starts an exchange and returns at once. `elastic` is ηρ of this step; see [`ElasticMember::exchange`].
+    pub fn start(&mut self, cargo: Cargo, elastic: f32) -> Result<(), CommError> {
         let (took, updating) = (Duration::ZERO, Duration::ZERO);
-        self.hand_over(Parcel::Exchange { weights, centre, elastic, took, updating })
+        self.hand_over(Parcel::Exchange { cargo, elastic, took, updating })
     }
 
     /// In virtual time does the exchange that was started, from the time of its start on; the worker's own time does not go on.
@@ -159,8 +199,8 @@ impl Exchanger {
     pub fn wait(&mut self) -> Result<Exchanged, CommError> {
         let start = self.now();
         match self.take_back()? {
-            (Parcel::Exchange { weights, centre, took, updating, .. }, traffic) => {
-                Ok(Exchanged { weights, centre, took, updating, waited: self.now().since(start), traffic })
+            (Parcel::Exchange { cargo, took, updating, .. }, traffic) => {
+                Ok(Exchanged { cargo, took, updating, waited: self.now().since(start), traffic })
             }
             _ => Err(self.other_answer()),
         }
@@ -296,10 +336,13 @@ fn serve<M: ElasticMember>(mut protocol: M, parcels: &Receiver<Parcel>, answers:
 fn serve_one(protocol: &mut dyn ElasticMember, parcel: &mut Parcel) -> Result<(), CommError> {
     match parcel {
         Parcel::BeginTurn => protocol.begin_turn(),
-        Parcel::Exchange { weights, centre, elastic, took, updating } => {
-            let exchanged = protocol.exchange(weights, *elastic, centre);
+        Parcel::Exchange { cargo: Cargo { weights, centre, shore }, elastic, took, updating } => {
+            if let Some(shore) = shore {
+                shore.weights(weights)?;
+            }
+            *took = protocol.exchange(weights, *elastic, centre)?;
             *updating = protocol.updating();
-            exchanged.map(|measured| *took = measured)
+            shore.as_mut().map_or(Ok(()), |shore| shore.centre(centre))
         }
         Parcel::EndTurn => protocol.end_turn(),
         Parcel::Centre { centre } => protocol.centre(centre),
@@ -354,9 +397,9 @@ mod tests {
         assert_eq!((worker.rank(), worker.size()), (0, 2));
         let weights = Buffer::from(vec![2.0]);
         let place = weights.as_ptr();
-        worker.start(weights, 0.25, Buffer::zeros(1)).unwrap();
+        worker.start(Cargo::new(weights, Buffer::zeros(1)), 0.25).unwrap();
         assert!(matches!(
-            worker.start(Buffer::zeros(1), 0.25, Buffer::zeros(1)),
+            worker.start(Cargo::new(Buffer::zeros(1), Buffer::zeros(1)), 0.25),
             Err(CommError::Protocol { .. })
         ));
         started.send(()).unwrap();
@@ -365,7 +408,7 @@ mod tests {
         assert!(done.waited > Duration::ZERO && done.waited <= before.elapsed());
         assert!(done.took > Duration::ZERO);
         assert_eq!(
-            (&done.weights[..], done.weights.as_ptr(), &done.centre[..]),
+            (&done.cargo.weights[..], done.cargo.weights.as_ptr(), &done.cargo.centre[..]),
             (&[2.0][..], place, &[8.0][..])
         );
         assert_eq!(done.traffic, Traffic { messages: 1, bytes: 4 });
@@ -377,8 +420,9 @@ mod tests {
         let (a, b) = pair();
         let run = |end| {
             let mut worker = exchanger(end);
-            worker.start(vec![worker.rank() as f32].into(), 0.25, Buffer::zeros(1)).unwrap();
-            let seen = worker.wait().unwrap().centre;
+            let cargo = Cargo::new(vec![worker.rank() as f32].into(), Buffer::zeros(1));
+            worker.start(cargo, 0.25).unwrap();
+            let seen = worker.wait().unwrap().cargo.centre;
             let sum = worker.all_reduce_sum(vec![3.0].into()).unwrap();
             [seen[0], sum[0], worker.centre(seen).unwrap()[0]]
         };
@@ -388,15 +432,68 @@ mod tests {
         assert_eq!(other.join().unwrap(), [8.0, 6.0, 4.25]);
     }
 
+    /// A worker's weights and centre, and how often each was asked for.
+    struct Kept {
+        weights: f32,
+        centre: mpsc::Sender<f32>,
+        refuses: bool,
+    }
+
+    impl Shore for Kept {
+        fn weights(&mut self, to: &mut [f32]) -> Result<(), CommError> {
+            to.fill(self.weights);
+            self.weights += 1.0;
+            Ok(())
+        }
+
+        fn centre(&mut self, from: &[f32]) -> Result<(), CommError> {
+            if self.refuses {
+                return Err(CommError::Unavailable("no room".to_owned()));
+            }
+            self.centre.send(from[0]).map_err(|_| CommError::Unavailable("nobody listens".to_owned()))
+        }
+    }
+
+    #[test]
+    fn weights_are_taken_from_where_they_lie_and_the_centre_is_there_when_the_wait_ends() {
+        let (a, b) = pair();
+        let run = |end, refuses: bool| {
+            let mut worker = exchanger(end);
+            let (sender, seen) = mpsc::channel();
+            let kept = Kept { weights: worker.rank() as f32, centre: sender, refuses };
+            let mut cargo =
+                Cargo { shore: Some(Box::new(kept)), ..Cargo::new(Buffer::zeros(1), Buffer::zeros(1)) };
+            let mut found = Vec::new();
+            for _ in 0..2 {
+                worker.start(cargo, 0.25).unwrap();
+                let done = match worker.wait() {
+                    Ok(done) => done,
+                    Err(error) => return Err(error),
+                };
+                found.push((done.cargo.weights[0], seen.try_recv().unwrap()));
+                cargo = done.cargo;
+            }
+            Ok(found)
+        };
+        let other = std::thread::spawn(move || run(b, false));
+        // 8 + 0.25·((0 + 1) − 2·8) = 4.25.
+        assert_eq!(run(a, false), Ok(vec![(0.0, 8.0), (1.0, 4.25)]));
+        assert_eq!(other.join().unwrap(), Ok(vec![(1.0, 8.0), (2.0, 4.25)]));
+        let (a, b) = pair();
+        let other = std::thread::spawn(move || run(b, false));
+        assert_eq!(run(a, true), Err(CommError::Unavailable("no room".to_owned())));
+        assert!(matches!(other.join().unwrap(), Err(CommError::PeerLost { .. })));
+    }
+
     #[test]
     fn an_error_comes_out_of_wait_and_stays() {
         let (a, b) = pair();
         let mut worker = exchanger(a);
-        worker.start(Buffer::zeros(1), 0.5, Buffer::zeros(1)).unwrap();
+        worker.start(Cargo::new(Buffer::zeros(1), Buffer::zeros(1)), 0.5).unwrap();
         drop(b);
         let error = worker.wait().unwrap_err();
         assert!(matches!(error, CommError::PeerLost { rank: 0, peer: 1, .. }), "{error}");
-        assert_eq!(worker.start(Buffer::zeros(1), 0.5, Buffer::zeros(1)), Err(error.clone()));
+        assert_eq!(worker.start(Cargo::new(Buffer::zeros(1), Buffer::zeros(1)), 0.5), Err(error.clone()));
         assert_eq!(worker.all_reduce_sum(Buffer::zeros(1)), Err(error));
     }
 
@@ -406,7 +503,7 @@ mod tests {
         let last = ends.pop().unwrap();
         let dead = ends.pop().unwrap();
         let mut first = exchanger(ends.pop().unwrap());
-        first.start(Buffer::zeros(1), 0.5, Buffer::zeros(1)).unwrap();
+        first.start(Cargo::new(Buffer::zeros(1), Buffer::zeros(1)), 0.5).unwrap();
         drop(dead);
         // Nobody waits for the first worker's answer, yet the last rank must not wait for a second centre for long.
         let mut last = SyncEasgd::new(last, &[8.0]);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quadrille_comm::CommError;
 use quadrille_comm::handshake::handshake;
-use quadrille_comm::overlap::Exchanger;
+use quadrille_comm::overlap::{Cargo, Exchanger, Shore};
 use quadrille_comm::protocol::async_easgd::AsyncEasgd;
 use quadrille_comm::protocol::async_sgd::AsyncSgd;
 use quadrille_comm::protocol::hogwild::{HogwildEasgd, HogwildSgd};
@@ -12,7 +13,8 @@ use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::protocol::{ElasticMember, Method};
 use quadrille_comm::transport::{Buffer, Endpoint};
-use quadrille_core::device::{Packed, Region};
+use quadrille_core::device::{Device, DeviceError, Packed, Region};
+use quadrille_cpu::CpuDevice;
 use quadrille_numa::Role;
 
 use crate::breakdown::Spent;
@@ -56,8 +58,8 @@ pub enum Exchange {
 pub struct Elastic {
     /// The communication thread.
     exchanger: Exchanger,
-    /// Buffers that travel to the communication thread and back: weights and centre.
-    buffers: Option<(Buffer, Buffer)>,
+    /// What travels to the communication thread and back: weights and centre, and the devices between which they go.
+    cargo: Option<Cargo>,
     /// Whether the exchange runs beside forward and backward.
     overlaps: bool,
     /// Whether the worker computes in its turn only.
@@ -278,10 +280,10 @@ impl Elastic {
             }
         }?;
         let turns = method == Method::OriginalEasgd;
-        let buffers = Some((Buffer::zeros(len), Buffer::zeros(len)));
+        let cargo = Some(Cargo::new(Buffer::zeros(len), Buffer::zeros(len)));
         let (overlaps, synchronous) = (method.overlaps(), method.is_synchronous());
         let updated = Duration::ZERO;
-        Ok(Self { exchanger, buffers, overlaps, turns, synchronous, pull: None, updated })
+        Ok(Self { exchanger, cargo, overlaps, turns, synchronous, pull: None, updated })
     }
 
     fn start(&mut self, pass: &Pass, pace: &Pace, pull: Option<f32>) -> Result<Spent, Failure> {
@@ -300,10 +302,10 @@ impl Elastic {
     /// The weights, which no update has changed yet, leave.
     fn send(&mut self, pass: &Pass) -> Result<(), Failure> {
         if let Some(pull) = self.pull
-            && let Some((mut weights, centre)) = self.buffers.take()
+            && let Some(mut cargo) = self.cargo.take()
         {
-            pass.read(Region::Packed(Packed::Weights), &mut weights)?;
-            self.exchanger.start(weights, pull, centre)?;
+            cargo.shore.get_or_insert_with(|| Box::new(Devices(pass.devices.clone())));
+            self.exchanger.start(cargo, pull)?;
         }
         Ok(())
     }
@@ -317,8 +319,7 @@ impl Elastic {
             self.send(pass)?;
         }
         let exchanged = self.exchanger.wait()?;
-        pass.write_all(Region::Packed(Packed::Centre), &exchanged.centre)?;
-        self.buffers = Some((exchanged.weights, exchanged.centre));
+        self.cargo = Some(exchanged.cargo);
         if self.turns {
             self.exchanger.end_turn()?;
         }
@@ -328,13 +329,32 @@ impl Elastic {
     }
 
     fn centre(&mut self, weights: &mut [f32]) -> Result<(), Failure> {
-        if let Some((own, centre)) = self.buffers.take() {
-            let centre = self.exchanger.centre(centre)?;
+        if let Some(cargo) = self.cargo.take() {
+            let centre = self.exchanger.centre(cargo.centre)?;
             weights.copy_from_slice(&centre);
-            self.buffers = Some((own, centre));
+            self.cargo = Some(Cargo { centre, ..cargo });
         }
         Ok(())
     }
+}
+
+/// A worker's devices, between which and the communication thread weights and centre go. No task writes weights between an
+/// exchange's start and its end, and none reads the centre: updates alone do, and they wait for the exchange.
+struct Devices(Vec<CpuDevice>);
+
+impl Shore for Devices {
+    fn weights(&mut self, to: &mut [f32]) -> Result<(), CommError> {
+        self.0[0].read(Region::Packed(Packed::Weights), to).map_err(unavailable)
+    }
+
+    fn centre(&mut self, from: &[f32]) -> Result<(), CommError> {
+        let mut devices = self.0.iter();
+        devices.try_for_each(|device| device.write(Region::Packed(Packed::Centre), from)).map_err(unavailable)
+    }
+}
+
+fn unavailable(error: DeviceError) -> CommError {
+    CommError::Unavailable(error.to_string())
 }
 
 /// Starts the communication thread of a worker, which joins the method. In virtual time there is none.

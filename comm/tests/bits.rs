@@ -5,7 +5,7 @@ mod reference;
 use std::time::Duration;
 
 use quadrille_comm::CommError;
-use quadrille_comm::overlap::Exchanger;
+use quadrille_comm::overlap::{Cargo, Exchanger};
 use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::transport::threads::{ThreadTransport, endpoints};
@@ -46,9 +46,8 @@ fn overlapped<T: Transport + 'static>(transport: T) -> Result<Vec<u32>, CommErro
     let mut centre = Buffer::zeros(2);
     let mut seen = vec![];
     for _ in 0..3 {
-        worker.start(weights, 0.3, centre)?;
-        let done = worker.wait()?;
-        (weights, centre) = (done.weights, done.centre);
+        worker.start(Cargo::new(weights, centre), 0.3)?;
+        Cargo { weights, centre, .. } = worker.wait()?.cargo;
         seen.extend(centre.iter().map(|value| value.to_bits()));
         weights.iter_mut().zip(centre.iter()).for_each(|(weight, centre)| *weight += 0.37 * centre);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quadrille_comm::CommError;
 use quadrille_comm::collective::Traffic;
-use quadrille_comm::overlap::Exchanger;
+use quadrille_comm::overlap::{Cargo, Exchanger};
 use quadrille_comm::protocol::ElasticMember;
 use quadrille_comm::protocol::async_easgd::{AsyncEasgd, ElasticCentre};
 use quadrille_comm::protocol::hogwild::{HogwildEasgd, SharedCentre};
@@ -47,10 +47,10 @@ impl ElasticMember for Overlapped {
     }
 
     fn exchange(&mut self, weights: &[f32], elastic: f32, centre: &mut [f32]) -> Result<Duration, CommError> {
-        self.exchanger.start(weights.to_vec().into(), elastic, Buffer::zeros(centre.len()))?;
+        self.exchanger.start(Cargo::new(weights.to_vec().into(), Buffer::zeros(centre.len())), elastic)?;
         let done = self.exchanger.wait()?;
-        assert_eq!(bits(&done.weights), bits(weights));
-        centre.copy_from_slice(&done.centre);
+        assert_eq!(bits(&done.cargo.weights), bits(weights));
+        centre.copy_from_slice(&done.cargo.centre);
         self.traffic = done.traffic;
         Ok(done.took)
     }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::overlap::Exchanger;
+use crate::overlap::{Cargo, Exchanger};
 use crate::protocol::ElasticMember;
 use crate::protocol::async_easgd::{AsyncEasgd, ElasticCentre};
 use crate::protocol::hogwild::{HogwildEasgd, SharedCentre};
@@ -81,17 +81,16 @@ fn an_exchange_aside_is_hidden_as_far_as_there_is_work() {
         run(2, Wires { overlap, ..wires(false, false) }, |end| {
             let clock = end.clock();
             let mut exchanger = Exchanger::timed(clock.clone(), SyncEasgd::new(end, &[1.0; VALUES]));
-            let mut buffers = Some((Buffer::zeros(VALUES), Buffer::zeros(VALUES)));
+            let mut cargo = Some(Cargo::new(Buffer::zeros(VALUES), Buffer::zeros(VALUES)));
             let mut found = Vec::new();
             for _ in 0..3 {
-                let (weights, centre) = buffers.take().unwrap();
-                exchanger.start(weights, 0.1, centre).unwrap();
+                exchanger.start(cargo.take().unwrap(), 0.1).unwrap();
                 clock.copy_data(0);
                 exchanger.proceed();
                 clock.pass(compute);
                 let done = exchanger.wait().unwrap();
                 found.push((nanos(clock.now()), done.waited.as_nanos(), done.took.as_nanos()));
-                buffers = Some((done.weights, done.centre));
+                cargo = Some(done.cargo);
             }
             found
         })
