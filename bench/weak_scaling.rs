@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use quadrille_comm::Moment;
-use quadrille_comm::overlap::Exchanger;
+use quadrille_comm::overlap::{Cargo, Exchanger};
 use quadrille_comm::protocol::Method;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::transport::Buffer;
@@ -104,13 +104,11 @@ fn simulate(machine: &Machine, load: Load, nodes: usize, iterations: u64) -> Res
 fn node(end: TimedTransport, load: Load, iterations: u64) -> Result<f64, String> {
     let clock = end.clock();
     let mut exchanger = Exchanger::timed(clock.clone(), SyncEasgd::new(end, &[0.0; VALUES]));
-    let mut buffers = (Buffer::zeros(VALUES), Buffer::zeros(VALUES));
+    let mut cargo = Cargo::new(Buffer::zeros(VALUES), Buffer::zeros(VALUES));
     let begin = clock.now();
     for _ in 0..iterations {
-        let (weights, centre) = buffers;
-        let begin = |exchanger: &mut Exchanger| {
-            exchanger.start(weights, 0.1, centre).map_err(|error| error.to_string())
-        };
+        let begin =
+            |exchanger: &mut Exchanger| exchanger.start(cargo, 0.1).map_err(|error| error.to_string());
         if load.overlaps {
             begin(&mut exchanger)?;
             clock.copy_data(load.batch);
@@ -123,7 +121,7 @@ fn node(end: TimedTransport, load: Load, iterations: u64) -> Result<f64, String>
         }
         let done = exchanger.wait().map_err(|error| error.to_string())?;
         clock.pass(load.update);
-        buffers = (done.weights, done.centre);
+        cargo = done.cargo;
     }
     let seconds = Moment::since(clock.now(), begin).as_secs_f64();
     // Nobody leaves before all are done with it.
