@@ -34,7 +34,7 @@ pub fn training(path: &Path, batch: usize) -> Result<Net, String> {
 /// # Errors
 /// If no plan can be made.
 pub fn gradients(net: &Net) -> Result<Plan, String> {
-    let options = PlanOptions { stage: Stage::Gradients, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(Stage::Gradients);
     Plan::build(std::slice::from_ref(net), options).map_err(|error| error.to_string())
 }
 

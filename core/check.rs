@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::layer::SubTask;
 use crate::net::{LayerId, Net, ParamId, ParamRule};
-use crate::plan::{LaneRole, Node, Plan, Stage};
+use crate::plan::{Node, Plan, Stage};
 use crate::task::{Buffer, DeviceId, Place, Task, TaskId, Tile};
 
 /// What is wrong with a plan.
@@ -109,7 +109,7 @@ fn check_names(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     }
     for (id, node) in tasks(plan) {
         let copy_ok = node.copy.as_ref().is_none_or(|c| c.from.0 < nets.len() && c.to == node.device);
-        let device_ok = node.device.0 < nets.len() && node.lane.0 < LaneRole::ALL.len() && copy_ok;
+        let device_ok = node.device.0 < nets.len() && node.lane.0 < plan.lanes.len() && copy_ok;
         let places_ok = node.reads.iter().chain(&node.writes).all(|place| place.device.0 < nets.len());
         if !device_ok || !places_ok || node.task.layer.0 >= nets[node.device.0].layers.len() {
             return Err(Violation::Unknown(id));
@@ -366,8 +366,8 @@ struct Touch {
 /// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`. Arrays that
 /// overlap in memory are followed together: whoever reads one must find what was written to it, and not another's values.
 fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    let lanes = plan.devices * LaneRole::ALL.len();
-    let lane_of = |node: &Node| node.device.0 * LaneRole::ALL.len() + node.lane.0;
+    let lanes = plan.devices * plan.lanes.len();
+    let lane_of = |node: &Node| node.device.0 * plan.lanes.len() + node.lane.0;
     let mut lane_clock = vec![vec![None::<TaskId>; lanes]; lanes];
     let mut clocks: Vec<Vec<Option<TaskId>>> = Vec::with_capacity(plan.nodes.len());
     let mut touched: HashMap<Place, Vec<Touch>> = HashMap::new();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
 use crate::net::Net;
-use crate::plan::{CostModel, LaneRole, Plan, Rates};
+use crate::plan::{CostModel, Plan, Rates};
 use crate::task::{Copy, DeviceId, LaneId, Task};
 
 /// An event of a simulated device: known as soon as the task is submitted.
@@ -28,7 +28,7 @@ impl Event for SimEvent {
 /// What a simulated device has done.
 #[derive(Debug, Default)]
 struct Timeline {
-    lane_free: [u64; LaneRole::ALL.len()],
+    lane_free: Vec<u64>,
     device_free: u64,
     submitted: usize,
 }
@@ -61,10 +61,13 @@ impl SimDevice {
         (0..plan.devices)
             .map(|device| Self {
                 info: DeviceInfo { name: format!("sim device {device}"), threads: 1, isa: "sim".into() },
-                lanes: LaneRole::ALL.iter().map(|r| Lane { id: r.lane(), priority: *r as u8 }).collect(),
+                lanes: plan.lanes.clone(),
                 id: DeviceId(device),
                 costs: costs.clone(),
-                timeline: Mutex::default(),
+                timeline: Mutex::new(Timeline {
+                    lane_free: vec![0; plan.lanes.len()],
+                    ..Timeline::default()
+                }),
                 dies_at: None,
             })
             .collect()
@@ -137,7 +140,7 @@ impl Device for SimDevice {
     fn synchronize(&self) -> Result<(), DeviceError> {
         let mut time = self.timeline();
         let last = time.lane_free.iter().copied().max().unwrap_or(0);
-        time.lane_free = [last; LaneRole::ALL.len()];
+        time.lane_free.fill(last);
         self.check(&time, LaneId(0))
     }
 

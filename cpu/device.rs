@@ -8,7 +8,7 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::StorageId;
 use quadrille_core::task::{Copy, LaneId, Task};
 
-use crate::crew::{Crews, LANES, Lanes, Ticket, Work};
+use crate::crew::{Crews, Lanes, Ticket, Work};
 use crate::isa::{Isa, Precision};
 use crate::kernel::finite::{all_finite, all_halves_finite};
 use crate::layer::{Everywhere, Grain, Stages};
@@ -243,10 +243,10 @@ impl CpuDevice {
 
     fn lane(&self, lane: LaneId) -> Result<u32, DeviceError> {
         self.check_alive()?;
-        if lane.0 >= LANES {
+        if lane.0 >= self.lanes.len() {
             return Err(self.unknown(format!("lane {}", lane.0)));
         }
-        Ok((self.index * LANES + lane.0) as u32)
+        Ok((self.index * self.lanes.len() + lane.0) as u32)
     }
 
     fn full(&self) -> DeviceError {
@@ -397,6 +397,11 @@ impl Device for CpuDevice {
         let tile = if task.sub == SubTask::StepWeight { net.whole } else { net.tile };
         match kind {
             _ if task.tile != tile => Err(self.unknown(format!("{:?}", task.tile))),
+            // Its workspace is the lane's.
+            _ if lane.0 < self.lanes.len() && net.lanes.of(task.layer, task.sub) != Some(lane) => {
+                let what = format!("{} of layer {} in lane {}", task.sub, task.layer.0, lane.0);
+                Err(self.unknown(what))
+            }
             Some(kind) if net.layers.get(task.layer.0).is_some_and(has_it) => self.push(
                 lane,
                 Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },

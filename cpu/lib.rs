@@ -9,6 +9,8 @@ pub mod isa;
 #[cfg(not(loom))]
 pub mod kernel;
 #[cfg(not(loom))]
+mod lanes;
+#[cfg(not(loom))]
 mod layer;
 #[cfg(not(loom))]
 mod layout;

@@ -26,7 +26,6 @@ use quadrille_core::net::{AuxId, Net, ParamId, StorageId};
 use quadrille_core::task::LaneId;
 
 use crate::arena::{Arena, Homes, OutOfMemory, Purpose};
-use crate::crew::LANES;
 use crate::layout::{Arrangement, Layout};
 
 /// A word that is no number, neither as f32 nor in either half as bf16: what is left where nothing should be read.
@@ -167,7 +166,7 @@ pub(crate) struct MemoryMap {
     kept: Vec<AuxId>,
     len: usize,
     stages_len: usize,
-    lanes: [usize; LANES],
+    lanes: Vec<usize>,
 }
 
 impl MemoryMap {
@@ -224,6 +223,7 @@ impl MemoryMap {
     /// Memory for the use of a lane's tasks while they run, from `offset` on. It is the same for all tasks of the
     /// lane, which run one after the other.
     pub fn workspace(&mut self, lane: LaneId, offset: usize, len: usize) -> Span {
+        self.lanes.resize(self.lanes.len().max(lane.0 + 1), 0);
         let end = &mut self.lanes[lane.0];
         *end = (*end).max(offset + len);
         Span { arena: ArenaKind::Lane(lane.0), offset, len }
@@ -284,22 +284,26 @@ fn arena_of(packed: Packed) -> ArenaKind {
 
 /// The workspaces of a device's lanes, shared by all nets that it runs: a lane runs one task at a time, whatever the net.
 #[derive(Debug)]
-pub(crate) struct LaneMemory([Arena; LANES]);
+pub(crate) struct LaneMemory(Vec<Arena>);
 
 impl LaneMemory {
     /// As many elements for each lane as the most that one of `maps` needs.
-    pub fn lengths<'a>(maps: impl Iterator<Item = &'a MemoryMap>) -> [usize; LANES] {
-        maps.fold([0; LANES], |most, map| std::array::from_fn(|i| map.lanes[i].max(most[i])))
+    pub fn lengths<'a>(maps: impl Iterator<Item = &'a MemoryMap>) -> Vec<usize> {
+        maps.fold(Vec::new(), |mut most, map| {
+            most.resize(most.len().max(map.lanes.len()), 0);
+            most.iter_mut().zip(&map.lanes).for_each(|(most, len)| *most = *len.max(most));
+            most
+        })
     }
 
     /// Workspaces of these lengths.
-    pub fn new(lengths: [usize; LANES], homes: &Homes) -> Result<Self, OutOfMemory> {
-        let [a, b, c, d] = lengths.map(|len| Arena::new(len, homes.of(Purpose::Workspaces)));
-        Ok(Self([a?, b?, c?, d?]))
+    pub fn new(lengths: &[usize], homes: &Homes) -> Result<Self, OutOfMemory> {
+        let arena = |len: &usize| Arena::new(*len, homes.of(Purpose::Workspaces));
+        Ok(Self(lengths.iter().map(arena).collect::<Result<_, _>>()?))
     }
 
     /// The workspaces.
-    pub fn arenas(&self) -> &[Arena; LANES] {
+    pub fn arenas(&self) -> &[Arena] {
         &self.0
     }
 }
@@ -369,7 +373,8 @@ impl Memory {
             start = range.end;
         }
         free.push(start..self.net.len);
-        let lanes = (0..LANES).map(|lane| (ArenaKind::Lane(lane), 0..self.lanes.0[lane].len));
+        let lanes = self.lanes.0.iter().enumerate();
+        let lanes = lanes.map(|(lane, arena)| (ArenaKind::Lane(lane), 0..arena.len));
         for (arena, range) in free.into_iter().map(|range| (ArenaKind::Net, range)).chain(lanes) {
             let span = Span { arena, offset: range.start, len: range.len() };
             // SAFETY: by contract.

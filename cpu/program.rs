@@ -11,6 +11,7 @@ use quadrille_core::task::{DeviceId, Tile};
 
 use crate::arena::{Homes, OutOfMemory};
 use crate::device::COPY_GRAIN;
+use crate::lanes::LaneTable;
 use crate::layer::{Bound, Choice, GradientSource, Gradients, LayerKernel, Norms, Update, bind};
 use crate::memory::{LaneMemory, Memory, MemoryMap, PackedMemory, Span};
 use crate::worker::{EngineError, EngineOptions};
@@ -43,6 +44,7 @@ pub(crate) struct MappedNet {
     layers: Vec<BoundLayer>,
     tile: Tile,
     whole: Tile,
+    lanes: LaneTable,
     /// Where everything lies.
     pub map: MemoryMap,
     /// What was chosen for each layer.
@@ -52,15 +54,16 @@ pub(crate) struct MappedNet {
 }
 
 impl MappedNet {
-    /// Binds every layer of net number `device` of `nets`, which computes the images of `tile`.
+    /// Binds every layer of net number `device` of `nets`, which computes the images of `tile` with tasks in these lanes.
     pub fn new(
         nets: &[Net],
         device: usize,
         tile: Tile,
         options: &EngineOptions,
+        lanes: LaneTable,
     ) -> Result<Self, EngineError> {
         let Bound { kernels, choices, mut map } =
-            bind(nets, device, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
+            bind(nets, device, &lanes, options.numerics(), &options.kernels).map_err(EngineError::Kernel)?;
         let net = &nets[device];
         let norms = Norms::new(net, &mut map);
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
@@ -73,7 +76,8 @@ impl MappedNet {
                 let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
                 let update = Update::new(net, id, options, &norms);
                 let source = kernel.gradient_source().map(|source| (DeviceId(device), source));
-                let gradients = Gradients::new(net, id, &norms, &mut map, options.isa);
+                let norm_lane = lanes.workspace_of(id, SubTask::Norm);
+                let gradients = Gradients::new(net, id, &norms, (&mut map, norm_lane), options.isa);
                 BoundLayer {
                     kernel,
                     computes: computes(net, id),
@@ -88,7 +92,7 @@ impl MappedNet {
             })
             .collect();
         let images = nets.iter().map(Net::batch).sum();
-        Ok(Self { layers, tile, whole: Tile { first: 0, images }, map, choices, scratch })
+        Ok(Self { layers, tile, whole: Tile { first: 0, images }, lanes, map, choices, scratch })
     }
 
     /// Learns from a plan where device number `device` finds the terms of its gradients.
@@ -132,7 +136,7 @@ impl MappedNet {
         homes: &Homes,
     ) -> Result<BoundNet, OutOfMemory> {
         let memory = Memory::new(packed.clone(), lanes.clone(), self.map, program, homes)?;
-        Ok(BoundNet { layers: self.layers, memory, tile: self.tile, whole: self.whole })
+        Ok(BoundNet { layers: self.layers, memory, tile: self.tile, whole: self.whole, lanes: self.lanes })
     }
 }
 
@@ -146,6 +150,8 @@ pub(crate) struct BoundNet {
     pub tile: Tile,
     /// That.
     pub whole: Tile,
+    /// The lane of each task, whose workspace it uses.
+    pub lanes: LaneTable,
 }
 
 /// Grains of a task, a layer's or a transfer, that are worth running at once on so many threads: of what is bound by memory, half

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use quadrille_core::check::check;
 use quadrille_core::device::{DeviceInfo, Lane};
 use quadrille_core::net::{Net, Phase};
-use quadrille_core::plan::{LaneRole, Plan, tiles};
+use quadrille_core::plan::{Plan, tiles};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{Copy, DeviceId};
 use quadrille_numa::memory::plan::Need;
@@ -16,6 +16,7 @@ use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
 use crate::crew::{CrewThread, Crews, Lanes, Scratch, Work};
 use crate::device::{Bound, BoundProgram, CpuDevice, Engine};
 use crate::isa::{Isa, Numerics, Precision};
+use crate::lanes::{LaneTable, lanes_of};
 use crate::layer::{Choice, MAX_STAGES};
 use crate::machine::Machine;
 use crate::memory::{BlobBytes, LaneMemory, PackedLengths, PackedMemory};
@@ -106,6 +107,8 @@ pub struct MappedWorker {
     packed: PackedLengths,
     /// Elements that each thread needs.
     scratch: usize,
+    /// The lanes of each device.
+    lanes: Vec<Lane>,
     /// Entries that a lane needs.
     longest: usize,
     isa: Isa,
@@ -124,8 +127,11 @@ impl MappedProgram {
             check(plan, program.nets).map_err(|violation| EngineError::Plan(violation.to_string()))?;
         }
         let nets = tiles(program.nets).into_iter().enumerate();
-        let nets = nets.map(|(device, tile)| MappedNet::new(program.nets, device, tile, options));
-        let mut nets: Vec<MappedNet> = nets.collect::<Result<_, _>>()?;
+        let nets = nets.map(|(device, tile)| {
+            let lanes = LaneTable::new(program.plans, DeviceId(device))?;
+            MappedNet::new(program.nets, device, tile, options, lanes)
+        });
+        let mut nets: Vec<MappedNet> = nets.collect::<Result<_, EngineError>>()?;
         for (device, net) in nets.iter_mut().enumerate() {
             program.plans.iter().try_for_each(|plan| net.find_terms(plan, DeviceId(device)))?;
         }
@@ -162,13 +168,14 @@ impl MappedWorker {
         // No lane gets more than all stages of all tasks of a plan and all their waits.
         let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
         let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
+        let lanes = lanes_of(programs.iter().flat_map(|p| p.plans.iter().copied()))?;
         let programs: Vec<MappedProgram> =
             programs.iter().map(|program| MappedProgram::new(program, options)).collect::<Result<_, _>>()?;
         let nets = || programs.iter().flat_map(|program| &program.nets);
         let scratch = nets().map(|net| net.scratch).max().unwrap_or(0);
         let choices = nets().next().map_or(Vec::new(), |net| net.choices.clone());
         let (crews, isa, spin) = (crews.to_vec(), options.isa, options.spin);
-        Ok(Self { crews, programs, choices, packed, scratch, longest, isa, spin })
+        Ok(Self { crews, programs, choices, packed, scratch, lanes, longest, isa, spin })
     }
 
     /// What each device needs, in the order of [`Purpose::all`].
@@ -189,7 +196,7 @@ impl MappedWorker {
         }
     }
 
-    fn lane_lengths(&self, device: usize) -> [usize; crate::crew::LANES] {
+    fn lane_lengths(&self, device: usize) -> Vec<usize> {
         LaneMemory::lengths(self.programs.iter().map(|program| &program.nets[device].map))
     }
 
@@ -204,7 +211,7 @@ impl MappedWorker {
         let lengths: Vec<_> = (0..self.crews.len()).map(|device| self.lane_lengths(device)).collect();
         let shared = homes.iter().zip(lengths).map(|(homes, lengths)| {
             let packed = PackedMemory::new(self.packed, homes).map(Arc::new)?;
-            Ok((packed, LaneMemory::new(lengths, homes).map(Arc::new)?))
+            Ok((packed, LaneMemory::new(&lengths, homes).map(Arc::new)?))
         });
         let shared: Vec<_> = shared.collect::<Result<_, OutOfMemory>>()?;
         let programs = self.programs.into_iter().enumerate().map(|(index, program)| {
@@ -214,7 +221,8 @@ impl MappedWorker {
             Ok(BoundProgram { nets: nets.collect::<Result<_, _>>()?, copies: program.copies })
         });
         let programs = programs.collect::<Result<_, OutOfMemory>>()?;
-        let lanes = Arc::new(Lanes::new(self.crews.len(), self.longest));
+        let priorities: Vec<u8> = self.lanes.iter().map(|lane| lane.priority).collect();
+        let lanes = Arc::new(Lanes::new(self.crews.len(), &priorities, self.longest));
         let bound = Arc::new(Bound {
             programs,
             iteration: AtomicU64::new(0),
@@ -237,6 +245,7 @@ impl MappedWorker {
         let infos = self.crews.iter().map(name).collect();
         let worker = CpuWorker {
             engine: Arc::new(Engine { crews, lanes, bound, infos }),
+            lanes: self.lanes,
             choices: self.choices,
             notes: refused.into_iter().map(|r| format!("a thread is not pinned: {r}")).collect(),
         };
@@ -247,6 +256,7 @@ impl MappedWorker {
 /// A worker's quadrants with all they run.
 pub struct CpuWorker {
     engine: Arc<Engine>,
+    lanes: Vec<Lane>,
     choices: Vec<Choice>,
     notes: Vec<String>,
 }
@@ -304,10 +314,8 @@ impl CpuWorker {
 
     /// The devices, as seen by one of the programs.
     pub fn devices(&self, program: usize) -> Vec<CpuDevice> {
-        let lanes: Vec<Lane> =
-            LaneRole::ALL.iter().map(|r| Lane { id: r.lane(), priority: *r as u8 }).collect();
         (0..self.engine.infos.len())
-            .map(|index| CpuDevice::new(self.engine.clone(), index, program, lanes.clone()))
+            .map(|index| CpuDevice::new(self.engine.clone(), index, program, self.lanes.clone()))
             .collect()
     }
 

@@ -23,7 +23,7 @@ pub fn run(
     lines: &mut Vec<String>,
 ) -> Result<(), Failure> {
     let weights = packed(pass, Packed::Weights)?;
-    let mut run = Run { pass, stage: plan.stage, scalars, times, lines };
+    let mut run = Run { pass, plan, scalars, times, lines };
     let mut nodes = plan.nodes.iter().peekable();
     let layers = (0..pass.nets[0].layers.len()).map(LayerId);
     let is_forward = |node: &Node| matches!(node.task.sub, SubTask::Load | SubTask::Forward);
@@ -67,7 +67,7 @@ fn mean(values: &[f32]) -> f64 {
 
 struct Run<'a> {
     pass: &'a Pass,
-    stage: Stage,
+    plan: &'a Plan,
     scalars: &'a Scalars,
     times: &'a mut StepTimes<CpuEvent>,
     lines: &'a mut Vec<String>,
@@ -78,9 +78,7 @@ impl Run<'_> {
     fn node(&mut self, node: &Node) -> Result<(), Failure> {
         let shows = node.task.sub == SubTask::Update && node.device.0 == 0;
         let before = if shows { packed(self.pass, Packed::Weights)? } else { Vec::new() };
-        let alone = Node { waits: Vec::new(), ..node.clone() };
-        let plan = Plan { stage: self.stage, devices: self.pass.devices.len(), nodes: vec![alone] };
-        run_step(&self.pass.devices, &plan, self.scalars, self.times)?;
+        run_step(&self.pass.devices, &self.plan.alone(node), self.scalars, self.times)?;
         if shows {
             self.show_update(node.task.layer, &before)?;
         }
@@ -124,7 +122,7 @@ impl Run<'_> {
 
     /// The gradients so far of the iteration, as in Caffe, which adds those of a mini-batch to those before it.
     fn gradients(&self) -> Result<Vec<f32>, Failure> {
-        packed(self.pass, if self.stage == Stage::Part { Packed::Sums } else { Packed::Gradients })
+        packed(self.pass, if self.plan.stage == Stage::Part { Packed::Sums } else { Packed::Gradients })
     }
 
     fn show_backward(&mut self, layer: LayerId) -> Result<(), Failure> {

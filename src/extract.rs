@@ -109,7 +109,7 @@ impl Look {
         let machine = crews(&args.machine(), 1, net.batch(), || Ok(parts::copies(&net, 0, 1)))?;
         let stage = if net.backward { Stage::Iteration } else { Stage::Forward };
         let nets = std::slice::from_ref(&net);
-        let plan = Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 });
+        let plan = Plan::build(nets, PlanOptions::new(stage));
         let plan = plan.map_err(|error| Failure::new(Code::Bug, error.to_string()))?;
         let options = EngineOptions {
             isa: machine.numerics.isa,

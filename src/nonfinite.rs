@@ -236,7 +236,6 @@ pub fn first(pass: &Pass, plan: &Plan, scalars: &Scalars) -> Result<Found, Failu
 fn look(pass: &Pass, plan: &Plan, scalars: &Scalars) -> Result<Option<Found>, Failure> {
     let net = &pass.nets[0];
     let weights = packed(pass, Packed::Weights)?;
-    let mut nodes = plan.nodes.iter().peekable();
     let mut times = StepTimes::default();
     for (index, layer) in net.layers.iter().enumerate() {
         let id = LayerId(index);
@@ -249,10 +248,8 @@ fn look(pass: &Pass, plan: &Plan, scalars: &Scalars) -> Result<Option<Found>, Fa
             }
         }
         let mut computed = false;
-        while let Some(node) = nodes.next_if(|node| is_forward(node) && node.task.layer == id) {
-            let alone = Node { waits: Vec::new(), ..node.clone() };
-            let plan = Plan { stage: plan.stage, devices: pass.devices.len(), nodes: vec![alone] };
-            run_step(&pass.devices, &plan, scalars, &mut times)?;
+        for node in plan.nodes.iter().filter(|node| is_forward(node) && node.task.layer == id) {
+            run_step(&pass.devices, &plan.alone(node), scalars, &mut times)?;
             computed = true;
         }
         for top in layer.tops.iter().filter(|_| computed) {

@@ -35,7 +35,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         let message = format!("{}: no weights for {}", listed(&args.weights), missing.join(", "));
         return Err(Failure::new(Code::Data, message));
     }
-    let options = PlanOptions { stage: Stage::Forward, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(Stage::Forward);
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let engine = EngineOptions {
         isa: machine.numerics.isa,

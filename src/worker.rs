@@ -94,7 +94,7 @@ pub struct Worker {
 }
 
 fn plan(nets: &[Net], stage: Stage, elastic: bool) -> Result<Plan, Failure> {
-    let options = PlanOptions { stage, elastic, chunk_layers: 1 };
+    let options = PlanOptions { elastic, ..PlanOptions::new(stage) };
     Plan::build(nets, options).map_err(|error| Failure::new(Code::Bug, error.to_string()))
 }
 

@@ -3,10 +3,10 @@
 use quadrille_core::device::{Device, Event, Packed, Region, Scalars};
 use quadrille_core::layer::{Input, Layer, Normalization, SoftmaxWithLoss, SubTask};
 use quadrille_core::net::{GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, Phase, StorageId};
-use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::Rule;
-use quadrille_core::task::{Task, Tile};
+use quadrille_core::task::{DeviceId, Task, Tile};
 use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, CpuWorker, CrewSpec, EngineError, EngineOptions, Program};
 
@@ -82,7 +82,7 @@ impl Case {
         let net = net.map_err(|error| impossible(error.to_string()))?;
         let id = net.layers.iter().position(|layer| layer.name == NAME);
         let id = LayerId(id.ok_or_else(|| impossible("the layer is not in its net".into()))?);
-        let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+        let options = PlanOptions::new(Stage::Iteration);
         let plan = Plan::build(std::slice::from_ref(&net), options).map_err(|e| impossible(e.to_string()))?;
         Ok(Self { net, id, plan })
     }
@@ -139,9 +139,10 @@ impl Case {
         for (index, sub) in SUBS.into_iter().enumerate() {
             let tile = Tile { first: 0, images: self.net.batch() };
             let task = Task { layer: self.id, sub, tile };
+            let lane = self.plan.lane_of(DeviceId(0), self.id, sub).ok_or("a sub-task without a lane")?;
             let mut times = Vec::new();
             for _ in 0..setting.repeat.map_or(1, |repeat| 1 + repeat.max(1)) {
-                let event = device.submit(LaneRole::of(sub).lane(), &task).map_err(|e| failed(&e))?;
+                let event = device.submit(lane, &task).map_err(|e| failed(&e))?;
                 device.synchronize().map_err(|e| failed(&e))?;
                 let span = event.span().ok_or("a task that is done has no time")?;
                 times.push((span.end - span.start) as f64 * 1e-6);

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{LaneRole, Node, Plan, Stage};
+use super::schedule::Assignment;
+use super::{Node, Plan, Schedule, Stage};
 use crate::graph::AccessLog;
 use crate::layer::{Operand, SubTask};
 use crate::net::{BlobId, LayerId, Net, NetLayer, ParamId, ParamRule};
@@ -17,6 +18,15 @@ pub struct PlanOptions {
     pub elastic: bool,
     /// Layers with parameters whose gradients are summed over devices in one go (CGDP's chunk), at least 1.
     pub chunk_layers: usize,
+    /// How its tasks are put into lanes.
+    pub schedule: Schedule,
+}
+
+impl PlanOptions {
+    /// A plan of a stage for a worker without a centre that sums the gradients of each layer by itself.
+    pub fn new(stage: Stage) -> Self {
+        Self { stage, elastic: false, chunk_layers: 1, schedule: Schedule::default() }
+    }
 }
 
 /// Nets that cannot be planned together.
@@ -67,7 +77,8 @@ impl Plan {
         }
         builder.finish_chunk();
         builder.update_clipped();
-        Ok(Self { stage: options.stage, devices: nets.len(), nodes: builder.nodes })
+        let lanes = builder.assignment.lanes;
+        Ok(Self { stage: options.stage, devices: nets.len(), lanes, nodes: builder.nodes })
     }
 }
 
@@ -92,6 +103,7 @@ struct Builder<'a> {
     nets: &'a [Net],
     options: PlanOptions,
     tiles: Vec<Tile>,
+    assignment: Assignment,
     nodes: Vec<Node>,
     log: AccessLog,
     /// What each lane has seen of each other lane: the highest task it waited for, directly or not.
@@ -106,11 +118,13 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(nets: &'a [Net], options: PlanOptions) -> Self {
-        let lanes = nets.len() * LaneRole::ALL.len();
+        let assignment = Assignment::new(options.schedule);
+        let lanes = nets.len() * assignment.lanes.len();
         Self {
             nets,
             options,
             tiles: tiles(nets),
+            assignment,
             nodes: Vec::new(),
             log: AccessLog::default(),
             seen: vec![vec![None; lanes]; lanes],
@@ -364,8 +378,9 @@ impl<'a> Builder<'a> {
         writes: Vec<Place>,
     ) {
         let id = TaskId(self.nodes.len());
-        let lane = LaneRole::of(task.sub).lane();
-        let global = device.0 * LaneRole::ALL.len() + lane.0;
+        let lanes = self.assignment.lanes.len();
+        let lane = self.assignment.of(task.layer, task.sub);
+        let global = device.0 * lanes + lane.0;
         let mut seen = self.seen[global].clone();
         let mut waits = Vec::new();
         // Latest first: one wait often implies the others.
@@ -376,7 +391,7 @@ impl<'a> Builder<'a> {
         };
         for earlier in self.log.enter(id, &reads, &writes, overlapping).into_iter().rev() {
             let other = &self.nodes[earlier.0];
-            let from = other.device.0 * LaneRole::ALL.len() + other.lane.0;
+            let from = other.device.0 * lanes + other.lane.0;
             if from == global || seen[from].is_some_and(|s| s >= earlier) {
                 continue;
             }

@@ -3,15 +3,18 @@
 
 mod build;
 mod cost;
+mod schedule;
 
 pub use build::{PlanError, PlanOptions, normed_params, tiles, trained_params};
 pub(crate) use build::{norms, operand_buffers, stepped_rows, task_buffers};
 pub use cost::{CostModel, Rates};
+pub use schedule::{LaneRole, Schedule};
 
 use std::fmt;
 
+use crate::device::Lane;
 use crate::layer::SubTask;
-use crate::net::Net;
+use crate::net::{LayerId, Net};
 use crate::task::{Buffer, Copy, DeviceId, LaneId, Place, Task, TaskId};
 
 /// What part of an iteration a plan covers.
@@ -43,46 +46,6 @@ impl Stage {
             }
             _ => matches!(self, Self::Iteration | Self::Gradients | Self::Part),
         }
-    }
-}
-
-/// The four lanes of every device, by falling priority. In-order within, events between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum LaneRole {
-    /// Load, forward and ∇A: what the next layer waits for.
-    Critical,
-    /// Gradient sums between the devices of a worker.
-    Transfer,
-    /// ∇W, alone or with the update, and ∇B, and sums of them over layers that share parameters and over mini-batches, which
-    /// nobody waits for before the update (TurboDL).
-    Gradient,
-    /// Updates, and the norm that they ask for.
-    Update,
-}
-
-impl LaneRole {
-    /// All roles, highest priority first; the index is the lane.
-    pub const ALL: [Self; 4] = [Self::Critical, Self::Transfer, Self::Gradient, Self::Update];
-
-    /// The lane in which a sub-task runs.
-    pub fn of(sub: SubTask) -> Self {
-        match sub {
-            SubTask::Load | SubTask::Forward | SubTask::GradActivation => Self::Critical,
-            SubTask::Accumulate | SubTask::Broadcast => Self::Transfer,
-            SubTask::GradWeight
-            | SubTask::StepWeight
-            | SubTask::GradBias
-            | SubTask::AddShared
-            | SubTask::Gather
-            | SubTask::Total => Self::Gradient,
-            SubTask::Norm | SubTask::Update => Self::Update,
-        }
-    }
-
-    /// The lane's number.
-    pub fn lane(self) -> LaneId {
-        LaneId(self as usize)
     }
 }
 
@@ -126,11 +89,26 @@ pub struct Plan {
     pub stage: Stage,
     /// Number of devices.
     pub devices: usize,
+    /// The lanes of every device, by number; of several that have work the one with the lowest priority is served first.
+    pub lanes: Vec<Lane>,
     /// Tasks.
     pub nodes: Vec<Node>,
 }
 
 impl Plan {
+    /// The lane in which a sub-task of a layer runs on a device; `None` if the plan does not have it. Of transfers, which may be
+    /// several for one layer, that of the first.
+    pub fn lane_of(&self, device: DeviceId, layer: LayerId, sub: SubTask) -> Option<LaneId> {
+        let is_it = |n: &&Node| (n.device, n.task.layer, n.task.sub) == (device, layer, sub);
+        self.nodes.iter().find(is_it).map(|node| node.lane)
+    }
+
+    /// One task of the plan by itself: for those who look at arrays between tasks, and see to the order.
+    pub fn alone(&self, node: &Node) -> Self {
+        let node = Node { waits: Vec::new(), ..node.clone() };
+        Self { stage: self.stage, devices: self.devices, lanes: self.lanes.clone(), nodes: vec![node] }
+    }
+
     /// The plan as text: one line a task with its lane, layer, sub-task and waits. `nets` are those it was made
     /// of.
     pub fn describe<'a>(&'a self, nets: &'a [Net]) -> impl fmt::Display + 'a {

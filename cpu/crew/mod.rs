@@ -17,5 +17,5 @@ pub use threads::CrewThread;
 #[cfg(not(loom))]
 pub(crate) use {
     queue::MAX_GRAINS,
-    threads::{Crews, LANES, Lanes, Scratch, Work},
+    threads::{Crews, Lanes, Scratch, Work},
 };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Claim, Crews, LANES, LaneQueue, Lanes, Offer, Scratch, Work};
+use super::{Claim, Crews, LaneQueue, Lanes, Offer, Scratch, Work};
 
 #[path = "../tests/engine/watchdog.rs"]
 mod watchdog;
@@ -58,9 +58,23 @@ impl Work for Recorder {
     }
 }
 
+/// Lanes of a quadrant, unless a test says otherwise.
+const LANES: usize = 4;
+
 /// Lanes and a crew of `threads` for each quadrant.
 fn start(quadrants: usize, threads: usize, spin: u32) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
-    let (lanes, recorder) = (Arc::new(Lanes::new(quadrants, 64)), Arc::new(Recorder::default()));
+    start_with(&[0, 1, 2, 3], quadrants, threads, spin)
+}
+
+/// The same with lanes of these priorities.
+fn start_with(
+    priorities: &[u8],
+    quadrants: usize,
+    threads: usize,
+    spin: u32,
+) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
+    let lanes = Arc::new(Lanes::new(quadrants, priorities, 64));
+    let recorder = Arc::new(Recorder::default());
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; quadrants];
     let scratch = vec![Scratch { len: 3, home: None }; quadrants];
@@ -93,17 +107,17 @@ fn a_panic_in_a_grain_fails_the_worker() {
     }
 }
 
-/// One thread finds all lanes full: it empties them in the order of their priorities.
-#[test]
-fn higher_lanes_come_first() {
-    let order = must_end("a crew of one", || {
-        let (lanes, recorder, _crews) = start(1, 1, 0);
-        lanes.push_task(LANES as u32 - 1, GATE, 1).unwrap();
+/// What one thread does in which order if it finds three tasks of each lane, `10 · lane + task`, and is held by one in the
+/// last lane until all are there.
+fn order_of(priorities: &'static [u8]) -> Vec<u64> {
+    let order = must_end("a crew of one", move || {
+        let (lanes, recorder, _crews) = start_with(priorities, 1, 1, 0);
+        lanes.push_task(priorities.len() as u32 - 1, GATE, 1).unwrap();
         while !recorder.waiting.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         // The thread is held while the lanes are filled, lowest first.
-        for lane in (0..LANES as u32).rev() {
+        for lane in (0..priorities.len() as u32).rev() {
             for task in 0..3 {
                 lanes.push_task(lane, u64::from(10 * lane + task), 1).unwrap();
             }
@@ -112,8 +126,23 @@ fn higher_lanes_come_first() {
         lanes.wait_idle(0);
         recorder.order.lock().unwrap().clone()
     });
-    let expected: Vec<u64> = (0..LANES as u64).flat_map(|lane| (0..3).map(move |t| 10 * lane + t)).collect();
-    assert_eq!(order, [&[GATE][..], &expected].concat());
+    assert_eq!(order[0], GATE);
+    order[1..].to_vec()
+}
+
+#[test]
+fn higher_lanes_come_first() {
+    assert_eq!(order_of(&[0, 1, 2, 3]), [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32]);
+    assert_eq!(
+        order_of(&[2, 0, 1]),
+        [10, 11, 12, 20, 21, 22, 0, 1, 2],
+        "the number of a lane does not count"
+    );
+}
+
+#[test]
+fn lanes_of_one_priority_take_turns() {
+    assert_eq!(order_of(&[1, 0, 0]), [20, 10, 21, 11, 22, 12, 0, 1, 2]);
 }
 
 #[test]

@@ -11,9 +11,6 @@ use quadrille_numa::memory::small::SmallPieces;
 
 use crate::arena::Arena;
 
-/// Lanes of a quadrant.
-pub(crate) const LANES: usize = 4;
-
 /// What the crews work on: told how to run a grain, and nothing of tasks or layers.
 pub(crate) trait Work: Send + Sync {
     /// Runs one grain of what was pushed as `payload` on a device.
@@ -33,7 +30,7 @@ struct TimedLane {
 
 /// One quadrant's lanes and its two bells.
 struct Quadrant {
-    lanes: [TimedLane; LANES],
+    lanes: Box<[TimedLane]>,
     /// Rings for the crew.
     work: Bell,
     /// Rings for the host when a lane ran empty.
@@ -43,6 +40,8 @@ struct Quadrant {
 /// The lanes of all quadrants of a worker, shared by their crews.
 pub(crate) struct Lanes {
     quadrants: Vec<Quadrant>,
+    /// The lanes of a quadrant in groups of one priority, the most urgent first.
+    groups: Vec<Vec<usize>>,
     origin: Instant,
     stopping: AtomicBool,
     failed: AtomicBool,
@@ -50,20 +49,26 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes for `quadrants` quadrants that hold at least `capacity` entries each.
-    pub fn new(quadrants: usize, capacity: usize) -> Self {
+    /// For each of `quadrants` quadrants a lane for each of `priorities`, of which 0 is served first; each lane holds at least
+    /// `capacity` entries.
+    pub fn new(quadrants: usize, priorities: &[u8], capacity: usize) -> Self {
         let lane = || {
             let queue = LaneQueue::new(capacity);
             let spans = (0..queue.capacity()).map(|_| Default::default()).collect();
             TimedLane { queue, spans, pushing: Mutex::new(()) }
         };
         let quadrant = || Quadrant {
-            lanes: std::array::from_fn(|_| lane()),
+            lanes: priorities.iter().map(|_| lane()).collect(),
             work: Bell::default(),
             idle: Bell::default(),
         };
+        let mut levels = priorities.to_vec();
+        levels.sort_unstable();
+        levels.dedup();
+        let group = |level| (0..priorities.len()).filter(|lane| priorities[*lane] == level).collect();
         Self {
             quadrants: (0..quadrants).map(|_| quadrant()).collect(),
+            groups: levels.into_iter().map(group).collect(),
             origin: Instant::now(),
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -72,7 +77,12 @@ impl Lanes {
     }
 
     fn lane(&self, lane: u32) -> &TimedLane {
-        &self.quadrants[lane as usize / LANES].lanes[lane as usize % LANES]
+        &self.quadrants[lane as usize / self.each()].lanes[lane as usize % self.each()]
+    }
+
+    /// Lanes of a quadrant.
+    pub fn each(&self) -> usize {
+        self.groups.iter().map(Vec::len).sum()
     }
 
     /// Entries that a lane holds.
@@ -114,7 +124,7 @@ impl Lanes {
         let guard = timed.pushing.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = push(&timed.queue);
         drop(guard);
-        self.quadrants[lane as usize / LANES].work.ring();
+        self.quadrants[lane as usize / self.each()].work.ring();
         seq.map(|seq| Ticket { lane, seq })
     }
 
@@ -164,12 +174,15 @@ impl Lanes {
     }
 
     /// Takes and runs one grain of a quadrant. False if there was none to take. What is bound by memory gets the threads that
-    /// it needs, and the others look for work in the lanes below before they join them.
-    fn work_once(&self, device: usize, work: &dyn Work, scratch: &mut [f32]) -> bool {
-        for (offer, lane) in [Offer::Wanted, Offer::All]
-            .into_iter()
-            .flat_map(|offer| self.quadrants[device].lanes.iter().map(move |lane| (offer, lane)))
-        {
+    /// it needs, and the others look for work in the lanes below before they join them. Of lanes of one priority, those
+    /// from number `turn` on come first.
+    fn work_once(&self, device: usize, work: &dyn Work, scratch: &mut [f32], turn: usize) -> bool {
+        let lanes = &self.quadrants[device].lanes;
+        let in_order = |offer| {
+            let in_turn = self.groups.iter().flat_map(move |group| rotated(group, turn));
+            in_turn.map(move |lane| (offer, &lanes[*lane]))
+        };
+        for (offer, lane) in [Offer::Wanted, Offer::All].into_iter().flat_map(in_order) {
             let claim = lane.queue.claim(offer, |ticket| self.is_done(ticket));
             let Claim::Grain { seq, payload, grain } = claim else { continue };
             let span = &lane.spans[lane.queue.slot_of(seq)];
@@ -205,11 +218,12 @@ impl Lanes {
     /// The life of a crew's thread.
     pub fn serve(&self, device: usize, work: &dyn Work, scratch: &mut [f32], spin_looks: u32) {
         let quadrant = &self.quadrants[device];
-        let mut looks = 0;
+        let (mut looks, mut turn) = (0, 0usize);
         while !self.stopping.load(Ordering::Acquire) {
             let heard = quadrant.work.listen();
-            if !self.failed.load(Ordering::Acquire) && self.work_once(device, work, scratch) {
+            if !self.failed.load(Ordering::Acquire) && self.work_once(device, work, scratch, turn) {
                 looks = 0;
+                turn = turn.wrapping_add(1);
             } else if self.stopping.load(Ordering::Acquire) {
                 return;
             } else if looks < spin_looks {
@@ -221,6 +235,12 @@ impl Lanes {
             }
         }
     }
+}
+
+/// All of a group, which is not empty, from number `turn` on and round.
+fn rotated(group: &[usize], turn: usize) -> impl Iterator<Item = &usize> {
+    let (before, after) = group.split_at(turn % group.len());
+    after.iter().chain(before)
 }
 
 fn describe_panic(panic: &(dyn std::any::Any + Send)) -> String {

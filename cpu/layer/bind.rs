@@ -3,7 +3,6 @@
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{Adders, LayerId, Net, NetLayer, ParamId, StorageId, StorageNeeds};
-use quadrille_core::plan::LaneRole;
 use quadrille_core::task::DeviceId;
 
 use super::array::Array;
@@ -11,6 +10,7 @@ use super::layout_pass::{Decisions, decide};
 use super::select::{Candidate, Form};
 use super::{LayerKernel, flatten, joined, reorder};
 use crate::isa::{Isa, Numerics};
+use crate::lanes::LaneTable;
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{MemoryMap, Span};
@@ -49,6 +49,7 @@ pub(crate) struct Binder<'a> {
     pub(super) decisions: &'a Decisions,
     pub(super) candidate: &'static Candidate,
     pub(super) map: &'a mut MemoryMap,
+    pub(super) lanes: &'a LaneTable,
     /// Elements of workspace that each sub-task has taken.
     pub(super) taken: [usize; SubTask::ALL.len()],
     /// Arrays that lie otherwise than the implementation wants, and the copies that it gets in their place.
@@ -127,7 +128,8 @@ impl<'a> Binder<'a> {
         let taken = taken.unwrap_or(&mut none);
         let offset = *taken;
         *taken = (offset + len).next_multiple_of(CACHE_LINE);
-        self.map.workspace(LaneRole::of(sub).lane(), offset, len)
+        let lane = self.lanes.workspace_of(self.id, sub);
+        self.map.workspace(lane, offset, len)
     }
 
     /// Grains for a streaming operation on `elements`.
@@ -210,7 +212,8 @@ pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Res
     Ok(found)
 }
 
-/// Chooses and binds an implementation for every layer of net number `device` of `nets`, those of all devices of the worker.
+/// Chooses and binds an implementation for every layer of net number `device` of `nets`, those of all devices of the worker,
+/// whose tasks run in `lanes`.
 /// `forced` holds (layer or type, implementation).
 ///
 /// # Errors
@@ -218,6 +221,7 @@ pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Res
 pub(crate) fn bind(
     nets: &[Net],
     device: usize,
+    lanes: &LaneTable,
     numerics: Numerics,
     forced: &[(String, String)],
 ) -> Result<Bound, String> {
@@ -247,6 +251,7 @@ pub(crate) fn bind(
             decisions: &decisions,
             candidate,
             map: &mut map,
+            lanes,
             taken: [0; SubTask::ALL.len()],
             copies: Vec::new(),
         };

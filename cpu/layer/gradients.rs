@@ -5,7 +5,8 @@ use std::ops::Range;
 use quadrille_core::device::Packed;
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net, ParamId, ParamRule};
-use quadrille_core::plan::{LaneRole, normed_params, trained_params};
+use quadrille_core::plan::{normed_params, trained_params};
+use quadrille_core::task::LaneId;
 
 use super::{Grain, Stages};
 use crate::isa::Isa;
@@ -42,8 +43,15 @@ pub(crate) struct Gradients {
 }
 
 impl Gradients {
-    /// Those of a layer; `norms` has a place for each layer that is a part of the norm, if one is asked for.
-    pub fn new(net: &Net, layer: LayerId, norms: &Norms, map: &mut MemoryMap, isa: Isa) -> Self {
+    /// Those of a layer; `norms` has a place for each layer that is a part of the norm, if one is asked for,
+    /// and `norm_lane` is where that is found.
+    pub fn new(
+        net: &Net,
+        layer: LayerId,
+        norms: &Norms,
+        (map, norm_lane): (&mut MemoryMap, LaneId),
+        isa: Isa,
+    ) -> Self {
         let step = Machine::of(isa).grain_elements;
         let cut = |param: &ParamId| {
             let range = net.params.view(*param).range();
@@ -57,7 +65,7 @@ impl Gradients {
         let gathered = gathered.flat_map(|p| cut(&p).map(move |range| Piece { range, stays: stays(&p) }));
         let squares = norms.of(layer).map(|whole| {
             let pieces: Vec<_> = normed_params(net, layer).iter().flat_map(cut).collect();
-            let parts = map.workspace(LaneRole::of(SubTask::Norm).lane(), 0, pieces.len());
+            let parts = map.workspace(norm_lane, 0, pieces.len());
             Squares { pieces, parts, whole }
         });
         Self { isa, gathered: gathered.collect(), squares }

@@ -96,7 +96,7 @@ pub fn iteration(
     let nets = cut(spec, batch, &threads_of(&machine.workers[0]))?;
     let rewriting = Rewriting::new(args, machine.numerics, 1);
     let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
-    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(Stage::Iteration);
     let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
     let options = EngineOptions {
         isa: machine.numerics.isa,

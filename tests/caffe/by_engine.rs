@@ -60,9 +60,7 @@ impl Run {
     pub fn new(net: &Net, weights: &[f32], options: &EngineOptions) -> Self {
         let stage = if net.backward { Stage::Iteration } else { Stage::Forward };
         let nets = std::slice::from_ref(net);
-        let planned = |stage| {
-            Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan")
-        };
+        let planned = |stage| Plan::build(nets, PlanOptions::new(stage)).expect("a plan");
         let plan = planned(stage);
         let part = (net.parts > 1).then(|| planned(Stage::Part));
         let plans: Vec<&Plan> = part.iter().chain([&plan]).collect();

@@ -15,7 +15,7 @@ use crate::models::{NETWORKS, build, network};
 /// Weights after two steps on one image. `poison` is what lies in memory before each of them.
 fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> Vec<f32> {
     let nets = [net];
-    let options = PlanOptions { stage: plan::Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(plan::Stage::Iteration);
     let plan = Plan::build(&nets, options).expect("a plan");
     let crews = [CrewSpec { name: "quadrant".into(), cpus: vec![None; threads] }];
     let rule = Rule::sgd(0.9, 5e-4);

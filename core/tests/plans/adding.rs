@@ -129,7 +129,7 @@ fn every_plan_holds() {
             let nets: Vec<Net> = plain.iter().map(of).collect();
             added += nets.iter().map(|net| adders(net).len()).sum::<usize>();
             for stage in [Stage::Iteration, Stage::Gradients] {
-                let options = PlanOptions { stage, elastic: false, chunk_layers: 1 };
+                let options = PlanOptions::new(stage);
                 let plan = Plan::build(&nets, options).expect("a plan");
                 assert_eq!(
                     check(&plan, &nets),

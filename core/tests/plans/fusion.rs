@@ -182,7 +182,7 @@ fn plans_of_fused_nets_are_valid() {
                     Phase::Test => &[Stage::Forward],
                 };
                 for stage in stages {
-                    let options = PlanOptions { stage: *stage, elastic: false, chunk_layers: 2 };
+                    let options = PlanOptions { chunk_layers: 2, ..PlanOptions::new(*stage) };
                     let plan = Plan::build(&nets, options).expect("a plan");
                     assert_eq!(check(&plan, &nets), Ok(()), "{stage:?} on {devices} devices");
                 }

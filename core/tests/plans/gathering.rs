@@ -25,7 +25,8 @@ pub fn cases() -> Vec<(Vec<Net>, Plan)> {
             let nets = rewritten(nets(&spec, Phase::Train, devices), parts, clips);
             for stage in STAGES {
                 for chunk_layers in [1, 2, 100] {
-                    let options = PlanOptions { stage, elastic: chunk_layers == 2, chunk_layers };
+                    let options =
+                        PlanOptions { elastic: chunk_layers == 2, chunk_layers, ..PlanOptions::new(stage) };
                     cases.push((nets.clone(), Plan::build(&nets, options).expect("a plan")));
                 }
             }
@@ -139,7 +140,7 @@ fn such_nets_do_not_update_in_the_pass_of_the_gradient() {
 fn nets_of_one_plan_agree() {
     let mut different = nets(&lenet(8), Phase::Train, 2);
     different[1].parts = 2;
-    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(Stage::Iteration);
     let error = Plan::build(&different, options).expect_err("two kinds of iteration");
     assert!(error.to_string().contains("mini-batches"), "{error}");
 }

@@ -2,10 +2,11 @@
 //! top all the same.
 
 use quadrille_core::check::{Violation, check};
+use quadrille_core::device::Lane;
 use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{LayerId, Net, Phase, StorageId};
-use quadrille_core::plan::{LaneRole, Stage};
-use quadrille_core::task::{Buffer, TaskId};
+use quadrille_core::plan::Stage;
+use quadrille_core::task::{Buffer, LaneId, TaskId};
 
 use crate::common::{inception_net, joined, nets, sharing};
 use crate::plan;
@@ -74,7 +75,9 @@ fn a_reader_of_the_whole_must_wait_for_the_writer_of_each_part() {
         let is_writer = |node: &quadrille_core::plan::Node| node.task.layer == writer;
         let at = plan.nodes.iter().position(is_writer).expect("a task");
         let mut broken = plan.clone();
-        broken.nodes[at].lane = LaneRole::Gradient.lane();
+        // No other task is there.
+        broken.nodes[at].lane = LaneId(broken.lanes.len());
+        broken.lanes.push(Lane { id: LaneId(broken.lanes.len()), priority: 0 });
         // It comes late enough, but nobody waits for it.
         broken.nodes[at].waits = (0..at).map(TaskId).collect();
         let Err(Violation::Race(first, _, place)) = check(&broken, &nets) else {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use quadrille_core::check::{Violation, check};
 use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{BlobMemory, Net, NetSpec, NetState, Phase, SharedMemory, StorageId};
-use quadrille_core::plan::{LaneRole, Plan, Stage};
+use quadrille_core::plan::{LaneRole, Node, Plan, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 
@@ -169,10 +169,11 @@ fn weight_gradients_may_lag_behind() {
     const LEAST: usize = 3;
     let nets = [sharing(build(&chain(BATCH, 20), Phase::Train))];
     let plan: Plan = plan(&nets, Stage::Iteration);
+    let role = |node: &Node| LaneRole::of(node.task.sub);
     let is_gradient = |task: usize| plan.nodes[task].task.sub == SubTask::GradWeight;
     let mut found = 0;
-    for (id, node) in plan.nodes.iter().enumerate().filter(|(_, n)| n.lane == LaneRole::Critical.lane()) {
-        for wait in node.waits.iter().filter(|wait| plan.nodes[wait.0].lane == LaneRole::Gradient.lane()) {
+    for (id, node) in plan.nodes.iter().enumerate().filter(|(_, n)| role(n) == LaneRole::Critical) {
+        for wait in node.waits.iter().filter(|wait| role(&plan.nodes[wait.0]) == LaneRole::Gradient) {
             let between = (wait.0 + 1..id).filter(|task| is_gradient(*task)).count();
             assert!(between >= LEAST, "task {id} waits for {}, with {between} between them", wait.0);
             found += 1;

@@ -14,7 +14,7 @@ use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, NetSpec, Phase};
-use quadrille_core::plan::{CostModel, LaneRole, Node, Plan, PlanOptions, Rates, Stage};
+use quadrille_core::plan::{CostModel, Node, Plan, PlanOptions, Rates, Stage};
 use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::sim::SimDevice;
 use quadrille_core::task::{Buffer, Copy, DeviceId, LaneId, Place, Task, TaskId};
@@ -23,7 +23,7 @@ const STAGES: [Stage; 4] = [Stage::Iteration, Stage::Gradients, Stage::Update, S
 const RATES: Rates = Rates { flops: 100.0, bytes: 10.0, overhead: 1000.0 };
 
 fn plan(nets: &[Net], stage: Stage) -> Plan {
-    Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan")
+    Plan::build(nets, PlanOptions::new(stage)).expect("a plan")
 }
 
 fn every_case() -> Vec<(Vec<Net>, Plan)> {
@@ -41,7 +41,7 @@ fn every_case() -> Vec<(Vec<Net>, Plan)> {
             for stage in STAGES {
                 for elastic in [false, true] {
                     for chunk_layers in [1, 2, 100] {
-                        let options = PlanOptions { stage, elastic, chunk_layers };
+                        let options = PlanOptions { elastic, chunk_layers, ..PlanOptions::new(stage) };
                         cases.push((nets.clone(), Plan::build(&nets, options).expect("a plan")));
                     }
                 }
@@ -65,7 +65,7 @@ fn every_plan_that_is_made_is_accepted() {
 #[test]
 fn running_sums_are_summed_and_updated_like_gradients() {
     let nets = nets(&normalizing_net(8), Phase::Train, 3);
-    let options = PlanOptions { stage: Stage::Iteration, elastic: true, chunk_layers: 1 };
+    let options = PlanOptions { elastic: true, ..PlanOptions::new(Stage::Iteration) };
     let plan = Plan::build(&nets, options).expect("a plan");
     let of = |name: &str, sub: SubTask| -> Vec<_> {
         let is_it =
@@ -197,7 +197,11 @@ fn work_broken_on_purpose_is_rejected_for_the_right_reason() {
     rejected(&[
         ("a device too many", |p, _| p.devices = 3, |v| *v == Violation::Devices),
         ("unknown device", |p, _| p.nodes[4].device = DeviceId(7), |v| *v == Violation::Unknown(TaskId(4))),
-        ("unknown lane", |p, _| p.nodes[4].lane = LaneId(4), |v| *v == Violation::Unknown(TaskId(4))),
+        (
+            "unknown lane",
+            |p, _| p.nodes[4].lane = LaneId(p.lanes.len()),
+            |v| *v == Violation::Unknown(TaskId(4)),
+        ),
         (
             "waits for itself",
             |p, _| p.nodes[4].waits.push(TaskId(4)),
@@ -355,7 +359,7 @@ fn gradients_of_other_devices_are_ordered_with_their_updates() {
             over.nodes.push(Node {
                 task,
                 device: to,
-                lane: LaneRole::Transfer.lane(),
+                lane: good.nodes[own].lane,
                 copy: Some(Copy { from, to, range: range.clone(), add: false }),
                 reads: gradient(from),
                 writes: gradient(to),

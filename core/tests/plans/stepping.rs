@@ -39,7 +39,7 @@ pub fn cases() -> Vec<(Vec<Net>, Plan)> {
         for stage in [Stage::Iteration, Stage::Forward] {
             for elastic in [false, true] {
                 for chunk_layers in [1, 100] {
-                    let options = PlanOptions { stage, elastic, chunk_layers };
+                    let options = PlanOptions { elastic, chunk_layers, ..PlanOptions::new(stage) };
                     let plan = Plan::build(&nets, options).expect("a plan");
                     cases.push((nets.clone(), plan));
                 }
@@ -83,7 +83,7 @@ fn no_gradient_is_kept_from_others() {
 #[test]
 fn a_step_reads_what_both_read_and_the_update_knows_of_the_bias_alone() {
     for elastic in [false, true] {
-        let options = PlanOptions { stage: Stage::Iteration, elastic, chunk_layers: 1 };
+        let options = PlanOptions { elastic, ..PlanOptions::new(Stage::Iteration) };
         let net = stepping(&lenet(BATCH));
         let plan = Plan::build(std::slice::from_ref(&net), options).expect("a plan");
         let apart_nets = nets(&lenet(BATCH), Phase::Train, 1);
@@ -141,11 +141,11 @@ fn a_step_costs_what_both_cost_without_the_gradients_way_to_memory_and_back() {
 fn there_is_no_plan_without_the_update_or_on_some_devices_only() {
     let net = stepping(&lenet(BATCH));
     for stage in [Stage::Gradients, Stage::Update] {
-        let options = PlanOptions { stage, elastic: false, chunk_layers: 1 };
+        let options = PlanOptions::new(stage);
         let refused = Plan::build(std::slice::from_ref(&net), options).expect_err("no plan").to_string();
         assert!(refused.contains("\"conv1\"") && refused.contains(&format!("{stage:?}")), "{refused}");
     }
-    let options = PlanOptions { stage: Stage::Iteration, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(Stage::Iteration);
     for marked in [0, 1] {
         let mut some = nets(&lenet(BATCH), Phase::Train, 2);
         some[marked] = some[marked].clone().stepping(|_| true);

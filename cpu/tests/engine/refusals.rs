@@ -5,7 +5,7 @@ use crate::watchdog::must_end;
 use quadrille_core::device::{Device, DeviceError, Event, Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net, NetState, Phase, StorageId};
-use quadrille_core::plan::{LaneRole, Plan, Stage};
+use quadrille_core::plan::{Plan, Stage};
 use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::task::{Copy, DeviceId, LaneId, Task, Tile};
 use quadrille_cpu::isa::{Isa, Numerics};
@@ -39,7 +39,10 @@ fn what_the_device_was_not_built_for_is_refused() {
     let task = |layer, sub| Task { layer, sub, tile: Tile { first: 0, images: 4 } };
     let submit = |lane, task: Task| device.submit(LaneId(lane), &task).map(|_| ());
     let forward = task(layer(&nets[0], "conv1"), SubTask::Forward);
-    unknown(submit(4, forward), "lane 4");
+    let lanes = plan.lanes.len();
+    unknown(submit(lanes, forward), &format!("lane {lanes}"));
+    // Its workspace is that of the lane in which the plan has it.
+    unknown(submit(1, forward), "in lane 1");
     unknown(submit(usize::MAX, forward), "lane");
     unknown(submit(0, task(LayerId(nets[0].layers.len()), SubTask::Forward)), "layer");
     unknown(submit(0, task(LayerId(usize::MAX), SubTask::Update)), "layer");
@@ -230,7 +233,7 @@ fn tasks_start_after_what_they_wait_for() {
     let mut times = StepTimes::default();
     for _ in 0..200 {
         run_step(&devices, &plan, &Scalars::default(), &mut times).expect("a step");
-        let mut ends = [[0; LaneRole::ALL.len()]; 3];
+        let mut ends = vec![vec![0; plan.lanes.len()]; 3];
         for (id, node) in plan.nodes.iter().enumerate() {
             let span = times.spans()[id];
             for wait in &node.waits {

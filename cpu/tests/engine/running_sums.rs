@@ -59,7 +59,8 @@ fn train(quadrants: usize, threads: usize, fusion: bool, options: &EngineOptions
     let nets = nets(normalized, BATCH, quadrants);
     let nets: Vec<Net> = if fusion { nets.into_iter().map(Net::fused).collect() } else { nets };
     let elastic = options.elastic;
-    let built = Plan::build(&nets, PlanOptions { stage: Stage::Iteration, elastic, chunk_layers: 2 });
+    let built =
+        Plan::build(&nets, PlanOptions { elastic, chunk_layers: 2, ..PlanOptions::new(Stage::Iteration) });
     let plan = built.expect("a plan");
     let worker = crate::common::worker(&nets, &plan, threads, options).expect("a worker");
     let devices = worker.devices(0);

@@ -3,10 +3,10 @@
 use quadrille_core::device::{Device, DeviceError, Packed, Region, Scalars};
 use quadrille_core::layer::{InnerProduct, Layer, Relu, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, ParamSpec};
-use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::{Decay, Rule, RuleKind};
-use quadrille_core::task::{Task, Tile};
+use quadrille_core::task::{DeviceId, Task, Tile};
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::{EngineError, EngineOptions, NAN_HALVES, stepping_layers, storage_needs};
 
@@ -55,10 +55,8 @@ fn as_bits(values: Vec<f32>) -> Vec<u32> {
 /// Weights, histories and gradients after some steps, as bits. Whatever is not kept from step to step is NaN before each.
 fn train(net: Net, options: &EngineOptions, threads: usize) -> [Vec<u32>; 3] {
     let nets = [net];
-    let built = Plan::build(
-        &nets,
-        PlanOptions { stage: Stage::Iteration, elastic: options.elastic, chunk_layers: 1 },
-    );
+    let built =
+        Plan::build(&nets, PlanOptions { elastic: options.elastic, ..PlanOptions::new(Stage::Iteration) });
     let plan = built.expect("a plan");
     let worker = worker(&nets, &plan, threads, options).expect("a worker");
     let devices = worker.devices(0);
@@ -195,7 +193,8 @@ fn who_cannot_step_refuses() {
     let two_passes = plan(&apart, Stage::Iteration);
     let worker = worker(&apart, &two_passes, 1, &options(Isa::detect())).expect("a worker");
     let task = Task { layer: ip1, sub: SubTask::StepWeight, tile: Tile { first: 0, images: 4 } };
-    let refused = worker.devices(0)[0].submit(LaneRole::Gradient.lane(), &task).map(|_| ());
+    let lane = two_passes.lane_of(DeviceId(0), ip1, SubTask::GradWeight).expect("a weight gradient");
+    let refused = worker.devices(0)[0].submit(lane, &task).map(|_| ());
     assert!(
         matches!(&refused, Err(DeviceError::Unknown { what, .. }) if what.contains("step-weight")),
         "{refused:?}"

@@ -32,7 +32,8 @@ impl How {
     }
 
     fn plan(self, nets: &[Net], stage: Stage, elastic: bool) -> Plan {
-        Plan::build(nets, PlanOptions { stage, elastic, chunk_layers: self.chunk_layers }).expect("a plan")
+        Plan::build(nets, PlanOptions { elastic, chunk_layers: self.chunk_layers, ..PlanOptions::new(stage) })
+            .expect("a plan")
     }
 }
 

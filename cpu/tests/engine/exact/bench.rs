@@ -2,9 +2,8 @@
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{Operand, SubTask};
-use quadrille_core::plan::LaneRole;
 use quadrille_core::reference::Arrays;
-use quadrille_core::task::{Task, Tile};
+use quadrille_core::task::{DeviceId, Task, Tile};
 use quadrille_cpu::isa::{Isa, Numerics, Precision};
 use quadrille_cpu::{CpuDevice, EngineOptions, implementations};
 
@@ -147,7 +146,8 @@ pub fn run(case: &Case, options: &EngineOptions, threads: usize, arrays: &Arrays
         for sub in &subs {
             let tile = Tile { first: 0, images: case.net.batch() };
             let task = Task { layer: case.id, sub: *sub, tile };
-            device.submit(LaneRole::of(*sub).lane(), &task).expect("a known task");
+            let lane = plan.lane_of(DeviceId(0), case.id, *sub).expect("a task of the plan");
+            device.submit(lane, &task).expect("a known task");
         }
         device.synchronize().expect("the device is alive");
         for sub in &subs {

@@ -3,9 +3,9 @@
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerSpec, Net, NetState, ParamSpec, Phase};
-use quadrille_core::plan::{LaneRole, Plan, PlanOptions, Stage};
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::solver::{Decay, Elastic, Rule, RuleKind, Step, update};
-use quadrille_core::task::{Task, Tile};
+use quadrille_core::task::{DeviceId, Task, Tile};
 use quadrille_cpu::EngineOptions;
 
 use crate::common::{
@@ -56,7 +56,7 @@ const BUFFERS: [Packed; 4] = [Packed::Weights, Packed::Gradients, Packed::Histor
 fn check_update(net: &Net, options: &EngineOptions, threads: usize, before: &Before) {
     let built = Plan::build(
         std::slice::from_ref(net),
-        PlanOptions { stage: Stage::Update, elastic: options.elastic, chunk_layers: 1 },
+        PlanOptions { elastic: options.elastic, ..PlanOptions::new(Stage::Update) },
     );
     let plan = built.expect("a plan");
     let worker = worker(std::slice::from_ref(net), &plan, threads, options).expect("a worker");
@@ -181,7 +181,8 @@ fn loads_copy_the_stage() {
         device.write(Region::Stage(storage), &x).expect("a stage");
         let source = case.net.blob(case.net.layer(case.id).bottoms[0]).producer;
         let task = Task { layer: source, sub: SubTask::Load, tile: Tile { first: 0, images: 5 } };
-        device.submit(LaneRole::Critical.lane(), &task).expect("a known task");
+        let lane = plan.lane_of(DeviceId(0), source, SubTask::Load).expect("a task of the plan");
+        device.submit(lane, &task).expect("a known task");
         device.synchronize().expect("alive");
         let mut loaded = vec![0.0; x.len()];
         device.read(Region::Storage(storage), &mut loaded).expect("a storage");
@@ -195,7 +196,7 @@ fn gradients_are_summed_over_quadrants() {
     for (quadrants, threads, chunk_layers) in [(2, 1, 1), (3, 2, 2), (4, 3, 99), (5, 1, 1)] {
         let nets = nets(small_lenet, 20, quadrants);
         let options = options(tiers("sums over quadrants")[0]);
-        let built = Plan::build(&nets, PlanOptions { stage: Stage::Gradients, elastic: false, chunk_layers });
+        let built = Plan::build(&nets, PlanOptions { chunk_layers, ..PlanOptions::new(Stage::Gradients) });
         let plan = built.expect("a plan");
         let worker = worker(&nets, &plan, threads, &options).expect("a worker");
         let devices = worker.devices(0);
