@@ -246,7 +246,7 @@ impl CpuDevice {
         if lane.0 >= self.lanes.len() {
             return Err(self.unknown(format!("lane {}", lane.0)));
         }
-        Ok((self.index * self.lanes.len() + lane.0) as u32)
+        Ok((self.index * self.engine.lanes.each() + lane.0) as u32)
     }
 
     fn full(&self) -> DeviceError {
@@ -375,6 +375,7 @@ impl Device for CpuDevice {
 
     fn begin(&self, scalars: &Scalars) -> Result<(), DeviceError> {
         self.check_alive()?;
+        self.engine.lanes.serve_program(self.program);
         let bound = &self.engine.bound;
         bound.iteration.store(scalars.iteration, Ordering::Relaxed);
         bound.rate.store(scalars.rate.to_bits(), Ordering::Relaxed);

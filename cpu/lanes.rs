@@ -57,7 +57,7 @@ fn index_of(sub: SubTask) -> Option<usize> {
     SubTask::ALL.iter().position(|other| *other == sub)
 }
 
-/// The lanes that a device needs for all `plans`.
+/// The lanes that a device needs for all `plans` of a program.
 ///
 /// # Errors
 /// If two of them give one lane different priorities, which are fixed.

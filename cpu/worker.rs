@@ -107,8 +107,6 @@ pub struct MappedWorker {
     packed: PackedLengths,
     /// Elements that each thread needs.
     scratch: usize,
-    /// The lanes of each device.
-    lanes: Vec<Lane>,
     /// Entries that a lane needs.
     longest: usize,
     isa: Isa,
@@ -119,6 +117,8 @@ pub struct MappedWorker {
 struct MappedProgram {
     nets: Vec<MappedNet>,
     copies: Vec<Copy>,
+    /// The lanes of each device.
+    lanes: Vec<Lane>,
 }
 
 impl MappedProgram {
@@ -142,7 +142,7 @@ impl MappedProgram {
                 copies.push(copy);
             }
         }
-        Ok(Self { nets, copies })
+        Ok(Self { nets, copies, lanes: lanes_of(program.plans.iter().copied())? })
     }
 }
 
@@ -168,14 +168,13 @@ impl MappedWorker {
         // No lane gets more than all stages of all tasks of a plan and all their waits.
         let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
         let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
-        let lanes = lanes_of(programs.iter().flat_map(|p| p.plans.iter().copied()))?;
         let programs: Vec<MappedProgram> =
             programs.iter().map(|program| MappedProgram::new(program, options)).collect::<Result<_, _>>()?;
         let nets = || programs.iter().flat_map(|program| &program.nets);
         let scratch = nets().map(|net| net.scratch).max().unwrap_or(0);
         let choices = nets().next().map_or(Vec::new(), |net| net.choices.clone());
         let (crews, isa, spin) = (crews.to_vec(), options.isa, options.spin);
-        Ok(Self { crews, programs, choices, packed, scratch, lanes, longest, isa, spin })
+        Ok(Self { crews, programs, choices, packed, scratch, longest, isa, spin })
     }
 
     /// What each device needs, in the order of [`Purpose::all`].
@@ -214,6 +213,7 @@ impl MappedWorker {
             Ok((packed, LaneMemory::new(&lengths, homes).map(Arc::new)?))
         });
         let shared: Vec<_> = shared.collect::<Result<_, OutOfMemory>>()?;
+        let lanes_of_programs: Vec<Vec<Lane>> = self.programs.iter().map(|p| p.lanes.clone()).collect();
         let programs = self.programs.into_iter().enumerate().map(|(index, program)| {
             let homes = shared.iter().zip(&homes);
             let nets = program.nets.into_iter().zip(homes);
@@ -221,7 +221,8 @@ impl MappedWorker {
             Ok(BoundProgram { nets: nets.collect::<Result<_, _>>()?, copies: program.copies })
         });
         let programs = programs.collect::<Result<_, OutOfMemory>>()?;
-        let priorities: Vec<u8> = self.lanes.iter().map(|lane| lane.priority).collect();
+        let priorities = |lanes: &Vec<Lane>| lanes.iter().map(|lane| lane.priority).collect();
+        let priorities: Vec<Vec<u8>> = lanes_of_programs.iter().map(priorities).collect();
         let lanes = Arc::new(Lanes::new(self.crews.len(), &priorities, self.longest));
         let bound = Arc::new(Bound {
             programs,
@@ -245,7 +246,7 @@ impl MappedWorker {
         let infos = self.crews.iter().map(name).collect();
         let worker = CpuWorker {
             engine: Arc::new(Engine { crews, lanes, bound, infos }),
-            lanes: self.lanes,
+            lanes: lanes_of_programs,
             choices: self.choices,
             notes: refused.into_iter().map(|r| format!("a thread is not pinned: {r}")).collect(),
         };
@@ -256,7 +257,8 @@ impl MappedWorker {
 /// A worker's quadrants with all they run.
 pub struct CpuWorker {
     engine: Arc<Engine>,
-    lanes: Vec<Lane>,
+    /// Of each program.
+    lanes: Vec<Vec<Lane>>,
     choices: Vec<Choice>,
     notes: Vec<String>,
 }
@@ -315,7 +317,7 @@ impl CpuWorker {
     /// The devices, as seen by one of the programs.
     pub fn devices(&self, program: usize) -> Vec<CpuDevice> {
         (0..self.engine.infos.len())
-            .map(|index| CpuDevice::new(self.engine.clone(), index, program, self.lanes.clone()))
+            .map(|index| CpuDevice::new(self.engine.clone(), index, program, self.lanes[program].clone()))
             .collect()
     }
 

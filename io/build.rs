@@ -1,4 +1,4 @@
-//! Compiles the schemas of Caffe's messages and of machines, without `protoc`: structs for the binary formats, and descriptors for
+//! Compiles the schemas of Caffe's messages of machines and of plans, without `protoc`: structs for the binary formats, and descriptors for
 //! the text format.
 
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::{env, fs};
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["proto/caffe.proto", "proto/machine.proto"];
+    let files = ["proto/caffe.proto", "proto/machine.proto", "proto/plan.proto"];
     files.iter().for_each(|file| println!("cargo::rerun-if-changed={file}"));
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let descriptors = protox::compile(files, ["proto"])?;

@@ -1,4 +1,4 @@
-//! Caffe's messages: structs for the binary formats, descriptors for the text format. And those of machine files.
+//! Caffe's messages: structs for the binary formats, descriptors for the text format. And those of machine and plan files.
 
 use std::sync::LazyLock;
 
@@ -18,6 +18,12 @@ pub(crate) mod machine {
     include!(concat!(env!("OUT_DIR"), "/quadrille.rs"));
 }
 
+/// Messages of plan files.
+#[allow(missing_docs, clippy::all)]
+pub(crate) mod plan {
+    include!(concat!(env!("OUT_DIR"), "/quadrille.plan.rs"));
+}
+
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(include_bytes!(concat!(env!("OUT_DIR"), "/messages.descriptors")).as_slice())
         .expect("the build script compiled these descriptors")
@@ -31,6 +37,11 @@ pub(crate) fn descriptor(name: &str) -> MessageDescriptor {
 /// The descriptor of a machine file.
 pub(crate) fn machine_descriptor() -> MessageDescriptor {
     POOL.get_message_by_name("quadrille.Machine").expect("the schema has it")
+}
+
+/// The descriptor of a plan file.
+pub(crate) fn plan_descriptor() -> MessageDescriptor {
+    POOL.get_message_by_name("quadrille.plan.Plan").expect("the schema has it")
 }
 
 #[cfg(test)]

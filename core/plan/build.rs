@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use super::schedule::Assignment;
+use super::layout::Layout;
+use super::priority::{Analysis, Estimates, LaneLimits, edges};
 use super::{Node, Plan, Schedule, Stage};
-use crate::graph::AccessLog;
+use crate::device::Lane;
 use crate::layer::{Operand, SubTask};
 use crate::net::{BlobId, LayerId, Net, NetLayer, ParamId, ParamRule};
-use crate::task::{Buffer, Copy, DeviceId, Place, Task, TaskId, Tile};
+use crate::task::{Buffer, Copy, DeviceId, LaneId, Place, Task, Tile};
 
 /// What a plan is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +21,15 @@ pub struct PlanOptions {
     pub chunk_layers: usize,
     /// How its tasks are put into lanes.
     pub schedule: Schedule,
+    /// What the devices have room for.
+    pub limits: LaneLimits,
 }
 
 impl PlanOptions {
     /// A plan of a stage for a worker without a centre that sums the gradients of each layer by itself.
     pub fn new(stage: Stage) -> Self {
-        Self { stage, elastic: false, chunk_layers: 1, schedule: Schedule::default() }
+        let (schedule, limits) = (Schedule::default(), LaneLimits::default());
+        Self { stage, elastic: false, chunk_layers: 1, schedule, limits }
     }
 }
 
@@ -49,37 +53,77 @@ impl Plan {
     /// If there is no net, the nets differ in more than their batch, or a layer updates its weight as it finds the gradient
     /// ([`Net::stepping`]) although the plan has other use for the gradient or no update, or not on all devices.
     pub fn build(nets: &[Net], options: PlanOptions) -> Result<Self, PlanError> {
-        let first = nets.first().ok_or_else(|| PlanError("a plan needs at least one device".into()))?;
-        for (device, net) in nets.iter().enumerate() {
-            if net.params != first.params || net.layers.len() != first.layers.len() {
-                return Err(PlanError(format!("the net of device {device} is another one than device 0's")));
+        Self::build_by(nets, options, &Estimates::default())
+    }
+
+    /// The same for tasks that take what `estimates` say.
+    ///
+    /// # Errors
+    /// As [`Plan::build`].
+    pub fn build_by(nets: &[Net], options: PlanOptions, estimates: &Estimates) -> Result<Self, PlanError> {
+        let nodes = nodes_of(nets, options)?;
+        let after = edges(nets, &nodes);
+        let (stage, devices) = (options.stage, nets.len());
+        if options.schedule == Schedule::Layerwise {
+            let lanes = vec![Lane { id: LaneId(0), priority: 0 }];
+            let nodes = Layout { devices, lanes: &lanes, nodes, after }.with_waits();
+            return Ok(Self { stage, devices, lanes, nodes });
+        }
+        let analysis = Analysis::new(nets, options, estimates)?;
+        let mut lanes = analysis.lanes.lanes.clone();
+        let mut layout = Layout { devices, lanes: &lanes, nodes, after };
+        for node in &mut layout.nodes {
+            node.lane = analysis.lane_of(node.task.layer, node.task.sub);
+        }
+        if options.schedule == Schedule::Critical {
+            let order = analysis.order(&layout.nodes, &layout.after);
+            layout = layout.ordered(&order);
+            for (waits, on) in analysis.extra_waits(&layout.nodes) {
+                let after = &mut layout.after[waits.0];
+                after.push(on);
+                after.sort_unstable();
+                after.dedup();
             }
         }
-        if let Some(net) = nets.iter().find(|net| (net.parts, net.clips) != (first.parts, first.clips)) {
-            return Err(PlanError(format!(
-                "one net has {} mini-batches in an iteration and the norm of gradients {}, another {} and {}",
-                first.parts, first.clips, net.parts, net.clips
-            )));
+        let nodes = layout.with_waits();
+        if options.schedule == Schedule::Concurrent {
+            lanes.iter_mut().for_each(|lane| lane.priority = 0);
         }
-        check_steps(nets, options.stage)?;
-        let mut builder = Builder::new(nets, options);
-        let layers = (0..first.layers.len()).map(LayerId);
-        for layer in layers.clone() {
-            builder.compute_everywhere(layer, &[SubTask::Load, SubTask::Forward]);
-        }
-        for layer in layers.rev() {
-            builder.compute_everywhere(layer, &[SubTask::GradActivation, SubTask::GradWeight]);
-            // Behind ∇A of all devices, which reads the weight that it changes everywhere.
-            builder.compute_everywhere(layer, &[SubTask::StepWeight, SubTask::GradBias]);
-            builder.add_shared(layer);
-            builder.add_parts(layer);
-            builder.sum_and_update(layer);
-        }
-        builder.finish_chunk();
-        builder.update_clipped();
-        let lanes = builder.assignment.lanes;
-        Ok(Self { stage: options.stage, devices: nets.len(), lanes, nodes: builder.nodes })
+        Ok(Self { stage, devices, lanes, nodes })
     }
+}
+
+/// The tasks of a plan, in an order in which they may run one after the other, without lanes and waits.
+pub(super) fn nodes_of(nets: &[Net], options: PlanOptions) -> Result<Vec<Node>, PlanError> {
+    let first = nets.first().ok_or_else(|| PlanError("a plan needs at least one device".into()))?;
+    for (device, net) in nets.iter().enumerate() {
+        if net.params != first.params || net.layers.len() != first.layers.len() {
+            return Err(PlanError(format!("the net of device {device} is another one than device 0's")));
+        }
+    }
+    if let Some(net) = nets.iter().find(|net| (net.parts, net.clips) != (first.parts, first.clips)) {
+        return Err(PlanError(format!(
+            "one net has {} mini-batches in an iteration and the norm of gradients {}, another {} and {}",
+            first.parts, first.clips, net.parts, net.clips
+        )));
+    }
+    check_steps(nets, options.stage)?;
+    let mut builder = Builder::new(nets, options);
+    let layers = (0..first.layers.len()).map(LayerId);
+    for layer in layers.clone() {
+        builder.compute_everywhere(layer, &[SubTask::Load, SubTask::Forward]);
+    }
+    for layer in layers.rev() {
+        builder.compute_everywhere(layer, &[SubTask::GradActivation, SubTask::GradWeight]);
+        // Behind ∇A of all devices, which reads the weight that it changes everywhere.
+        builder.compute_everywhere(layer, &[SubTask::StepWeight, SubTask::GradBias]);
+        builder.add_shared(layer);
+        builder.add_parts(layer);
+        builder.sum_and_update(layer);
+    }
+    builder.finish_chunk();
+    builder.update_clipped();
+    Ok(builder.nodes)
 }
 
 /// Refuses nets that update a weight as they find its gradient where the gradient is asked for by others.
@@ -103,13 +147,7 @@ struct Builder<'a> {
     nets: &'a [Net],
     options: PlanOptions,
     tiles: Vec<Tile>,
-    assignment: Assignment,
     nodes: Vec<Node>,
-    log: AccessLog,
-    /// What each lane has seen of each other lane: the highest task it waited for, directly or not.
-    seen: Vec<Vec<Option<TaskId>>>,
-    /// The same as of the end of each task.
-    seen_by: Vec<Vec<Option<TaskId>>>,
     /// Layers whose gradients wait for their chunk to be full, in backward order.
     chunk: Vec<LayerId>,
     /// Layers whose updates wait for the norm of all gradients, in backward order.
@@ -118,20 +156,8 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(nets: &'a [Net], options: PlanOptions) -> Self {
-        let assignment = Assignment::new(options.schedule);
-        let lanes = nets.len() * assignment.lanes.len();
-        Self {
-            nets,
-            options,
-            tiles: tiles(nets),
-            assignment,
-            nodes: Vec::new(),
-            log: AccessLog::default(),
-            seen: vec![vec![None; lanes]; lanes],
-            seen_by: Vec::new(),
-            chunk: Vec::new(),
-            clipped: Vec::new(),
-        }
+        let (nodes, chunk, clipped) = (Vec::new(), Vec::new(), Vec::new());
+        Self { nets, options, tiles: tiles(nets), nodes, chunk, clipped }
     }
 
     fn compute_everywhere(&mut self, layer: LayerId, subs: &[SubTask]) {
@@ -377,33 +403,7 @@ impl<'a> Builder<'a> {
         reads: Vec<Place>,
         writes: Vec<Place>,
     ) {
-        let id = TaskId(self.nodes.len());
-        let lanes = self.assignment.lanes.len();
-        let lane = self.assignment.of(task.layer, task.sub);
-        let global = device.0 * lanes + lane.0;
-        let mut seen = self.seen[global].clone();
-        let mut waits = Vec::new();
-        // Latest first: one wait often implies the others.
-        let nets = self.nets;
-        let overlapping = |place: &Place| {
-            let buffers = nets[place.device.0].overlapping_buffers(place.buffer);
-            buffers.into_iter().map(|buffer| Place { buffer, ..*place }).collect()
-        };
-        for earlier in self.log.enter(id, &reads, &writes, overlapping).into_iter().rev() {
-            let other = &self.nodes[earlier.0];
-            let from = other.device.0 * lanes + other.lane.0;
-            if from == global || seen[from].is_some_and(|s| s >= earlier) {
-                continue;
-            }
-            for (mine, theirs) in seen.iter_mut().zip(&self.seen_by[earlier.0]) {
-                *mine = (*mine).max(*theirs);
-            }
-            waits.push(earlier);
-        }
-        waits.sort_unstable();
-        seen[global] = Some(id);
-        self.seen[global].clone_from(&seen);
-        self.seen_by.push(seen);
+        let (lane, waits) = (LaneId(0), Vec::new());
         self.nodes.push(Node { task, device, lane, copy, reads, writes, waits });
     }
 }

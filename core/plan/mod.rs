@@ -3,11 +3,15 @@
 
 mod build;
 mod cost;
+mod layout;
+pub mod priority;
+mod saved;
 mod schedule;
 
 pub use build::{PlanError, PlanOptions, normed_params, tiles, trained_params};
 pub(crate) use build::{norms, operand_buffers, stepped_rows, task_buffers};
 pub use cost::{CostModel, Rates};
+pub use saved::{SavedPlan, SavedTask};
 pub use schedule::{LaneRole, Schedule};
 
 use std::fmt;

@@ -3,10 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::device::Lane;
 use crate::layer::SubTask;
-use crate::net::LayerId;
-use crate::task::LaneId;
 
 /// How tasks are put into lanes. It decides when a task runs and never what it computes: the bits of all schedules are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,26 +73,5 @@ impl LaneRole {
             | SubTask::Total => Self::Gradient,
             SubTask::Norm | SubTask::Update => Self::Update,
         }
-    }
-}
-
-/// In which lane each sub-task of each layer runs, on every device alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Assignment {
-    /// The lanes of a device.
-    pub lanes: Vec<Lane>,
-}
-
-impl Assignment {
-    /// The lanes of a schedule.
-    pub fn new(schedule: Schedule) -> Self {
-        let count = if schedule == Schedule::Layerwise { 1 } else { LaneRole::ALL.len() };
-        let priority = |lane: usize| if schedule == Schedule::Critical { lane as u8 } else { 0 };
-        Self { lanes: (0..count).map(|lane| Lane { id: LaneId(lane), priority: priority(lane) }).collect() }
-    }
-
-    /// The lane of a sub-task.
-    pub fn of(&self, _: LayerId, sub: SubTask) -> LaneId {
-        LaneId((LaneRole::of(sub) as usize).min(self.lanes.len() - 1))
     }
 }

@@ -73,7 +73,7 @@ fn start_with(
     threads: usize,
     spin: u32,
 ) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
-    let lanes = Arc::new(Lanes::new(quadrants, priorities, 64));
+    let lanes = Arc::new(Lanes::new(quadrants, &[priorities.to_vec()], 64));
     let recorder = Arc::new(Recorder::default());
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; quadrants];
@@ -138,6 +138,26 @@ fn higher_lanes_come_first() {
         [10, 11, 12, 20, 21, 22, 0, 1, 2],
         "the number of a lane does not count"
     );
+}
+
+/// Each program has priorities of its own, and lanes that it does not use are looked at all the same.
+#[test]
+fn the_program_that_runs_decides_which_lanes_come_first() {
+    let order = must_end("a crew of one", || {
+        let lanes = Arc::new(Lanes::new(1, &[vec![0, 1, 2], vec![1, 0]], 64));
+        for lane in 0..3 {
+            lanes.push_task(lane, u64::from(lane), 1).unwrap();
+        }
+        lanes.serve_program(1);
+        let recorder = Arc::new(Recorder::default());
+        let work: Arc<dyn Work> = recorder.clone();
+        let scratch = [Scratch { len: 3, home: None }];
+        let started = Crews::start(lanes.clone(), &work, &[vec![None]], &scratch, 0);
+        let _crews = started.expect("a thread");
+        lanes.wait_idle(0);
+        recorder.order.lock().unwrap().clone()
+    });
+    assert_eq!(order, [1, 0, 2]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! the critical lane leaves idle work on what nobody waits for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -40,8 +40,11 @@ struct Quadrant {
 /// The lanes of all quadrants of a worker, shared by their crews.
 pub(crate) struct Lanes {
     quadrants: Vec<Quadrant>,
-    /// The lanes of a quadrant in groups of one priority, the most urgent first.
-    groups: Vec<Vec<usize>>,
+    /// For each program all lanes of a quadrant in groups of one priority, the most urgent first.
+    groups: Vec<Vec<Vec<usize>>>,
+    /// The program that runs. Whoever looks at another's meanwhile finds all lanes in another order.
+    program: AtomicUsize,
+    each: usize,
     origin: Instant,
     stopping: AtomicBool,
     failed: AtomicBool,
@@ -49,26 +52,25 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// For each of `quadrants` quadrants a lane for each of `priorities`, of which 0 is served first; each lane holds at least
-    /// `capacity` entries.
-    pub fn new(quadrants: usize, priorities: &[u8], capacity: usize) -> Self {
+    /// For each of `quadrants` quadrants as many lanes as any of `programs` has priorities, one for each of its lanes, of which
+    /// 0 is served first; each lane holds at least `capacity` entries.
+    pub fn new(quadrants: usize, programs: &[Vec<u8>], capacity: usize) -> Self {
+        let each = programs.iter().map(Vec::len).max().unwrap_or(0);
         let lane = || {
             let queue = LaneQueue::new(capacity);
             let spans = (0..queue.capacity()).map(|_| Default::default()).collect();
             TimedLane { queue, spans, pushing: Mutex::new(()) }
         };
         let quadrant = || Quadrant {
-            lanes: priorities.iter().map(|_| lane()).collect(),
+            lanes: (0..each).map(|_| lane()).collect(),
             work: Bell::default(),
             idle: Bell::default(),
         };
-        let mut levels = priorities.to_vec();
-        levels.sort_unstable();
-        levels.dedup();
-        let group = |level| (0..priorities.len()).filter(|lane| priorities[*lane] == level).collect();
         Self {
             quadrants: (0..quadrants).map(|_| quadrant()).collect(),
-            groups: levels.into_iter().map(group).collect(),
+            groups: programs.iter().map(|priorities| groups(priorities, each)).collect(),
+            program: AtomicUsize::new(0),
+            each,
             origin: Instant::now(),
             stopping: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -82,7 +84,12 @@ impl Lanes {
 
     /// Lanes of a quadrant.
     pub fn each(&self) -> usize {
-        self.groups.iter().map(Vec::len).sum()
+        self.each
+    }
+
+    /// Says which program's tasks come now.
+    pub fn serve_program(&self, program: usize) {
+        self.program.store(program, Ordering::Relaxed);
     }
 
     /// Entries that a lane holds.
@@ -178,8 +185,9 @@ impl Lanes {
     /// from number `turn` on come first.
     fn work_once(&self, device: usize, work: &dyn Work, scratch: &mut [f32], turn: usize) -> bool {
         let lanes = &self.quadrants[device].lanes;
+        let Some(groups) = self.groups.get(self.program.load(Ordering::Relaxed)) else { return false };
         let in_order = |offer| {
-            let in_turn = self.groups.iter().flat_map(move |group| rotated(group, turn));
+            let in_turn = groups.iter().flat_map(move |group| rotated(group, turn));
             in_turn.map(move |lane| (offer, &lanes[*lane]))
         };
         for (offer, lane) in [Offer::Wanted, Offer::All].into_iter().flat_map(in_order) {
@@ -235,6 +243,14 @@ impl Lanes {
             }
         }
     }
+}
+
+/// `each` lanes in groups of one priority; those that have none come last.
+fn groups(priorities: &[u8], each: usize) -> Vec<Vec<usize>> {
+    let priority = |lane: usize| priorities.get(lane).map_or(u16::MAX, |priority| u16::from(*priority));
+    let mut lanes: Vec<usize> = (0..each).collect();
+    lanes.sort_by_key(|lane| priority(*lane));
+    lanes.chunk_by(|a, b| priority(*a) == priority(*b)).map(<[usize]>::to_vec).collect()
 }
 
 /// All of a group, which is not empty, from number `turn` on and round.

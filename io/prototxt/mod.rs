@@ -2,7 +2,7 @@
 //!
 //! Text is bounded and its lines are noted (`tokens`, `outline`), the library makes it a message of the schema
 //! (`message`), old forms of layers become today's (`upgrade`), the message becomes core's vocabulary (`net`, `layer`,
-//! `solver`), and so do machine files (`machine`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
+//! `solver`), and so do machine and plan files (`machine`, `plan`). What Caffe understands and Quadrille does not yet do is refused with its line, never dropped.
 
 mod arrange;
 mod convolved;
@@ -16,6 +16,7 @@ mod message;
 mod net;
 mod neuron;
 mod outline;
+mod plan;
 mod sequences;
 mod sizes;
 mod solver;
@@ -26,6 +27,7 @@ mod tokens;
 mod upgrade;
 mod window;
 
+pub use plan::{format_plan, write_plan};
 pub(crate) use upgrade::{type_of_v0, type_of_v1};
 
 use std::fs::File;
@@ -34,11 +36,12 @@ use std::path::Path;
 
 use quadrille_core::machine::Machine;
 use quadrille_core::net::NetSpec;
+use quadrille_core::plan::SavedPlan;
 use quadrille_core::site::{Fault, Site, SpecError};
 use quadrille_core::solver::SolverSpec;
 
 use crate::error::IoError;
-use crate::schema::{descriptor, machine_descriptor};
+use crate::schema::{descriptor, machine_descriptor, plan_descriptor};
 
 /// Largest text file that is read, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -69,6 +72,15 @@ pub fn read_solver(path: &Path) -> Result<SolverSpec, IoError> {
 pub fn read_machine(path: &Path) -> Result<Machine, IoError> {
     let text = read(path, "a machine file (.prototxt)")?;
     Ok(parse_machine(text, &path.display().to_string())?)
+}
+
+/// Reads a plan file.
+///
+/// # Errors
+/// As [`read_net`].
+pub fn read_plan(path: &Path) -> Result<SavedPlan, IoError> {
+    let text = read(path, "a plan file (.prototxt)")?;
+    Ok(parse_plan(text, &path.display().to_string())?)
 }
 
 /// What a file of the text format describes.
@@ -128,6 +140,15 @@ pub fn parse_solver(text: impl AsRef<[u8]>, file_name: &str) -> Result<SolverSpe
 pub fn parse_machine(text: impl AsRef<[u8]>, file_name: &str) -> Result<Machine, SpecError> {
     let text = bounded(text.as_ref(), file_name)?;
     machine::convert(&message::parse(text, file_name, machine_descriptor(), "machine")?)
+}
+
+/// Parses the text of a plan file; `file_name` is what errors call it.
+///
+/// # Errors
+/// A [`SpecError`] with line and field.
+pub fn parse_plan(text: impl AsRef<[u8]>, file_name: &str) -> Result<SavedPlan, SpecError> {
+    let text = bounded(text.as_ref(), file_name)?;
+    plan::convert(&message::parse(text, file_name, plan_descriptor(), "plan")?)
 }
 
 /// Says so if the text is a good file of the other kind.

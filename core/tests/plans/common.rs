@@ -297,3 +297,20 @@ pub fn joined(net: Net) -> Net {
     let needs = StorageNeeds { lengths: net.storages.clone(), parts };
     net.sharing_memory(&needs)
 }
+
+/// Three layers, each of which gets all that was found before it, put together by Concat, as in DenseNet.
+pub fn dense_net(batch: usize) -> NetSpec {
+    let mut layers = vec![data(batch, 1, 8), LayerSpec::new("stem", convolution(4, 3), &["data"], &["stem"])];
+    let mut so_far = "stem".to_owned();
+    for index in 0..3 {
+        let [small, large, all] = ["small", "large", "all"].map(|name| format!("{name}{index}"));
+        layers.push(LayerSpec::new(&small, convolution(4, 1), &[&so_far], &[&small]));
+        layers.push(LayerSpec::new(&large, convolution(2, 1), &[&small], &[&large]));
+        let concat = Layer::Concat(Concat { axis: 1, bottoms: 2 });
+        layers.push(LayerSpec::new(&all, concat, &[&so_far, &large], &[&all]));
+        so_far = all;
+    }
+    layers.push(LayerSpec::new("ip", inner_product(5), &[&so_far], &["ip"]));
+    layers.push(LayerSpec::new("loss", loss(), &["ip", "label"], &["loss"]));
+    network("dense", layers)
+}

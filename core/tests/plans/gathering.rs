@@ -3,8 +3,8 @@
 use quadrille_core::check::{Violation, check};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, Phase};
-use quadrille_core::plan::{Plan, PlanOptions, Stage};
-use quadrille_core::task::{Buffer, TaskId};
+use quadrille_core::plan::{Node, Plan, PlanOptions, Stage};
+use quadrille_core::task::{Buffer, DeviceId, TaskId};
 
 use crate::common::{branching_net, lenet, nets, normalizing_net, siamese_net};
 use crate::plan;
@@ -62,7 +62,7 @@ fn no_update_begins_before_every_norm_is_known() {
         let nets = rewritten(nets(&branching_net(9), Phase::Train, devices), 1, true);
         for stage in [Stage::Iteration, Stage::Update] {
             let plan = plan(&nets, stage);
-            let is = |sub| move |node: &&quadrille_core::plan::Node| node.task.sub == sub;
+            let is = |sub| move |node: &&Node| node.task.sub == sub;
             let norms: Vec<Buffer> = plan
                 .nodes
                 .iter()
@@ -72,10 +72,12 @@ fn no_update_begins_before_every_norm_is_known() {
                 .collect();
             // conv1, conv2 (whose bias is trained), ipa and ipb.
             assert_eq!(norms.len(), 4 * devices);
-            let last = plan.nodes.iter().rposition(|node| node.task.sub == SubTask::Norm).expect("a norm");
-            let first =
-                plan.nodes.iter().position(|node| node.task.sub == SubTask::Update).expect("an update");
-            assert!(last < first, "{stage:?}");
+            for device in (0..devices).map(DeviceId) {
+                let is = |node: &Node, sub| node.device == device && node.task.sub == sub;
+                let last = plan.nodes.iter().rposition(|node| is(node, SubTask::Norm)).expect("a norm");
+                let first = plan.nodes.iter().position(|node| is(node, SubTask::Update)).expect("an update");
+                assert!(last < first, "{stage:?} on {device:?}");
+            }
             for update in plan.nodes.iter().filter(is(SubTask::Update)) {
                 for norm in &norms {
                     assert!(

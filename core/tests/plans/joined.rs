@@ -9,7 +9,7 @@ use quadrille_core::plan::Stage;
 use quadrille_core::task::{Buffer, LaneId, TaskId};
 
 use crate::common::{inception_net, joined, nets, sharing};
-use crate::plan;
+use crate::{layerwise, plan};
 
 fn inception(phase: Phase) -> Net {
     joined(nets(&inception_net(2), phase, 1).remove(0))
@@ -69,7 +69,7 @@ fn parts_overlap_their_whole_and_not_each_other() {
 #[test]
 fn a_reader_of_the_whole_must_wait_for_the_writer_of_each_part() {
     let nets = [inception(Phase::Test)];
-    let plan = plan(&nets, Stage::Forward);
+    let plan = layerwise(&nets, Stage::Forward);
     for name in ["relu_one", "relu_two", "three"] {
         let writer = layer(&nets[0], name);
         let is_writer = |node: &quadrille_core::plan::Node| node.task.layer == writer;

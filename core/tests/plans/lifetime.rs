@@ -10,7 +10,7 @@ use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 
 use crate::common::{branching_net, chain, lenet, normalizing_net, residual_net, sharing, siamese_net};
-use crate::plan;
+use crate::{layerwise, plan};
 
 const BATCH: usize = 2;
 
@@ -94,7 +94,10 @@ fn the_validator_refuses_every_two_that_would_spoil_each_other() {
                 let mut together = net.clone();
                 together.memory = Some(one_on_the_other(&net, first, second));
                 let nets = [together];
-                match check(&plan(&nets, stage(phase)), &nets) {
+                let found = check(&layerwise(&nets, stage(phase)), &nets);
+                let in_lanes = check(&plan(&nets, stage(phase)), &nets);
+                assert_eq!(in_lanes.is_ok(), found.is_ok(), "{in_lanes:?} but {found:?} in one lane");
+                match found {
                     Ok(()) => {
                         accepted += 1;
                         // What the net puts out is read after the step, which no plan knows of.

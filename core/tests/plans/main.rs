@@ -6,6 +6,7 @@ mod fusion;
 mod gathering;
 mod joined;
 mod lifetime;
+mod schedules;
 mod sharing;
 mod stepping;
 
@@ -14,7 +15,7 @@ use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, NetSpec, Phase};
-use quadrille_core::plan::{CostModel, Node, Plan, PlanOptions, Rates, Stage};
+use quadrille_core::plan::{CostModel, Node, Plan, PlanOptions, Rates, Schedule, Stage};
 use quadrille_core::run::{StepError, StepTimes, run_step};
 use quadrille_core::sim::SimDevice;
 use quadrille_core::task::{Buffer, Copy, DeviceId, LaneId, Place, Task, TaskId};
@@ -24,6 +25,12 @@ const RATES: Rates = Rates { flops: 100.0, bytes: 10.0, overhead: 1000.0 };
 
 fn plan(nets: &[Net], stage: Stage) -> Plan {
     Plan::build(nets, PlanOptions::new(stage)).expect("a plan")
+}
+
+/// The same in one lane, where nothing races.
+fn layerwise(nets: &[Net], stage: Stage) -> Plan {
+    let options = PlanOptions { schedule: Schedule::Layerwise, ..PlanOptions::new(stage) };
+    Plan::build(nets, options).expect("a plan")
 }
 
 fn every_case() -> Vec<(Vec<Net>, Plan)> {

@@ -17,6 +17,7 @@ mod lifetime;
 mod placement;
 mod refusals;
 mod running_sums;
+mod schedules;
 mod sharing;
 mod stepping;
 mod stepping_together;

@@ -61,7 +61,7 @@ pub fn relu(name: &str) -> LayerSpec {
 
 /// The layers of AlexNet and of GoogLeNet in small: normalisation, branches of `widths` channels side by side, one
 /// of them cut in two again, dropout in place and not.
-fn branching(batch: usize, widths: [usize; 3]) -> NetSpec {
+pub fn branching(batch: usize, widths: [usize; 3]) -> NetSpec {
     let conv = |name: &str, outputs: usize, kernel: usize, bottom: &str| {
         let layer = Convolution { pad: [kernel / 2; 2], ..convolution(outputs, [kernel; 2]) };
         LayerSpec::new(name, Layer::Convolution(layer), &[bottom], &[name])
