@@ -3,6 +3,7 @@
 mod convert;
 mod data;
 mod report;
+mod schedule;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use crate::parts::Quadrants;
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
 pub use report::ReportArgs;
+pub use schedule::{PlanArgs, ScheduleArgs};
 
 use crate::output::LogStyle;
 
@@ -37,6 +39,7 @@ Start here:
   quadrille train --quadrants 4     one worker on four quadrants
   quadrille test --weights FILE     accuracy of trained weights
   quadrille time --model alexnet    milliseconds and GFLOP/s of every layer
+  quadrille plan --model googlenet  what runs in which lane, and what is critical
   quadrille check FILE              what a network or solver file means here
   quadrille extract --help          values and gradients of one mini-batch, to a file
   quadrille convert weights A B     weights to and from .caffemodel, .h5, .safetensors, .npz
@@ -65,6 +68,8 @@ pub enum Command {
     Test(TestArgs),
     /// Measure every layer: milliseconds, GFLOP/s, share of the measured peak
     Time(TimeArgs),
+    /// Show which task runs in which lane, what is critical and how long it should take, or write it down
+    Plan(Box<PlanArgs>),
     /// Read networks and solvers and show shapes, parameters, memory and work, without data
     Check(CheckArgs),
     /// Run one mini-batch and write every value and gradient to a file
@@ -261,6 +266,12 @@ pub struct TrainArgs {
     /// The clock: real, or sim, by which computing, copies and messages take what --machine says; the numbers stay real
     #[arg(long, default_value = "real", value_name = "real|sim")]
     pub clock: ClockKind,
+    /// In which lanes tasks run.
+    #[command(flatten)]
+    pub scheduling: ScheduleArgs,
+    /// Run by the plans of this file, which quadrille plan --out has written for the same network, batch and machine
+    #[arg(long, value_name = "FILE", conflicts_with = "schedule")]
+    pub plan: Option<PathBuf>,
     /// Figures of the machine for --clock sim, such as a file of bench/machines
     #[arg(long = "machine", value_name = "FILE")]
     pub machine_file: Option<PathBuf>,
@@ -329,6 +340,9 @@ pub struct TimeArgs {
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
+    /// In which lanes tasks run.
+    #[command(flatten)]
+    pub scheduling: ScheduleArgs,
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,

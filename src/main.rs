@@ -31,6 +31,7 @@ mod pace;
 mod parts;
 mod pass;
 mod places;
+mod plan;
 mod prepare;
 mod progress;
 mod report;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Test(args) => test::run(args),
         Command::Time(args) => time::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Check(args) => check::run(args),
         Command::Extract(args) => extract::run(args),
         Command::Convert(command) => convert::run(command),

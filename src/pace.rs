@@ -14,7 +14,8 @@ use quadrille_core::machine::{Machine, StepCost};
 
 use crate::failure::Failure;
 use crate::pass::Pass;
-use crate::worker::{Plans, Worker};
+use crate::plan::training::Plans;
+use crate::worker::Worker;
 
 /// A worker's clock.
 pub enum Pace {

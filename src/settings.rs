@@ -16,6 +16,7 @@ use crate::cli::{ClockKind, TrainArgs};
 use crate::failure::{Code, Failure};
 use crate::method;
 use crate::nonfinite::OnNonfinite;
+use crate::plan::training::Scheduling;
 use crate::progress::TestResult;
 
 /// What a run was told, with nothing left open.
@@ -47,6 +48,8 @@ pub struct Settings {
     pub on_nonfinite: OnNonfinite,
     /// Whose times the virtual clock has; `None` for the real clock.
     pub machine: Option<Arc<Machine>>,
+    /// In which lanes tasks run.
+    pub scheduling: Scheduling,
 }
 
 impl Settings {
@@ -102,6 +105,7 @@ impl Settings {
             (args.method, args.machine.precision, args.target_accuracy);
         let on_nonfinite = args.on_nonfinite;
         let machine = machine(args)?;
+        let scheduling = Scheduling::new(args, solver.debug_info)?;
         Ok(Self {
             workers,
             method,
@@ -115,6 +119,7 @@ impl Settings {
             target_accuracy,
             on_nonfinite,
             machine,
+            scheduling,
             solver,
         })
     }

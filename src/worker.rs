@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
-use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::plan::Plan;
 use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
@@ -23,20 +23,11 @@ use crate::output;
 use crate::pace::Pace;
 use crate::pass::Pass;
 use crate::places::Places;
+use crate::plan::training::Plans;
 use crate::progress::{Output, TestResult};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
-
-/// The plans of an iteration. Unless the update waits for something, it is part of the last mini-batch's.
-pub struct Plans {
-    /// Load, forward and backward of every mini-batch but the last, if an iteration has several.
-    pub part: Option<Plan>,
-    /// Load, forward, backward, and sums over the quadrants; the update, too, if it has no plan of its own.
-    pub gradients: Plan,
-    /// The update after an exchange, or after the loss is known.
-    pub update: Option<Plan>,
-}
 
 /// Room for the losses of so many mini-batches is made at the start; more make it as they come.
 const MOST_LOSSES: u64 = 1024;
@@ -91,27 +82,6 @@ pub struct Worker {
     pub shown: Vec<String>,
     /// Implementations and refusals, for the first lines.
     pub notes: Vec<String>,
-}
-
-fn plan(nets: &[Net], stage: Stage, elastic: bool) -> Result<Plan, Failure> {
-    let options = PlanOptions { elastic, ..PlanOptions::new(stage) };
-    Plan::build(nets, options).map_err(|error| Failure::new(Code::Bug, error.to_string()))
-}
-
-impl Plans {
-    /// The plans for `nets` under `settings`.
-    pub fn new(nets: &[Net], settings: &Settings) -> Result<Self, Failure> {
-        let part = (settings.solver.iter_size > 1).then(|| plan(nets, Stage::Part, false)).transpose()?;
-        if !settings.updates_apart() {
-            return Ok(Self { part, gradients: plan(nets, Stage::Iteration, false)?, update: None });
-        }
-        let update = plan(nets, Stage::Update, settings.is_elastic())?;
-        Ok(Self { part, gradients: plan(nets, Stage::Gradients, false)?, update: Some(update) })
-    }
-
-    fn all(&self) -> Vec<&Plan> {
-        self.part.iter().chain([&self.gradients]).chain(&self.update).collect()
-    }
 }
 
 /// What values and gradients take in memory, for people.
@@ -190,7 +160,7 @@ impl Draft {
         let test_nets = parts.tests.iter().map(|test| test.job.device_nets(&threads, parts.rewriting));
         let test_nets: Vec<Vec<Net>> = test_nets.collect::<Result<_, _>>()?;
         let plans = Plans::new(&nets, settings)?;
-        let forward = test_nets.iter().map(|nets| plan(nets, Stage::Forward, false));
+        let forward = test_nets.iter().map(|nets| settings.scheduling.forward(nets));
         let forward: Vec<Plan> = forward.collect::<Result<_, _>>()?;
         let train_plans = plans.all();
         let test_plans: Vec<[&Plan; 1]> = forward.iter().map(|plan| [plan]).collect();
@@ -230,7 +200,8 @@ impl Worker {
         let Draft { nets, test_nets, plans, forward, mapped } = draft;
         let engine = mapped.place(homes)?;
         memory::check(&engine, parts.machine)?;
-        let notes = notes(&engine, &nets[0], 1 + test_nets.len());
+        let mut notes = notes(&engine, &nets[0], 1 + test_nets.len());
+        notes.push(settings.scheduling.describe(&plans.gradients));
         let first = parts.first.saturating_mul(settings.solver.iter_size);
         let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
         let places = parts.machine.places.get(parts.seat).cloned().unwrap_or_default();

@@ -8,7 +8,7 @@ use std::path::Path;
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::layer::Layer;
 use quadrille_core::net::{Net, NetSpec, Phase};
-use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::plan::{Plan, PlanOptions, Schedule, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
@@ -28,6 +28,7 @@ use crate::made_up;
 use crate::memory;
 use crate::parts;
 use crate::pass::Pass;
+use crate::plan::training::built;
 
 use report::Report;
 
@@ -35,7 +36,9 @@ use report::Report;
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let Timed { spec, batch, data } = timed(args)?;
     let machine = crews(&args.machine, 1, batch, || copies(&spec, batch))?;
-    let Iteration { nets, plan, options: engine } = iteration(&spec, batch, &machine, &args.machine)?;
+    let schedule = args.scheduling.schedule.unwrap_or_default();
+    let Iteration { nets, plan, options: engine } =
+        iteration(&spec, batch, &machine, &args.machine, schedule)?;
     let program = Program { nets: &nets, plans: &[&plan] };
     let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
     let pass = Pass::new(nets, worker.devices(0));
@@ -92,21 +95,36 @@ pub fn iteration(
     batch: usize,
     machine: &Crews,
     args: &MachineArgs,
+    schedule: Schedule,
 ) -> Result<Iteration, Failure> {
+    let nets = nets(spec, batch, machine, args, 1)?;
+    let plan = built(&nets, PlanOptions { schedule, ..PlanOptions::new(Stage::Iteration) })?;
+    Ok(Iteration { nets, plan, options: engine(machine, args) })
+}
+
+/// The nets of a worker's devices, of one among so many.
+pub fn nets(
+    spec: &NetSpec,
+    batch: usize,
+    machine: &Crews,
+    args: &MachineArgs,
+    workers: usize,
+) -> Result<Vec<Net>, Failure> {
     let nets = cut(spec, batch, &threads_of(&machine.workers[0]))?;
-    let rewriting = Rewriting::new(args, machine.numerics, 1);
-    let nets: Vec<Net> = nets.into_iter().map(|net| rewriting.of(net)).collect::<Result<_, _>>()?;
-    let options = PlanOptions::new(Stage::Iteration);
-    let plan = Plan::build(&nets, options).map_err(|e| Failure::new(Code::Bug, e.to_string()))?;
-    let options = EngineOptions {
+    let rewriting = Rewriting::new(args, machine.numerics, workers);
+    nets.into_iter().map(|net| rewriting.of(net)).collect()
+}
+
+/// How devices compute what is measured.
+pub fn engine(machine: &Crews, args: &MachineArgs) -> EngineOptions {
+    EngineOptions {
         isa: machine.numerics.isa,
         precision: machine.numerics.precision,
         kernels: args.kernels.clone(),
         rule: Rule::sgd(0.9, 5e-4),
         elastic: false,
         spin: machine.exclusive,
-    };
-    Ok(Iteration { nets, plan, options })
+    }
 }
 
 /// What an iteration copies into each part of a machine.
@@ -217,7 +235,7 @@ fn cut(spec: &NetSpec, batch: usize, threads: &[usize]) -> Result<Vec<Net>, Fail
 }
 
 /// Weights from their fillers; data and labels made up.
-fn fill(pass: &Pass) -> Result<(), Failure> {
+pub fn fill(pass: &Pass) -> Result<(), Failure> {
     let net = &pass.nets[0];
     let mut weights = vec![0.0; net.params.len()];
     net.params.fill(1, &mut weights);

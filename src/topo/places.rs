@@ -1,5 +1,6 @@
 //! `quadrille topo --model M --batch B`: what would go where.
 
+use quadrille_core::plan::Schedule;
 use quadrille_cpu::Program;
 use quadrille_cpu::isa::Precision;
 use quadrille_numa::parts::{self, Choice, Copies};
@@ -38,7 +39,7 @@ pub fn lines(args: &TopoArgs, machine: &Machine, partition: &Partition) -> Resul
         no_memory_sharing: false,
     };
     let crews = assign(machine, partition, 1, &flags);
-    let iteration = time::iteration(&spec, batch, &crews, &flags)?;
+    let iteration = time::iteration(&spec, batch, &crews, &flags, Schedule::default())?;
     let program = Program { nets: &iteration.nets, plans: &[&iteration.plan] };
     let (_, placement) = memory::planned(&crews, &[program], &iteration.options, batch)?;
     let (name, kernels) = (&iteration.nets[0].name, crews.numerics);
