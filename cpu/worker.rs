@@ -309,6 +309,11 @@ impl CpuWorker {
         used.map(|(device, purpose, arena)| arena.place(device, purpose)).collect()
     }
 
+    /// From when on the times of all devices count.
+    pub fn origin(&self) -> std::time::Instant {
+        self.engine.lanes.origin()
+    }
+
     /// The threads of all devices.
     pub fn threads(&self) -> &[CrewThread] {
         self.engine.crews.threads()

@@ -18,6 +18,7 @@ mod schema;
 pub mod snapshot;
 mod solverstate;
 mod tensors;
+pub mod trace;
 pub mod weights;
 mod whole;
 

@@ -24,7 +24,7 @@ use crate::parts::Quadrants;
 pub use convert::{ConvertDataArgs, ConvertMeanArgs};
 pub use data::{DataArgs, DataShards};
 pub use report::ReportArgs;
-pub use schedule::{PlanArgs, ScheduleArgs};
+pub use schedule::{PlanArgs, ScheduleArgs, TraceArgs};
 
 use crate::output::LogStyle;
 
@@ -272,6 +272,9 @@ pub struct TrainArgs {
     /// Run by the plans of this file, which quadrille plan --out has written for the same network, batch and machine
     #[arg(long, value_name = "FILE", conflicts_with = "schedule")]
     pub plan: Option<PathBuf>,
+    /// The timeline.
+    #[command(flatten)]
+    pub tracing: TraceArgs,
     /// Figures of the machine for --clock sim, such as a file of bench/machines
     #[arg(long = "machine", value_name = "FILE")]
     pub machine_file: Option<PathBuf>,
@@ -343,6 +346,9 @@ pub struct TimeArgs {
     /// In which lanes tasks run.
     #[command(flatten)]
     pub scheduling: ScheduleArgs,
+    /// The timeline.
+    #[command(flatten)]
+    pub tracing: TraceArgs,
     /// How the machine is used.
     #[command(flatten)]
     pub machine: MachineArgs,

@@ -44,6 +44,7 @@ mod state;
 mod test;
 mod time;
 mod topo;
+mod trace;
 mod train;
 mod weights;
 mod worker;

@@ -28,6 +28,7 @@ use crate::progress::{Progress, Report, TestResult, Tested};
 use crate::resume::Home;
 use crate::settings::Settings;
 use crate::signal::{self, StopAgreement, Wall};
+use crate::trace::{self, Trace};
 use crate::worker::{Draft, Worker, WorkerParts};
 use crate::world::World;
 
@@ -83,6 +84,7 @@ fn step(
     }
 
     worker.clock.training += worker.pace.now().since(start);
+    worker.trace.iter_mut().for_each(Trace::iteration);
     if run.verifies && iteration == run.first {
         let quadrants = worker.pass.devices.len();
         memory::verify(&worker.engine, worker.seat * quadrants)?;
@@ -133,6 +135,8 @@ pub struct Outcome {
     pub result: Vec<f32>,
     /// What the last test found.
     pub test: TestResult,
+    /// When the tasks of its first iterations ran.
+    trace: Option<Trace>,
 }
 
 /// Tests with every network; the result is that of the first. A test is left when a signal comes, since it may take longer than
@@ -204,7 +208,7 @@ fn live(
     worker.exchange.leave()?;
     nonfinite::check_arrays(&worker.pass.nets[0].params, worker.rank, iterations, &[&result])?;
     let left_out = worker.watch.left_out;
-    Ok(Outcome { iterations, complete, clock: worker.clock, left_out, result, test })
+    Ok(Outcome { iterations, complete, clock: worker.clock, left_out, result, test, trace: worker.trace })
 }
 
 /// Trains, together with the other processes that were started with this one.
@@ -253,6 +257,7 @@ fn attempt(
         let message = "--target-accuracy: the network that is tested has no Accuracy layer";
         return Err(Failure::new(Code::Usage, message));
     }
+    let trace_to = trace::open(args.tracing.trace.as_deref(), world.leads(), workers[0].rank)?;
     world.settle(&workers[0].places);
     let home = world.leads().then(|| prepared.start.open_home(args, &prepared.net.name, &prepared.settings));
     let home = home.transpose()?;
@@ -293,6 +298,7 @@ fn attempt(
     let outcomes = live_together(workers, &run, timeout, progress.as_mut());
     // The others wait for this process; the snapshot that is being written may take longer.
     let outcomes = outcomes.map_err(|failure| run.world.warn(failure))?;
+    trace_to.map_or(Ok(()), |to| trace::write(to, outcomes.iter().filter_map(|o| o.trace.as_ref())))?;
     match &mut progress {
         Some(progress) => conclude(&prepared, &run, &outcomes, progress),
         None => {

@@ -1,6 +1,7 @@
 //! A worker: one replica in the sense of SGD and EASGD, with its devices, plans, data and place in the method.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
@@ -28,6 +29,7 @@ use crate::progress::{Output, TestResult};
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
+use crate::trace::Trace;
 
 /// Room for the losses of so many mini-batches is made at the start; more make it as they come.
 const MOST_LOSSES: u64 = 1024;
@@ -68,6 +70,8 @@ pub struct Worker {
     pub pace: Pace,
     /// Where its time went.
     pub clock: Clock,
+    /// When the tasks of its first iterations ran, if that is asked for.
+    pub trace: Option<Trace>,
     /// What rate and display remember.
     pub course: Course,
     /// Where its threads that do not compute run.
@@ -214,6 +218,10 @@ impl Worker {
             test: test.clone(),
         });
         let len = nets[0].params.len();
+        let trace = settings.scheduling.traced.map(|iterations| {
+            let most = settings.solver.iter_size + 1;
+            Trace::new(parts.rank, &nets, &plans.all(), engine.origin(), iterations, most)
+        });
         let worker = Self {
             rank: parts.rank,
             seat: parts.seat,
@@ -227,6 +235,7 @@ impl Worker {
             leaves_out: false,
             pace: Pace::Real,
             clock: Clock::default(),
+            trace,
             course: parts.state.course.clone(),
             places,
             testers: testers.collect(),
@@ -288,9 +297,14 @@ impl Worker {
                 let pull = settings.exchanges_in(scalars.iteration).then_some(scalars.elastic);
                 self.clock.note(self.exchange.start(&self.pass, &self.pace, pull)?);
             }
+            let begin = Instant::now();
             let (waited, copied) = self.pace.load(|| self.batches.load(&self.pass))?;
             self.clock.data_wait += waited;
             self.clock.data_copy += copied;
+            if let Some(trace) = &mut self.trace {
+                trace.phase("data_wait", begin, waited);
+                trace.phase("data_copy", begin + waited, copied);
+            }
             self.exchange.proceed();
             // Every mini-batch draws numbers of its own.
             let drawn = scalars.iteration.saturating_mul(parts).saturating_add(part);
@@ -299,10 +313,16 @@ impl Worker {
             let plan = self.plans.part.as_ref().filter(|_| !last).unwrap_or(&self.plans.gradients);
             let shows = self.shows(settings, scalars.iteration);
             let (pass, times, shown) = (&self.pass, &mut self.times, &mut self.shown);
-            self.clock.computing += self.pace.compute(|| match shows {
+            let begin = Instant::now();
+            let took = self.pace.compute(|| match shows {
                 true => debug::run(pass, plan, &scalars, times, shown),
                 false => Ok(run_step(&pass.devices, plan, &scalars, times)?),
             })?;
+            self.clock.computing += took;
+            if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
+                trace.phase("forward_backward", begin, took);
+                trace.step(plan.stage, self.times.spans());
+            }
             let loss = self.pass.loss()?;
             self.losses.push(loss);
             let looks_closely = last && self.watch.is_close();
@@ -319,8 +339,12 @@ impl Worker {
             self.tell(format!("note        {}", found.left_out(at)));
         }
         let vote = self.watch.is_close().then_some(known || found.is_some());
+        let begin = Instant::now();
         let (spent, leaves_out) = self.exchange.finish(&self.pass, &self.pace, vote)?;
         self.clock.note(spent);
+        if let Some(trace) = &mut self.trace {
+            trace.phase("communication", begin, begin.elapsed());
+        }
         self.leaves_out = leaves_out;
         self.watch.note(at, leaves_out)?;
         Ok(self.losses.iter().sum::<f32>() / parts as f32)
@@ -360,11 +384,17 @@ impl Worker {
         }
         let shows = self.shows(settings, scalars.iteration);
         let (pass, times, shown) = (&self.pass, &mut self.times, &mut self.shown);
-        self.clock.updates += self.pace.update(|| match &self.plans.update {
+        let begin = Instant::now();
+        let took = self.pace.update(|| match &self.plans.update {
             Some(update) if shows => debug::run(pass, update, scalars, times, shown),
             Some(update) => Ok(run_step(&pass.devices, update, scalars, times)?),
             None => Ok(()),
         })?;
+        self.clock.updates += took;
+        if let (Some(trace), Some(update), false) = (&mut self.trace, &self.plans.update, shows) {
+            trace.phase("worker_update", begin, took);
+            trace.step(update.stage, self.times.spans());
+        }
         Ok(())
     }
 

@@ -78,6 +78,11 @@ impl Lanes {
         }
     }
 
+    /// From when on times count.
+    pub fn origin(&self) -> Instant {
+        self.origin
+    }
+
     fn lane(&self, lane: u32) -> &TimedLane {
         &self.quadrants[lane as usize / self.each()].lanes[lane as usize % self.each()]
     }

@@ -16,6 +16,18 @@ pub struct ScheduleArgs {
     pub schedule: Option<Schedule>,
 }
 
+/// The timeline; the same for every command that trains or measures.
+#[derive(Args, Clone, Debug)]
+pub struct TraceArgs {
+    /// Write when each task of the first iterations ran, a row for each lane and one for the phases of an iteration, for
+    /// chrome://tracing or ui.perfetto.dev; other processes than the first write to FILE.RANK
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Iterations that --trace covers
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = at_least_one::<u64>)]
+    pub trace_iterations: u64,
+}
+
 /// What `plan` takes.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {

@@ -6,7 +6,7 @@ use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, PlanOptions, SavedPlan, Schedule, Stage};
 use quadrille_io::prototxt::read_plan;
 
-use crate::cli::TrainArgs;
+use crate::cli::{ClockKind, TrainArgs};
 use crate::failure::{Code, Failure};
 use crate::settings::Settings;
 
@@ -19,19 +19,28 @@ pub struct Scheduling {
     saved: Option<Arc<SavedPlan>>,
     /// Why, if it is not as asked for or as usual.
     why: &'static str,
+    /// How many iterations are traced, if any are.
+    pub traced: Option<u64>,
 }
 
 impl Scheduling {
     /// As the flags say. `layer_by_layer` are runs that look at arrays between the layers.
     pub fn new(args: &TrainArgs, layer_by_layer: bool) -> Result<Self, Failure> {
         let asked = args.scheduling.schedule;
+        let traced = args.tracing.trace.as_ref().map(|_| args.tracing.trace_iterations);
+        if traced.is_some() && (layer_by_layer || args.clock == ClockKind::Sim) {
+            let other = if layer_by_layer { "the solver's debug_info" } else { "--clock sim" };
+            let message =
+                format!("--trace: with {other} tasks do not run as they would; leave one of both out");
+            return Err(Failure::new(Code::Usage, message));
+        }
         if layer_by_layer {
             let flag = match asked {
                 _ if args.plan.is_some() => "--plan",
                 Some(Schedule::Concurrent | Schedule::Critical) => "--schedule",
                 _ => {
                     let why = ": debug_info looks at arrays between layers";
-                    return Ok(Self { schedule: Schedule::Layerwise, saved: None, why });
+                    return Ok(Self { schedule: Schedule::Layerwise, saved: None, why, traced });
                 }
             };
             let message = format!(
@@ -41,7 +50,7 @@ impl Scheduling {
         }
         let saved = args.plan.as_deref().map(read_plan).transpose()?.map(Arc::new);
         let schedule = saved.as_ref().map(|saved| saved.schedule).or(asked).unwrap_or_default();
-        Ok(Self { schedule, saved, why: "" })
+        Ok(Self { schedule, saved, why: "", traced })
     }
 
     /// Plans a part of an iteration of `nets`: as it was stored, if it was.

@@ -13,6 +13,7 @@ use quadrille_cpu::CpuEvent;
 use crate::failure::Failure;
 use crate::feed::Batches;
 use crate::pass::Pass;
+use crate::trace::Trace;
 
 /// Iterations that are run before the clock counts, unless they take longer than `WARM_UP_TIME`.
 const WARM_UP: usize = 5;
@@ -71,12 +72,13 @@ fn iterate(
     Ok(waited)
 }
 
-/// Runs `plan` `iterations` times (at least once) after a warm-up, on `batches` or on what is loaded already.
+/// Runs `plan` `iterations` times (at least once) after a warm-up, which `trace` leaves out, on `batches` or on what is loaded already.
 pub fn measure(
     pass: &Pass,
     plan: &Plan,
     iterations: u64,
     mut batches: Option<&mut Batches>,
+    mut trace: Option<&mut Trace>,
 ) -> Result<Measured, Failure> {
     let (mut rows, place) = rows(pass, plan);
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
@@ -96,6 +98,11 @@ pub fn measure(
         waited += iterate(pass, plan, batches.as_deref_mut(), &mut times)?;
         let whole = start.elapsed();
         wholes.push(whole.as_secs_f64() * 1e3);
+        if let Some(trace) = trace.as_deref_mut() {
+            trace.phase("iteration", start, whole);
+            trace.step(plan.stage, times.spans());
+            trace.iteration();
+        }
         sums.fill(0);
         for ((node, span), row) in plan.nodes.iter().zip(times.spans()).zip(&place) {
             sums[row * plan.devices + node.device.0] += span.end - span.start;

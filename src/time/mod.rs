@@ -28,7 +28,8 @@ use crate::made_up;
 use crate::memory;
 use crate::parts;
 use crate::pass::Pass;
-use crate::plan::training::built;
+use crate::plan::training::{built, lanes_of};
+use crate::trace::{self, Trace};
 
 use report::Report;
 
@@ -47,7 +48,14 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let draw = Draw::Train { seed: 1, rank: 0, workers: 1 };
     let mut batches =
         data.as_ref().map(|data| data.start(draw, batch, 0, machine.places[0].readers())).transpose()?;
-    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut())?;
+    let trace_to = trace::open(args.tracing.trace.as_deref(), true, 0)?;
+    let mut trace = trace_to
+        .as_ref()
+        .map(|_| Trace::new(0, &pass.nets, &[&plan], worker.origin(), args.tracing.trace_iterations, 1));
+    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut(), trace.as_mut())?;
+    if let (Some(to), Some(trace)) = (trace_to, &trace) {
+        trace::write(to, std::iter::once(trace))?;
+    }
     drop(batches);
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
@@ -60,6 +68,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         quadrants: pass.devices.len(),
         threads,
         machine: &machine,
+        schedule: (schedule, lanes_of(&plan)),
         placement: &placement,
         choices: worker.choices(),
         measured: &measured,

@@ -2,6 +2,7 @@
 
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
+use quadrille_core::plan::Schedule;
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{BlobBytes, Choice};
 use quadrille_io::data::DataSource;
@@ -25,6 +26,8 @@ pub struct Report<'a> {
     pub threads: usize,
     /// How the machine was cut.
     pub machine: &'a Crews,
+    /// In which lanes tasks run, and which schedule that is.
+    pub schedule: (Schedule, String),
     /// Where memory went, line by line.
     pub placement: &'a [String],
     /// How each layer is computed.
@@ -113,6 +116,7 @@ impl Report<'_> {
         }
         self.machine.say_how();
         say!("            kernels for {}", self.machine.numerics);
+        say!("schedule    {}; {}", self.schedule.0, self.schedule.1);
         for line in self.placement {
             say!("{line}");
         }
@@ -221,6 +225,7 @@ impl Report<'_> {
             "batch": self.batch,
             "precision": self.machine.numerics.precision.to_string(),
             "isa": self.machine.numerics.isa.to_string(),
+            "schedule": self.schedule.0.to_string(),
             "threads": self.threads,
             "quadrants": self.quadrants,
             "iterations": self.measured.iterations,

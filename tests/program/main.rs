@@ -31,6 +31,7 @@ mod placement;
 mod report;
 mod resume;
 mod same_bits;
+mod schedules;
 mod scripts;
 mod snapshots;
 mod solvers;

@@ -1,0 +1,161 @@
+//! `--trace`: the timeline of a run's first iterations.
+//!
+//! What ran when is known from [`run_step`](quadrille_core::run::run_step), which takes the times of all tasks anyway. A trace
+//! copies them, sixteen bytes a task, into room that was made before the first iteration; everything else is done when the
+//! run is over. So an iteration that is traced takes a copy of some kilobytes longer, and all others nothing.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use quadrille_core::device::Span;
+use quadrille_core::net::Net;
+use quadrille_core::plan::{Plan, Stage};
+use quadrille_io::trace::{Event, Row, TraceWriter};
+
+use crate::failure::Failure;
+
+/// A plan as it is drawn.
+struct Drawn {
+    stage: Stage,
+    /// Name, kind, row and waits of each task.
+    tasks: Vec<(String, String, usize, Vec<usize>)>,
+}
+
+/// What one worker's devices did.
+pub struct Trace {
+    rank: usize,
+    /// Nanoseconds from the origin of the file to that of the devices' times.
+    devices: u64,
+    /// The same to `started`.
+    begin: u64,
+    started: Instant,
+    rows: Vec<String>,
+    plans: Vec<Drawn>,
+    steps: Vec<(usize, usize)>,
+    spans: Vec<Span>,
+    phases: Vec<(&'static str, u64, u64)>,
+    /// Iterations that are still to be traced.
+    left: u64,
+}
+
+/// The first row, above those of lanes.
+const PHASES: &str = "iteration";
+
+impl Trace {
+    /// Room for so many iterations of a worker's plans, which run `most` steps in each; `origin` is that of the devices' times.
+    pub fn new(
+        rank: usize,
+        nets: &[Net],
+        plans: &[&Plan],
+        origin: Instant,
+        iterations: u64,
+        most: u64,
+    ) -> Self {
+        // All processes of a run have the clock on the wall in common; a day is short enough for fractions of microseconds.
+        const DAY: u128 = 86_400_000_000_000;
+        let started = Instant::now();
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let begin = (wall.as_nanos() % DAY) as u64 + DAY as u64;
+        let before = started.saturating_duration_since(origin).as_nanos() as u64;
+        let lanes = plans.iter().map(|plan| plan.lanes.len()).max().unwrap_or(0);
+        let mut rows = vec![PHASES.to_owned()];
+        for device in 0..nets.len() {
+            rows.extend((0..lanes).map(|lane| format!("quadrant {device} lane {lane}")));
+        }
+        let drawn = |plan: &&Plan| Drawn {
+            stage: plan.stage,
+            tasks: plan
+                .nodes
+                .iter()
+                .map(|node| {
+                    let name =
+                        format!("{}/{}", nets[node.device.0].layer(node.task.layer).label(), node.task.sub);
+                    let waits = node.waits.iter().map(|wait| wait.0).collect();
+                    (name, node.task.sub.to_string(), 1 + node.device.0 * lanes + node.lane.0, waits)
+                })
+                .collect(),
+        };
+        let longest = plans.iter().map(|plan| plan.nodes.len()).max().unwrap_or(0);
+        let steps = usize::try_from(iterations.saturating_mul(most)).unwrap_or(usize::MAX).min(1 << 16);
+        Self {
+            rank,
+            devices: begin.saturating_sub(before),
+            begin,
+            started,
+            rows,
+            plans: plans.iter().map(drawn).collect(),
+            steps: Vec::with_capacity(steps),
+            spans: Vec::with_capacity((steps * longest).min(1 << 24)),
+            phases: Vec::with_capacity(8 * steps),
+            left: iterations,
+        }
+    }
+
+    /// Notes when the tasks of a step ran.
+    pub fn step(&mut self, stage: Stage, spans: &[Span]) {
+        let plan = self.plans.iter().position(|plan| plan.stage == stage);
+        if let Some(plan) = plan.filter(|_| self.left > 0) {
+            self.steps.push((plan, self.spans.len()));
+            self.spans.extend_from_slice(spans);
+        }
+    }
+
+    /// Notes a phase of an iteration.
+    pub fn phase(&mut self, name: &'static str, begin: Instant, took: Duration) {
+        if self.left > 0 && !took.is_zero() {
+            let start = self.begin + begin.saturating_duration_since(self.started).as_nanos() as u64;
+            self.phases.push((name, start, start + took.as_nanos() as u64));
+        }
+    }
+
+    /// An iteration is over.
+    pub fn iteration(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    fn write(&self, to: &mut TraceWriter, arrows: &mut u64) -> Result<(), Failure> {
+        let row = |thread: usize| Row { process: self.rank, thread };
+        let process = format!("worker {}", self.rank);
+        for (thread, name) in self.rows.iter().enumerate() {
+            to.write(&Event::Named { row: row(thread), name, process: &process })?;
+        }
+        for (name, start, end) in &self.phases {
+            to.write(&Event::Slice { row: row(0), name, category: PHASES, start: *start, end: *end })?;
+        }
+        for (plan, first) in &self.steps {
+            let tasks = &self.plans[*plan].tasks;
+            let spans = &self.spans[*first..first + tasks.len()];
+            for ((name, category, thread, waits), span) in tasks.iter().zip(spans) {
+                let [start, end] = [span.start, span.end].map(|time| self.devices + time);
+                to.write(&Event::Slice { row: row(*thread), name, category, start, end })?;
+                for wait in waits {
+                    let from = (row(tasks[*wait].2), self.devices + spans[*wait].end);
+                    to.write(&Event::Arrow { id: *arrows, from, to: (row(*thread), start) })?;
+                    *arrows += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the file of a process, before anything is trained: the leader's has the name that was asked for, any other's its
+/// first worker's number behind it.
+pub fn open(asked: Option<&Path>, leads: bool, rank: usize) -> Result<Option<TraceWriter>, Failure> {
+    let Some(asked) = asked else { return Ok(None) };
+    let mut name = asked.as_os_str().to_owned();
+    if !leads {
+        name.push(format!(".{rank}"));
+    }
+    Ok(Some(TraceWriter::create(Path::new(&name))?))
+}
+
+/// Writes the timelines of a process's workers.
+pub fn write<'a>(mut to: TraceWriter, traces: impl Iterator<Item = &'a Trace>) -> Result<(), Failure> {
+    // Arrows of several processes have numbers of their own, too.
+    let mut arrows = None;
+    for trace in traces {
+        trace.write(&mut to, arrows.get_or_insert((trace.rank as u64) << 40))?;
+    }
+    Ok(to.finish()?)
+}
