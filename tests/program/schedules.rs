@@ -155,7 +155,7 @@ fn plans_are_written_read_and_refused_where_they_do_not_fit() {
     }
     stage.succeed(&format!("{PLAN} --out plan.prototxt"));
     refused(&stage, "--batch 10", "images: 20; the quadrants compute 10 images");
-    refused(&stage, "--workers 2", "no task of gradients; it has iteration");
+    refused(&stage, "--workers 2", "no task of update; it has iteration");
     refused(&stage, "--no-fusion", "plan.prototxt:");
     let good = fs::read_to_string(stage.path("plan.prototxt")).expect("a plan");
     let line_of = |what: &str| 1 + good.lines().position(|line| line.contains(what)).expect("a line");
