@@ -1,7 +1,7 @@
 //! A plan in words.
 
 use quadrille_core::device::Scalars;
-use quadrille_core::net::Net;
+use quadrille_core::net::{LayerId, Net};
 use quadrille_core::plan::priority::{Analysis, Block, Estimates, SubTaskGraph};
 use quadrille_core::plan::{Node, Plan, Rates, Schedule};
 use quadrille_core::run::{StepTimes, run_step};
@@ -74,7 +74,7 @@ impl Explanation<'_> {
             let count = tasks().count();
             lines.push(format!("lane {id:<7}priority {}: {count} tasks, {ms:.3} ms: {what}", lane.priority));
         }
-        let name = |layer: &quadrille_core::net::LayerId| self.nets[0].layer(*layer).name.as_str();
+        let name = |layer: &LayerId| self.nets[0].layer(*layer).name.as_str();
         let mut joined: Vec<String> =
             self.analysis.joined.iter().map(|(layer, sub)| format!("{sub} of {}", name(layer))).collect();
         joined.sort();
@@ -96,7 +96,7 @@ impl Explanation<'_> {
             found.len(),
             layers.width()
         ));
-        let name = |layer: Option<quadrille_core::net::LayerId>, none: &str| {
+        let name = |layer: Option<LayerId>, none: &str| {
             layer.map_or(none.to_owned(), |layer| self.nets[0].layer(layer).name.clone())
         };
         for block in found.iter().take(SHOWN) {

@@ -8,8 +8,7 @@ use quadrille_core::device::Scalars;
 use quadrille_core::net::Net;
 use quadrille_core::plan::priority::{Analysis, Estimates};
 use quadrille_core::plan::{Plan, PlanOptions, Rates, SavedPlan, Schedule, Stage};
-use quadrille_core::run::StepTimes;
-use quadrille_core::run::run_step;
+use quadrille_core::run::{StepTimes, run_step};
 use quadrille_cpu::Program;
 use quadrille_io::prototxt::{read_machine, write_plan};
 
