@@ -3,6 +3,7 @@
 
 mod build;
 mod cost;
+pub mod lanes;
 mod layout;
 pub mod priority;
 mod saved;

@@ -3,6 +3,7 @@
 mod adding;
 mod allocation;
 mod bits;
+mod chunks;
 mod common;
 #[cfg(target_arch = "x86_64")]
 mod disassembly;

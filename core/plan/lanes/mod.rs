@@ -1,0 +1,33 @@
+//! GLP4NN: how many kernels of a layer are worth running at once.
+//!
+//! The kernels of one layer, each of some images of the mini-batch, do not depend on each other: they may run side by side
+//! in a pool of lanes (streams of a GPU, queues of a quadrant), so that what one leaves idle others fill. The parts, after Fu,
+//! Tang, He, Yu, Sun (ICPP 2018), section 3:
+//!
+//! - resource tracker: [`KernelUsage`], what a kernel was seen to use, as plain data;
+//! - kernel analyzer: [`analyze`], equations (1) to (9) as a mixed-integer linear program; its results are kept by the
+//!   [`Maintainer`], for each device, network, layer and shape, and round-trip as text;
+//! - stream manager: a [`Pool`] of as many lanes as any layer of the device asks for;
+//! - runtime scheduler: [`Scheduler`], which has a kernel profiled when it is first seen, and from then on deals kernels out to
+//!   the lanes in turn;
+//! - batch-level parallelism: [`in_chunks`], which makes several layers, each of a chunk of images, of one, and [`deal`], which
+//!   puts a plan's tasks into other lanes.
+//!
+//! **Convergence-invariant.** A result decides where a chunk runs and when, never what is computed. Chunks are cut by the number of
+//! images that is asked for, not by the number of lanes. What a chunk writes forward and in ∇A nobody else writes. Each chunk
+//! finds a ∇W and a ∇B of its own, and these are added up by [`SubTask::AddShared`](crate::layer::SubTask::AddShared) in the
+//! order of backward, which the plan's edges hold whatever lanes they are in. So one lane and many give the same bits.
+
+mod analyzer;
+mod chunks;
+mod deal;
+mod maintainer;
+mod scheduler;
+mod usage;
+
+pub use analyzer::{AnalysisError, Concurrency, analyze};
+pub use chunks::{ChunkError, in_chunks};
+pub use deal::{chunks_of, deal};
+pub use maintainer::{Maintainer, NotKept, Situation};
+pub use scheduler::{Pool, Scheduler, Sight};
+pub use usage::{KernelUsage, Limits};
