@@ -309,6 +309,7 @@ mod tests {
             control: 0.0,
             overlap: 1.0,
             jitter,
+            device: None,
         }
     }
 

@@ -4,6 +4,7 @@
 
 use crate::net::Net;
 use crate::plan::{CostModel, Plan, Rates};
+use crate::sim::DeviceModel;
 
 /// A way for bytes: a message of n bytes takes alpha + n beta.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,6 +81,8 @@ pub struct Machine {
     pub overlap: f64,
     /// How times vary; not at all if there is none.
     pub jitter: Option<Jitter>,
+    /// What a worker's device shares between its lanes, where that is known.
+    pub device: Option<DeviceModel>,
 }
 
 /// What a worker takes for an iteration beside messages, in nanoseconds.

@@ -2,6 +2,8 @@
 
 use quadrille_core::machine::{Jitter, Link, Machine, Step};
 use quadrille_core::plan::Rates;
+use quadrille_core::plan::lanes::Limits;
+use quadrille_core::sim::{DeviceModel, GrainRule};
 use quadrille_core::site::{Fault, SpecError};
 
 use super::fields::typed;
@@ -46,7 +48,65 @@ fn machine(message: &Message, steps: Vec<Step>) -> Result<Machine, Fault> {
         overlap: share(message.overlap(), "overlap", 1.0)?,
         jitter: message.jitter.as_ref().map(jitter).transpose()?,
         steps,
+        device: message.device.as_ref().map(device).transpose()?,
     })
+}
+
+fn device(device: &schema::Device) -> Result<DeviceModel, Fault> {
+    let units =
+        device.units.ok_or_else(|| missing("device.units", "a number of cores or multiprocessors"))?;
+    let time =
+        |microseconds: f64, field: &str| Ok(1e3 * not_negative(microseconds, &format!("device.{field}"))?);
+    let limits = Limits {
+        units: count(units, "device.units")?,
+        blocks: count(device.blocks(), "device.blocks")?,
+        threads: count(device.threads(), "device.threads")?,
+        registers: device.registers(),
+        shared: device.shared_bytes(),
+        kernels: count(device.lanes(), "device.lanes")?,
+        launch: time(device.launch_us(), "launch_us")?,
+    };
+    let levels = device.priorities();
+    Ok(DeviceModel {
+        limits,
+        flops: positive(device.unit_gflops, "device.unit_gflops")?,
+        bytes: positive(device.unit_gbytes_per_s, "device.unit_gbytes_per_s")?,
+        memory: positive(device.gbytes_per_s, "device.gbytes_per_s")?,
+        levels: u8::try_from(levels).ok().filter(|levels| *levels > 0).ok_or_else(|| {
+            Fault::new("device.priorities", format!("{levels}; expected a number from 1 to 255"))
+        })?,
+        wait: time(device.wait_us(), "wait_us")?,
+        start: time(device.start_us(), "start_us")?,
+        grain: time(device.grain_us(), "grain_us")?,
+        crew: device.crew(),
+        compute: grain(device.compute.as_ref(), "device.compute", &limits)?,
+        stream: grain(device.stream.as_ref(), "device.stream", &limits)?,
+    })
+}
+
+fn grain(grain: Option<&schema::Grain>, field: &str, limits: &Limits) -> Result<GrainRule, Fault> {
+    let grain = grain.ok_or_else(|| missing(field, "the message { work: ... }"))?;
+    let threads = count(grain.threads(), &format!("{field}.threads"))?;
+    if threads > limits.threads {
+        let message = format!("{threads}; expected at most the {} of a unit", limits.threads);
+        return Err(Fault::new(&format!("{field}.threads"), message));
+    }
+    Ok(GrainRule {
+        work: positive(grain.work, &format!("{field}.work"))?,
+        most: if grain.most() == 0 { u64::MAX } else { grain.most().into() },
+        threads,
+        registers: grain.registers().min(MOST as u32 / threads),
+        shared: grain.shared_bytes(),
+        saturating: count(grain.saturating_threads(), &format!("{field}.saturating_threads"))?,
+    })
+}
+
+/// A number of things of which there is one at least, and not more than a million.
+fn count(count: u32, field: &str) -> Result<u32, Fault> {
+    if (1..=1_000_000).contains(&count) {
+        return Ok(count);
+    }
+    Err(Fault::new(field, format!("{count}; expected a number from 1 to 1000000")))
 }
 
 fn step(step: &schema::Step) -> Result<Step, Fault> {
@@ -150,6 +210,47 @@ master {
             (1.0, 0.25)
         );
         assert_eq!((told.control, told.jitter.unwrap().share, told.jitter.unwrap().seed), (0.0, 0.1, 1));
+    }
+
+    const DEVICE: &str = r#"device {
+  units: 56
+  unit_gflops: 152
+  unit_gbytes_per_s: 20
+  gbytes_per_s: 549
+  blocks: 32
+  threads: 2048
+  launch_us: 5
+  compute { work: 9e6 threads: 128 registers: 120 shared_bytes: 12544 saturating_threads: 128 }
+  stream { work: 4096 most: 100 threads: 512 }
+}
+"#;
+
+    #[test]
+    fn a_device_is_read_with_its_limits() {
+        assert!(parse_machine(GOOD, "m").unwrap().device.is_none());
+        let device = parse_machine(format!("{GOOD}{DEVICE}"), "m").unwrap().device.unwrap();
+        let limits = device.limits;
+        assert_eq!((limits.units, limits.blocks, limits.threads, limits.kernels), (56, 32, 2048, 8));
+        assert_eq!((limits.launch, device.wait, device.flops, device.memory), (5000.0, 0.0, 152.0, 549.0));
+        assert_eq!(
+            (device.compute.most, device.stream.most, device.compute.saturating),
+            (u64::MAX, 100, 128)
+        );
+        assert!(!device.crew && device.levels == 255);
+        for (from, to, expected) in [
+            ("units: 56\n", "\n", "m:22: machine: device.units: missing"),
+            ("units: 56\n", "units: 0\n", "m:23: machine: device.units: 0; expected a number from 1"),
+            ("unit_gflops: 152", "unit_gflops: 0", "device.unit_gflops: 0; expected a number above 0"),
+            ("launch_us: 5", "launch_us: -5", "device.launch_us: -5; expected a number from 0"),
+            ("launch_us: 5", "priorities: 256", "device.priorities: 256; expected a number from 1 to 255"),
+            ("work: 4096", "work: 0", "device.stream.work: 0; expected a number above 0"),
+            ("threads: 512", "threads: 4096", "device.stream.threads: 4096; expected at most the 2048"),
+            ("  stream { work: 4096 most: 100 threads: 512 }\n", "", "device.stream: missing"),
+        ] {
+            let text = format!("{GOOD}{}", DEVICE.replacen(from, to, 1));
+            let error = parse_machine(text, "m").unwrap_err().to_string();
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
     }
 
     #[test]

@@ -132,9 +132,18 @@ fn what_the_figures_cannot_be_is_refused() {
 #[test]
 fn the_machines_of_the_sources_are_read() {
     let stage = stage();
-    for machine in
-        ["sc17-gpu-node", "cori-knl-aries", "cluster-fdr", "cluster-qdr", "cluster-10gbe", "xeon-2-workers"]
-    {
+    for machine in [
+        "sc17-gpu-node",
+        "cori-knl-aries",
+        "cluster-fdr",
+        "cluster-qdr",
+        "cluster-10gbe",
+        "xeon-2-workers",
+        "knl-quadrant",
+        "k40c",
+        "p100",
+        "h100",
+    ] {
         let file = format!("{}/bench/machines/{machine}.prototxt", env!("CARGO_MANIFEST_DIR"));
         let flags = format!("--clock sim --machine {file} --workers 2 --max-iter 2");
         assert_eq!(stage.train(machine, &flags)["clock"], "sim", "{machine}");

@@ -479,7 +479,8 @@ fn a_device_that_dies_is_an_error_and_no_wait() {
     let plan = plan(&nets, Stage::Iteration);
     for at in [0, 5, 20] {
         let mut group = SimDevice::group(&nets, &plan, RATES);
-        group[1] = SimDevice::group(&nets, &plan, RATES).remove(1).dying_at(at);
+        let dying = group.remove(1).dying_at(at);
+        group.push(dying);
         let result = run_step(&group, &plan, &Scalars::default(), &mut StepTimes::default());
         assert!(matches!(result, Err(StepError::Device(_))), "{result:?}");
     }
