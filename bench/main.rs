@@ -2,6 +2,8 @@
 
 mod breakdown;
 mod data;
+mod engine;
+mod glp4nn;
 mod kernels;
 mod machine;
 mod methods;
@@ -16,6 +18,8 @@ mod record;
 mod runs;
 mod scaling;
 mod shapes;
+mod sim_check;
+mod turbodl;
 mod weak_scaling;
 mod workers;
 
@@ -54,6 +58,12 @@ enum Experiment {
     Workers(workers::Args),
     /// Convolutions one by one, by every implementation, checked and beside the measured peak
     Kernels(kernels::Args),
+    /// Kernels of several images at once, layer by layer: Figures 2, 4, 7, 8 and Table 6 of GLP4NN
+    Glp4nn(glp4nn::Args),
+    /// What lanes and priorities gain over layer by layer: Figures 7, 8, 9 and 11 of TurboDL
+    Turbodl(turbodl::Args),
+    /// How far the simulated device is from the CPU device
+    SimCheck(sim_check::Args),
     /// How fast images are decoded, and how long a training waits for them
     Data(data::Args),
     /// Write the networks in models/ that are made of a pattern
@@ -74,6 +84,9 @@ fn main() -> ExitCode {
         Experiment::Scaling(args) => scaling::run(&args),
         Experiment::Workers(args) => workers::run(&args),
         Experiment::Kernels(args) => kernels::run(&args),
+        Experiment::Glp4nn(args) => glp4nn::run(&args),
+        Experiment::Turbodl(args) => turbodl::run(&args),
+        Experiment::SimCheck(args) => sim_check::run(&args),
         Experiment::Data(args) => data::run(&args),
         Experiment::Networks(args) => networks::run(&args),
         Experiment::Shapes(args) => shapes::run(&args),

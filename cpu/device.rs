@@ -270,6 +270,15 @@ impl CpuDevice {
         Ok(CpuEvent { engine: self.engine.clone(), first, last })
     }
 
+    /// Grains of each stage of a task: what GLP4NN's resource tracker wants to know. `None` if the device does not know the layer.
+    pub fn grains(&self, task: &Task) -> Option<Vec<u32>> {
+        let kind = SubTask::ALL.iter().position(|s| *s == task.sub)? as u8;
+        let index = task.layer.0;
+        let layers = self.engine.bound.programs[self.program].nets[self.index].layers.len();
+        let payload = Payload { program: self.program, kind, stage: 0, index };
+        (index < layers).then(|| self.engine.bound.stages(self.index, payload).iter().collect())
+    }
+
     fn memory(&self) -> &Memory {
         &self.engine.bound.programs[self.program].nets[self.index].memory
     }

@@ -138,7 +138,7 @@ fn distinct(shapes: Vec<ConvolutionShape>) -> Vec<(ConvolutionShape, usize)> {
 }
 
 /// One quadrant of the whole machine.
-fn crew(threads: Option<usize>) -> Result<CrewSpec, String> {
+pub fn crew(threads: Option<usize>) -> Result<CrewSpec, String> {
     let machine = quadrille_numa::detect().map_err(|error| error.to_string())?;
     let cut = quadrille_numa::quadrants(&machine, Some(1), threads).map_err(|error| error.to_string())?;
     let quadrant = cut.quadrants.first().ok_or("a machine without a quadrant")?;
