@@ -26,7 +26,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    fn word(self) -> u32 {
+    /// Its word of the counter, for devices that draw by a generator of their own.
+    pub fn word(self) -> u32 {
         match self {
             Self::Sampling => 1,
             Self::Transform => 2,

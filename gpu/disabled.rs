@@ -3,27 +3,87 @@
 use std::convert::Infallible;
 
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
+use quadrille_core::net::StorageId;
 use quadrille_core::task::{Copy, LaneId, Task};
+
+use crate::spec::{CudaError, Options, Program};
 
 /// One line for `topo`.
 pub fn describe() -> String {
     "none: this program was built without CUDA".into()
 }
 
-/// Opens GPU number `ordinal`.
-///
-/// # Errors
-/// Always: there is no CUDA in this build.
-pub fn open(ordinal: usize) -> Result<CudaDevice, DeviceError> {
-    Err(DeviceError::Environment {
-        device: format!("cuda:{ordinal}"),
-        reason: "this program was built without CUDA; use the CPU's quadrants".into(),
-    })
+/// A GPU that was opened; none can exist in this build.
+#[derive(Clone, Debug)]
+pub struct Cuda(Infallible);
+
+impl Cuda {
+    /// GPU number `ordinal`.
+    ///
+    /// # Errors
+    /// Always: there is no CUDA in this build.
+    pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
+        Err(DeviceError::Environment {
+            device: format!("cuda:{ordinal}"),
+            reason: "this program was built without CUDA (cargo build --features cuda); leave --device out to use \
+                     the CPU's quadrants"
+                .into(),
+        })
+    }
+
+    /// A worker on the GPU.
+    ///
+    /// # Errors
+    /// Never: no GPU can exist.
+    pub fn worker(&self, _: &[Program<'_>], _: &Options) -> Result<CudaWorker, CudaError> {
+        match self.0 {}
+    }
+}
+
+/// A worker's GPU; none can exist in this build.
+#[derive(Clone, Debug)]
+pub struct CudaWorker(Infallible);
+
+impl CudaWorker {
+    /// The device, as seen by one of the programs.
+    pub fn device(&self, _: usize) -> CudaDevice {
+        match self.0 {}
+    }
+
+    /// What computes each layer of the first program.
+    pub fn choices(&self) -> &[(String, &'static str)] {
+        match self.0 {}
+    }
+
+    /// What was decided and found, for the first lines of a run.
+    pub fn notes(&self) -> &[String] {
+        match self.0 {}
+    }
+
+    /// Bytes of a program's values and gradients.
+    pub fn blob_bytes(&self, _: usize) -> [usize; 2] {
+        match self.0 {}
+    }
 }
 
 /// A GPU; none can exist in this build.
 #[derive(Clone, Debug)]
 pub struct CudaDevice(Infallible);
+
+impl CudaDevice {
+    /// Bytes of an element of a value or gradient.
+    pub fn element_bytes(&self, _: StorageId) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether all values of a region are finite.
+    ///
+    /// # Errors
+    /// Never: no GPU can exist.
+    pub fn is_finite(&self, _: Region, _: usize) -> Result<bool, DeviceError> {
+        match self.0 {}
+    }
+}
 
 /// A task of a GPU; none can exist in this build.
 #[derive(Clone, Debug)]
@@ -85,7 +145,7 @@ mod tests {
 
     #[test]
     fn opening_a_gpu_says_what_is_missing() {
-        let error = open(0).expect_err("no GPU can exist in this build").to_string();
+        let error = Cuda::open(0).expect_err("no GPU can exist in this build").to_string();
         assert!(error.contains("cuda:0") && error.contains("without CUDA"), "{error}");
     }
 }

@@ -80,6 +80,15 @@ impl RuleKind {
             _ => 1,
         }
     }
+
+    /// What the learning rate of an iteration, counted from 0, is multiplied by: what undoes the start of Adam's histories at
+    /// 0, and 1 for any other rule.
+    pub fn rate_correction(self, iteration: u64) -> f32 {
+        match self {
+            Self::Adam { momentum, momentum2, .. } => adam_correction(momentum, momentum2, iteration),
+            _ => 1.0,
+        }
+    }
 }
 
 /// The rule that changes the weights.
@@ -206,7 +215,7 @@ fn update_scaled(
             });
         }
         RuleKind::Adam { momentum, momentum2, delta } => {
-            let rate = rate * adam_correction(momentum, momentum2, step.iteration);
+            let rate = rate * step.rule.kind.rate_correction(step.iteration);
             let histories = history.iter_mut().zip(second);
             each(step, scaled, arrays, histories, |g, (h, s)| {
                 *h = momentum * *h + (1.0 - momentum) * g;

@@ -1,0 +1,360 @@
+//! `CudaDevice`: a GPU as a device of the one scheduler. Its lanes are streams.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
+use quadrille_core::net::StorageId;
+use quadrille_core::solver::RuleKind;
+use quadrille_core::task::{Copy, LaneId, Task};
+
+use crate::driver::{self, Arena, Blas, Dnn, Gpu, HostBuffer, Slice, Stream};
+use crate::program::{BoundProgram, Ready};
+
+/// Elements of each half of the buffer through which the host reads and writes: 4 MiB.
+const CHUNK: usize = 1 << 20;
+
+/// A lane: a stream, and what its tasks use while they run.
+pub(crate) struct LaneStream {
+    pub stream: Stream,
+    pub workspace: Slice,
+    pub blas: Option<Mutex<Blas>>,
+    pub dnn: Option<Mutex<Dnn>>,
+}
+
+/// The host's way to the GPU's memory, on a stream of its own, so that reading and writing wait for no task.
+pub(crate) struct Copier {
+    stream: Stream,
+    /// Two halves: one is filled while the other is copied.
+    buffers: [HostBuffer; 2],
+    /// Behind the last copy from each half.
+    done: [driver::Event; 2],
+    next: usize,
+}
+
+impl Copier {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+        let (lowest, _) = gpu.priorities()?;
+        let buffer = || HostBuffer::new(gpu, CHUNK);
+        Ok(Self {
+            stream: Stream::new(gpu, lowest)?,
+            buffers: [buffer()?, buffer()?],
+            done: [driver::Event::new(gpu)?, driver::Event::new(gpu)?],
+            next: 0,
+        })
+    }
+
+    /// Copies to the GPU. The values are taken when this returns; that they are there, the next step waits for.
+    fn write(&mut self, values: &[f32], to: Slice) -> Result<(), String> {
+        for (index, chunk) in values.chunks(CHUNK).enumerate() {
+            let half = self.next;
+            self.next = 1 - half;
+            self.done[half].synchronize()?;
+            self.buffers[half].values_mut()[..chunk.len()].copy_from_slice(chunk);
+            self.stream.copy_in(&self.buffers[half], 0, to.part(index * CHUNK, chunk.len()))?;
+            self.stream.record(&self.done[half])?;
+        }
+        Ok(())
+    }
+
+    /// Gives `visit` one chunk of the GPU's values after the other.
+    fn read(&mut self, from: Slice, mut visit: impl FnMut(usize, &[f32])) -> Result<(), String> {
+        let half = self.next;
+        for start in (0..from.len).step_by(CHUNK) {
+            let len = CHUNK.min(from.len - start);
+            self.done[half].synchronize()?;
+            self.stream.copy_out(from.part(start, len), &mut self.buffers[half])?;
+            visit(start, &self.buffers[half].values()[..len]);
+        }
+        Ok(())
+    }
+}
+
+/// The times of tasks, and what a step needs of the host.
+pub(crate) struct Clock {
+    /// Begin and end of each task of the step so far. There are as many as the longest step yet had tasks.
+    pairs: Vec<[Arc<driver::Event>; 2]>,
+    used: usize,
+    /// Counts steps, so that an event of an earlier one is known.
+    step: u64,
+    /// Nanoseconds from the device's origin to the begin of the step.
+    begun: u64,
+    /// What changes from step to step, as the kernels' `struct Scalars` has it.
+    scalars: HostBuffer,
+}
+
+impl Clock {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+        let scalars = HostBuffer::new(gpu, SCALARS)?;
+        Ok(Self { pairs: Vec::new(), used: 0, step: 0, begun: 0, scalars })
+    }
+}
+
+/// Words of the kernels' `struct Scalars`.
+pub(crate) const SCALARS: usize = 6;
+
+/// `struct Scalars` of the kernels, word by word.
+fn words(scalars: &Scalars, rule: RuleKind) -> [f32; SCALARS] {
+    let [low, high] = [scalars.seed as u32, (scalars.seed >> 32) as u32].map(f32::from_bits);
+    let correction = rule.rate_correction(scalars.iteration);
+    [scalars.rate, scalars.elastic, correction, 0.0, low, high]
+}
+
+/// A GPU with all that it runs.
+pub(crate) struct Shared {
+    pub info: DeviceInfo,
+    pub gpu: Arc<Gpu>,
+    pub streams: Vec<LaneStream>,
+    pub lanes: Vec<Lane>,
+    pub programs: Vec<BoundProgram>,
+    pub copier: Mutex<Copier>,
+    pub clock: Mutex<Clock>,
+    /// Where the scalars lie on the GPU.
+    pub scalars: Slice,
+    pub rule: RuleKind,
+    /// Recorded when the scalars of a step are there: other lanes wait for it, and times count from it.
+    pub ready: driver::Event,
+    /// What host and GPU count from.
+    pub origin: Instant,
+    /// Why the device takes no more.
+    pub failure: Mutex<Option<String>>,
+    /// Where an array of the arena lies.
+    pub arena: Arena,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Whatever is under way ends before the memory that it works on goes; a failure was told before.
+        for lane in &self.streams {
+            let _ = lane.stream.synchronize();
+        }
+        if let Ok(copier) = self.copier.lock() {
+            let _ = copier.stream.synchronize();
+        }
+    }
+}
+
+impl Shared {
+    fn failed(&self, reason: String) -> DeviceError {
+        if let Ok(mut failure) = self.failure.lock() {
+            failure.get_or_insert_with(|| reason.clone());
+        }
+        DeviceError::Failed { device: self.info.name.clone(), reason }
+    }
+
+    /// The result of calls to the driver; after a failure the device takes no more.
+    fn done<T>(&self, result: Result<T, String>) -> Result<T, DeviceError> {
+        result.map_err(|reason| self.failed(reason))
+    }
+
+    fn check_alive(&self) -> Result<(), DeviceError> {
+        let failure = self.failure.lock().map_or(Some("a thread ended in the middle".into()), |f| f.clone());
+        failure.map_or(Ok(()), |reason| Err(DeviceError::Failed { device: self.info.name.clone(), reason }))
+    }
+
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Result<std::sync::MutexGuard<'a, T>, DeviceError> {
+        mutex.lock().map_err(|_| self.failed("a thread ended in the middle of a call".into()))
+    }
+
+    fn unknown(&self, what: String) -> DeviceError {
+        DeviceError::Unknown { device: self.info.name.clone(), what }
+    }
+
+    fn lane(&self, lane: LaneId) -> Result<&LaneStream, DeviceError> {
+        self.check_alive()?;
+        self.streams.get(lane.0).ok_or_else(|| self.unknown(format!("lane {}", lane.0)))
+    }
+}
+
+impl LaneStream {
+    fn run(&self, op: &Ready) -> Result<(), String> {
+        let lost = || "a thread ended in the middle of a call".to_owned();
+        match op {
+            Ready::Launch(launch) => launch.launch(&self.stream, self.workspace),
+            Ready::Copy(from, to) => self.stream.copy(*from, *to),
+            Ready::Product(product, [a, b, c]) => {
+                let blas = self.blas.as_ref().ok_or("a lane without cuBLAS")?;
+                blas.lock().map_err(|_| lost())?.multiply(product, *a, *b, *c)
+            }
+            Ready::Convolve(convolver, arrays, workspace) => {
+                let dnn = self.dnn.as_ref().ok_or("a lane without cuDNN")?;
+                let workspace = self.workspace.part(workspace.start, workspace.len);
+                convolver.run(&*dnn.lock().map_err(|_| lost())?, *arrays, workspace)
+            }
+        }
+    }
+}
+
+/// One GPU, running one program.
+#[derive(Clone)]
+pub struct CudaDevice {
+    shared: Arc<Shared>,
+    program: usize,
+}
+
+/// A task of a [`CudaDevice`].
+#[derive(Clone)]
+pub struct CudaEvent {
+    shared: Arc<Shared>,
+    pair: [Arc<driver::Event>; 2],
+    /// The step whose task it is; the next one uses its events again.
+    step: u64,
+    begun: u64,
+}
+
+impl Event for CudaEvent {
+    fn is_done(&self) -> bool {
+        let later = self.shared.clock.lock().is_ok_and(|clock| clock.step != self.step);
+        later || self.pair[1].is_done()
+    }
+
+    fn span(&self) -> Option<Span> {
+        let clock = self.shared.clock.lock().ok()?;
+        if clock.step != self.step {
+            return None;
+        }
+        let [start, end] = [0, 1].map(|i| self.shared.ready.until(&self.pair[i]));
+        Some(Span { start: self.begun + start?, end: self.begun + end? })
+    }
+}
+
+impl CudaDevice {
+    pub(crate) fn new(shared: Arc<Shared>, program: usize) -> Self {
+        Self { shared, program }
+    }
+
+    fn bound(&self) -> &BoundProgram {
+        &self.shared.programs[self.program]
+    }
+
+    fn slice(&self, region: Region, len: usize) -> Result<Slice, DeviceError> {
+        self.shared.check_alive()?;
+        let span = self.bound().map.region(region, len);
+        let span = span.ok_or_else(|| self.shared.unknown(format!("{len} elements of {region:?}")))?;
+        Ok(self.shared.arena.slice(span.start, span.len))
+    }
+
+    /// Bytes that an element of a value or gradient takes on this device.
+    pub fn element_bytes(&self, _: StorageId) -> usize {
+        size_of::<f32>()
+    }
+
+    /// Whether all `len` values of a region are finite. Also of a storage that shares its memory, whose values are there from
+    /// the task that wrote them to the next that writes to the same memory.
+    ///
+    /// # Errors
+    /// If the device has failed, or the net has no such region.
+    pub fn is_finite(&self, region: Region, len: usize) -> Result<bool, DeviceError> {
+        let slice = match region {
+            Region::Storage(id) => {
+                self.shared.check_alive()?;
+                let stored = self.bound().map.stored(id).filter(|span| span.len == len);
+                let unknown = || self.shared.unknown(format!("{len} elements of {region:?}"));
+                stored.map(|span| self.shared.arena.slice(span.start, span.len)).ok_or_else(unknown)?
+            }
+            other => self.slice(other, len)?,
+        };
+        let mut finite = true;
+        let mut copier = self.shared.lock(&self.shared.copier)?;
+        let read = copier.read(slice, |_, values| finite &= values.iter().all(|value| value.is_finite()));
+        self.shared.done(read)?;
+        Ok(finite)
+    }
+
+    /// Puts the scalars of a step on the GPU, and lets all lanes wait for them and for what the host has written.
+    fn start_step(&self, scalars: &Scalars) -> Result<(), DeviceError> {
+        let shared = &self.shared;
+        let copier = shared.lock(&shared.copier)?;
+        let mut clock = shared.lock(&shared.clock)?;
+        let Some((first, others)) = shared.streams.split_first() else { return Ok(()) };
+        let Clock { used, step, begun, scalars: buffer, .. } = &mut *clock;
+        (*used, *step) = (0, *step + 1);
+        buffer.values_mut()[..SCALARS].copy_from_slice(&words(scalars, shared.rule));
+        let started = || -> Result<(), String> {
+            for done in &copier.done {
+                first.stream.wait(done)?;
+            }
+            first.stream.copy_in(buffer, 0, shared.scalars)?;
+            first.stream.record(&shared.ready)?;
+            others.iter().try_for_each(|lane| lane.stream.wait(&shared.ready))
+        };
+        shared.done(started())?;
+        *begun = u64::try_from(shared.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+}
+
+impl Device for CudaDevice {
+    type Event = CudaEvent;
+
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.info
+    }
+
+    fn lanes(&self) -> &[Lane] {
+        &self.shared.lanes
+    }
+
+    fn begin(&self, scalars: &Scalars) -> Result<(), DeviceError> {
+        self.shared.check_alive()?;
+        self.start_step(scalars)
+    }
+
+    fn submit(&self, lane: LaneId, task: &Task) -> Result<CudaEvent, DeviceError> {
+        let (shared, lane) = (&self.shared, self.shared.lane(lane)?);
+        let known = self.bound().tasks.get(&(task.layer, task.sub));
+        let ops = known.filter(|_| task.tile == self.bound().tile);
+        let ops = ops.ok_or_else(|| shared.unknown(format!("{task:?}")))?;
+        let mut clock = shared.lock(&shared.clock)?;
+        if clock.used == clock.pairs.len() {
+            let event = || shared.done(driver::Event::new(&shared.gpu)).map(Arc::new);
+            let pair = [event()?, event()?];
+            clock.pairs.push(pair);
+        }
+        let (pair, step, begun) = (clock.pairs[clock.used].clone(), clock.step, clock.begun);
+        clock.used += 1;
+        drop(clock);
+        let submitted = lane
+            .stream
+            .record(&pair[0])
+            .and_then(|()| ops.iter().try_for_each(|op| lane.run(op)))
+            .and_then(|()| lane.stream.record(&pair[1]));
+        shared
+            .done(submitted.map_err(|reason| format!("{} of layer {}: {reason}", task.sub, task.layer.0)))?;
+        Ok(CudaEvent { shared: shared.clone(), pair, step, begun })
+    }
+
+    fn copy(&self, _: LaneId, copy: &Copy) -> Result<CudaEvent, DeviceError> {
+        Err(self.shared.unknown(format!("{copy:?}: a worker has one GPU")))
+    }
+
+    fn wait_on(&self, lane: LaneId, event: &CudaEvent) -> Result<(), DeviceError> {
+        let lane = self.shared.lane(lane)?;
+        if !Arc::ptr_eq(&self.shared, &event.shared) {
+            return Err(self.shared.unknown("an event of another worker".into()));
+        }
+        self.shared.done(lane.stream.wait(&event.pair[1]))
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        let all = self.shared.streams.iter().map(|lane| lane.stream.synchronize());
+        self.shared.done(all.fold(Ok(()), Result::and))?;
+        self.shared.check_alive()
+    }
+
+    fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
+        let to = self.slice(region, values.len())?;
+        let mut copier = self.shared.lock(&self.shared.copier)?;
+        self.shared.done(copier.write(values, to))
+    }
+
+    fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
+        let from = self.slice(region, out.len())?;
+        let mut copier = self.shared.lock(&self.shared.copier)?;
+        let read = copier.read(from, |start, values| {
+            out[start..start + values.len()].copy_from_slice(values);
+        });
+        self.shared.done(read)
+    }
+}

@@ -1,0 +1,339 @@
+//! cuDNN's convolutions.
+
+use std::sync::Arc;
+
+use cudarc::cudnn::sys;
+
+use super::{Gpu, Slice, Stream};
+use crate::op::{Direction, Geometry};
+
+/// Bytes of workspace beyond which an algorithm is not taken: all lanes have it, and the fast ones need less.
+const MOST_WORKSPACE: usize = 512 << 20;
+
+/// Algorithms that are looked at.
+const ALGORITHMS: usize = 8;
+
+/// A handle of cuDNN for one stream.
+#[derive(Debug)]
+pub(crate) struct Dnn {
+    gpu: Arc<Gpu>,
+    raw: sys::cudnnHandle_t,
+}
+
+// SAFETY: only handed to the library, by one thread at a time: callers hold a lock.
+unsafe impl Send for Dnn {}
+
+fn check(status: sys::cudnnStatus_t, what: &str) -> Result<(), String> {
+    match status {
+        sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS => Ok(()),
+        status => Err(format!("cuDNN, {what}: {status:?}")),
+    }
+}
+
+impl Dnn {
+    /// Whether the library is there.
+    pub fn is_present() -> bool {
+        // SAFETY: looks for a library and closes it again.
+        unsafe { sys::is_culib_present() }
+    }
+
+    /// Its version, such as 91501.
+    pub fn version(&self) -> usize {
+        // SAFETY: a handle exists, so the library is there.
+        unsafe { sys::cudnnGetVersion() }
+    }
+
+    /// A handle for convolutions in `stream`.
+    ///
+    /// # Errors
+    /// If the library refuses it, as one does that does not fit the driver.
+    pub fn new(gpu: &Arc<Gpu>, stream: &Stream) -> Result<Self, String> {
+        gpu.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the library is there and a context is current; destroyed when the value is dropped.
+        check(unsafe { sys::cudnnCreate(&mut raw) }, "making a handle")?;
+        let dnn = Self { gpu: gpu.clone(), raw };
+        // SAFETY: a living handle and a stream of the same context; both types name the runtime's and driver's same stream.
+        check(unsafe { sys::cudnnSetStream(raw, stream.raw.cast()) }, "setting the stream")?;
+        Ok(dnn)
+    }
+}
+
+impl Drop for Dnn {
+    fn drop(&mut self) {
+        if self.gpu.enter().is_ok() {
+            // SAFETY: made by `new`. Nothing can be done about a refusal.
+            unsafe { sys::cudnnDestroy(self.raw) };
+        }
+    }
+}
+
+/// Which algorithm computes a direction.
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    Forward(sys::cudnnConvolutionFwdAlgo_t),
+    GradActivation(sys::cudnnConvolutionBwdDataAlgo_t),
+    GradWeight(sys::cudnnConvolutionBwdFilterAlgo_t),
+}
+
+/// One direction of a convolution: its shapes in the library's terms, and the algorithm that was chosen.
+#[derive(Debug)]
+pub(crate) struct Convolver {
+    shapes: Shapes,
+    algorithm: Algorithm,
+    /// Bytes of workspace.
+    pub workspace: usize,
+}
+
+impl Convolver {
+    /// The library's first choice that gives the same bits in every run and does not take too much workspace; `None` if it
+    /// has none.
+    ///
+    /// # Errors
+    /// If the library refuses the shapes.
+    pub fn new(
+        dnn: &Dnn,
+        geometry: &Geometry,
+        direction: Direction,
+        tf32: bool,
+    ) -> Result<Option<Self>, String> {
+        dnn.gpu.enter()?;
+        let shapes = Shapes::new(geometry, tf32)?;
+        let chosen = match direction {
+            Direction::Forward => shapes.forward(dnn)?,
+            Direction::GradActivation => shapes.grad_activation(dnn)?,
+            Direction::GradWeight => shapes.grad_weight(dnn)?,
+        };
+        Ok(chosen.map(|(algorithm, workspace)| Self { shapes, algorithm, workspace }))
+    }
+
+    /// Puts the convolution into the handle's stream; `first`, `second` and `result` as in `op::Convolve`.
+    ///
+    /// # Panics
+    /// If the workspace is shorter than was said.
+    ///
+    /// # Errors
+    /// If the library refuses it.
+    pub fn run(&self, dnn: &Dnn, arrays: [Slice; 3], workspace: Slice) -> Result<(), String> {
+        assert!(workspace.len * size_of::<f32>() >= self.workspace, "a workspace as long as was said");
+        let [first, second, result] = arrays.map(|slice| slice.address as *mut std::ffi::c_void);
+        let (space, bytes) = (workspace.address as *mut std::ffi::c_void, self.workspace);
+        let (one, zero) = (&raw const ONE, &raw const ZERO);
+        let (one, zero) = (one.cast::<std::ffi::c_void>(), zero.cast::<std::ffi::c_void>());
+        let Shapes { x, w, y, convolution } = &self.shapes;
+        let (x, w, y, convolution) = (x.0, w.0, y.0, convolution.0);
+        dnn.gpu.enter()?;
+        // SAFETY: a living handle and living descriptors; arrays of the GPU as long as the descriptors say, since both follow
+        // from the layer's shapes; the factors are read before the call returns.
+        let status = unsafe {
+            match self.algorithm {
+                Algorithm::Forward(algorithm) => sys::cudnnConvolutionForward(
+                    dnn.raw,
+                    one,
+                    x,
+                    first,
+                    w,
+                    second,
+                    convolution,
+                    algorithm,
+                    space,
+                    bytes,
+                    zero,
+                    y,
+                    result,
+                ),
+                Algorithm::GradActivation(algorithm) => sys::cudnnConvolutionBackwardData(
+                    dnn.raw,
+                    one,
+                    w,
+                    second,
+                    y,
+                    first,
+                    convolution,
+                    algorithm,
+                    space,
+                    bytes,
+                    zero,
+                    x,
+                    result,
+                ),
+                Algorithm::GradWeight(algorithm) => sys::cudnnConvolutionBackwardFilter(
+                    dnn.raw,
+                    one,
+                    x,
+                    second,
+                    y,
+                    first,
+                    convolution,
+                    algorithm,
+                    space,
+                    bytes,
+                    zero,
+                    w,
+                    result,
+                ),
+            }
+        };
+        check(status, "a convolution")
+    }
+}
+
+static ONE: f32 = 1.0;
+static ZERO: f32 = 0.0;
+
+/// The descriptors of a convolution.
+#[derive(Debug)]
+struct Shapes {
+    x: Tensor,
+    w: Filter,
+    y: Tensor,
+    convolution: Description,
+}
+
+#[derive(Debug)]
+struct Tensor(sys::cudnnTensorDescriptor_t);
+#[derive(Debug)]
+struct Filter(sys::cudnnFilterDescriptor_t);
+#[derive(Debug)]
+struct Description(sys::cudnnConvolutionDescriptor_t);
+
+// SAFETY: descriptors are plain memory of the library, which nothing changes after they are made.
+unsafe impl Send for Shapes {}
+// SAFETY: as above.
+unsafe impl Sync for Shapes {}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        // SAFETY: made by `tensor`.
+        unsafe { sys::cudnnDestroyTensorDescriptor(self.0) };
+    }
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        // SAFETY: made by `Shapes::new`.
+        unsafe { sys::cudnnDestroyFilterDescriptor(self.0) };
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: made by `Shapes::new`.
+        unsafe { sys::cudnnDestroyConvolutionDescriptor(self.0) };
+    }
+}
+
+const FLOAT: sys::cudnnDataType_t = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
+const NCHW: sys::cudnnTensorFormat_t = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+
+/// An extent as the library has it.
+fn int(extent: usize) -> Result<i32, String> {
+    i32::try_from(extent).map_err(|_| format!("cuDNN takes no extent of {extent}"))
+}
+
+fn tensor(images: usize, [c, h, w]: [usize; 3]) -> Result<Tensor, String> {
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: writes one pointer; destroyed when the value is dropped.
+    check(unsafe { sys::cudnnCreateTensorDescriptor(&mut raw) }, "a descriptor")?;
+    let tensor = Tensor(raw);
+    let (n, c, h, w) = (int(images)?, int(c)?, int(h)?, int(w)?);
+    // SAFETY: a living descriptor.
+    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, NCHW, FLOAT, n, c, h, w) };
+    check(status, "the shape of a blob").map(|()| tensor)
+}
+
+impl Shapes {
+    fn new(geometry: &Geometry, tf32: bool) -> Result<Self, String> {
+        use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
+        let g = geometry;
+        let (mut w, mut convolution) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: writes one pointer; destroyed when the value is dropped.
+        check(unsafe { sys::cudnnCreateFilterDescriptor(&mut w) }, "a descriptor")?;
+        let w = Filter(w);
+        let (o, c) = (int(g.output[0])?, int(g.input[0] / g.group)?);
+        let [kh, kw] = [int(g.kernel[0])?, int(g.kernel[1])?];
+        // SAFETY: a living descriptor.
+        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, FLOAT, NCHW, o, c, kh, kw) };
+        check(status, "the shape of a weight")?;
+        // SAFETY: as above.
+        check(unsafe { sys::cudnnCreateConvolutionDescriptor(&mut convolution) }, "a descriptor")?;
+        let convolution = Description(convolution);
+        let [ph, pw, sh, sw, dh, dw] =
+            [g.pad[0], g.pad[1], g.stride[0], g.stride[1], g.dilation[0], g.dilation[1]].map(int);
+        let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
+        // SAFETY: a living descriptor.
+        let status = unsafe {
+            sys::cudnnSetConvolution2dDescriptor(convolution.0, ph?, pw?, sh?, sw?, dh?, dw?, mode, FLOAT)
+        };
+        check(status, "the windows of a convolution")?;
+        let group = int(g.group)?;
+        // SAFETY: a living descriptor.
+        check(unsafe { sys::cudnnSetConvolutionGroupCount(convolution.0, group) }, "groups")?;
+        let math = if tf32 { CUDNN_DEFAULT_MATH } else { CUDNN_FMA_MATH };
+        // SAFETY: a living descriptor.
+        check(unsafe { sys::cudnnSetConvolutionMathType(convolution.0, math) }, "the precision")?;
+        let (x, y) = (tensor(g.images, g.input)?, tensor(g.images, g.output)?);
+        Ok(Self { x, w, y, convolution })
+    }
+
+    fn forward(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
+        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionFwdAlgoPerf_t>; ALGORITHMS] =
+            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
+        let mut count = 0;
+        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
+        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
+        // SAFETY: living descriptors; room for as many answers as are asked for.
+        let status = unsafe {
+            sys::cudnnGetConvolutionForwardAlgorithm_v7(dnn.raw, x, w, c, y, most, &mut count, first)
+        };
+        check(status, "choosing an algorithm")?;
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the library has written so many.
+        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
+        let fits = |a: &&sys::cudnnConvolutionFwdAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
+        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::Forward(a.algo), a.memory)))
+    }
+
+    fn grad_activation(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
+        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionBwdDataAlgoPerf_t>; ALGORITHMS] =
+            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
+        let mut count = 0;
+        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
+        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
+        // SAFETY: as in `forward`.
+        let status = unsafe {
+            sys::cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn.raw, w, y, c, x, most, &mut count, first)
+        };
+        check(status, "choosing an algorithm")?;
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the library has written so many.
+        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
+        let fits = |a: &&sys::cudnnConvolutionBwdDataAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
+        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::GradActivation(a.algo), a.memory)))
+    }
+
+    fn grad_weight(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
+        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionBwdFilterAlgoPerf_t>; ALGORITHMS] =
+            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
+        let mut count = 0;
+        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
+        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
+        // SAFETY: as in `forward`.
+        let status = unsafe {
+            sys::cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn.raw, x, y, c, w, most, &mut count, first)
+        };
+        check(status, "choosing an algorithm")?;
+        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the library has written so many.
+        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
+        let fits = |a: &&sys::cudnnConvolutionBwdFilterAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
+        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::GradWeight(a.algo), a.memory)))
+    }
+}
+
+/// Whether an algorithm is taken.
+fn is_fit(status: sys::cudnnStatus_t, determinism: sys::cudnnDeterminism_t, memory: usize) -> bool {
+    status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
+        && determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
+        && memory <= MOST_WORKSPACE
+}

@@ -1,0 +1,227 @@
+//! How a GPU does each layer: one file per layer family, each of which lists the operations of a sub-task.
+
+mod accuracy;
+mod batch_norm;
+mod concat;
+mod contrastive_loss;
+mod convolution;
+mod dropout;
+mod eltwise;
+mod gradients;
+mod inner_product;
+mod lrn;
+mod neuron;
+mod normalize;
+mod pair_loss;
+mod pooling;
+mod relu;
+mod scale;
+mod softmax;
+mod split;
+mod update;
+
+use quadrille_core::device::Packed;
+use quadrille_core::layer::{Layer, Operand, SubTask};
+use quadrille_core::net::{LayerId, Net, NetLayer};
+use quadrille_core::shape::Shape;
+
+use crate::memory::NetMap;
+use crate::op::{Direction, Geometry, Op, Span, arguments};
+use crate::spec::Options;
+
+/// Elements of workspace that cuDNN takes for a convolution; `None` if it cannot do it.
+pub(crate) type DnnWorkspace<'a> = &'a dyn Fn(&Geometry, Direction) -> Option<usize>;
+
+/// What a layer file needs to list the operations of one sub-task of one layer.
+pub(crate) struct Binder<'a> {
+    /// The net.
+    pub net: &'a Net,
+    /// The layer.
+    pub id: LayerId,
+    /// Where its arrays lie.
+    pub map: &'a NetMap,
+    /// Where what changes from step to step lies.
+    pub scalars: Span,
+    /// First image of the device.
+    pub first_image: usize,
+    /// How the GPU computes.
+    pub options: &'a Options,
+    /// Whether cuBLAS is there and to be used.
+    pub blas: bool,
+    /// What cuDNN needs, if it is there and to be used.
+    pub dnn: Option<DnnWorkspace<'a>>,
+    /// Elements of workspace that the sub-task has taken.
+    taken: usize,
+}
+
+impl<'a> Binder<'a> {
+    /// The layer.
+    pub fn layer(&self) -> &'a NetLayer {
+        self.net.layer(self.id)
+    }
+
+    /// Where an operand lies; `None` if it does not exist in this net. The gradient of a shared parameter is the layer's own,
+    /// where it has one.
+    pub fn find(&self, operand: Operand) -> Option<Span> {
+        let (layer, map) = (self.layer(), self.map);
+        let param = |packed, i: usize| map.packed().param(self.net, packed, *layer.params.get(i)?);
+        match operand {
+            Operand::Bottom(i) => Some(map.storage(self.net.blob(*layer.bottoms.get(i)?).data)),
+            Operand::Top(i) => Some(map.storage(self.net.blob(*layer.tops.get(i)?).data)),
+            Operand::BottomGrad(i) => Some(map.storage(self.net.blob(*layer.bottoms.get(i)?).grad?)),
+            Operand::TopGrad(i) => Some(map.storage(self.net.blob(*layer.tops.get(i)?).grad?)),
+            Operand::Param(i) => param(Packed::Weights, i),
+            Operand::ParamGrad(i) => match layer.own_grad(i) {
+                Some(own) => Some(map.aux(own)),
+                None => param(Packed::Gradients, i),
+            },
+            Operand::Aux(i) => layer.aux.get(i).map(|id| map.aux(*id)),
+        }
+    }
+
+    /// Where an operand lies that the sub-task cannot do without.
+    pub fn get(&self, operand: Operand) -> Result<Span, String> {
+        self.find(operand).ok_or_else(|| format!("layer {:?} has no {operand:?}", self.layer().name))
+    }
+
+    /// Where the gradient of a parameter lies, if the sub-task is to find it: nobody asks for that of a frozen one.
+    pub fn gradient(&self, sub: SubTask, index: usize) -> Option<Span> {
+        let operand = Operand::ParamGrad(index);
+        let accesses = self.net.accesses(self.id, sub)?;
+        accesses.writes.contains(&operand).then(|| self.find(operand))?
+    }
+
+    /// The shape of a bottom.
+    pub fn bottom(&self, i: usize) -> &'a Shape {
+        &self.net.blob(self.layer().bottoms[i]).shape
+    }
+
+    /// The shapes of all bottoms.
+    pub fn bottoms(&self) -> Vec<Shape> {
+        self.net.bottom_shapes(self.id)
+    }
+
+    /// The shape of a top.
+    pub fn top(&self, i: usize) -> &'a Shape {
+        &self.net.blob(self.layer().tops[i]).shape
+    }
+
+    /// The weight of the first top in the loss.
+    pub fn loss_weight(&self) -> f32 {
+        self.layer().loss_weights.first().copied().unwrap_or(0.0)
+    }
+
+    /// Memory of the lane's for as long as the task runs.
+    pub fn workspace(&mut self, len: usize) -> Span {
+        const ALIGNMENT: usize = 64;
+        let start = self.taken;
+        self.taken = (start + len).next_multiple_of(ALIGNMENT);
+        Span { workspace: true, start, len }
+    }
+}
+
+/// What a task does, and how much of its lane's workspace it needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TaskOps {
+    /// In this order.
+    pub ops: Vec<Op>,
+    /// Elements.
+    pub workspace: usize,
+}
+
+/// What all layers of a net have in common.
+pub(crate) struct Surroundings<'a> {
+    /// The net.
+    pub net: &'a Net,
+    /// Where its arrays lie.
+    pub map: &'a NetMap,
+    /// Where what changes from step to step lies.
+    pub scalars: Span,
+    /// First image of the device.
+    pub first_image: usize,
+    /// How the GPU computes.
+    pub options: &'a Options,
+    /// Whether cuBLAS is there and to be used.
+    pub blas: bool,
+    /// What cuDNN needs, if it is there and to be used.
+    pub dnn: Option<DnnWorkspace<'a>>,
+}
+
+impl Surroundings<'_> {
+    /// The operations of a sub-task of a layer; `None` if the layer does not have it in this net.
+    ///
+    /// # Errors
+    /// If no kernel of ours does it.
+    pub fn bind(&self, id: LayerId, sub: SubTask) -> Result<Option<TaskOps>, String> {
+        let Self { net, map, scalars, first_image, options, blas, dnn } = *self;
+        let mut binder = Binder { net, id, map, scalars, first_image, options, blas, dnn, taken: 0 };
+        let ops = match sub {
+            SubTask::Update => update::ops(&binder)?,
+            SubTask::AddShared => gradients::add_shared(&binder)?,
+            SubTask::Gather | SubTask::Total => gradients::gather(&binder, sub)?,
+            SubTask::Norm => gradients::norm(&mut binder)?,
+            SubTask::Load => load(&binder),
+            SubTask::Accumulate | SubTask::Broadcast => None,
+            arithmetic => match net.accesses(id, arithmetic) {
+                Some(_) => Some(compute(&mut binder, arithmetic)?),
+                None => None,
+            },
+        };
+        let workspace = binder.taken;
+        Ok(ops.map(|ops| TaskOps { ops, workspace }))
+    }
+}
+
+/// The operations of one of the sub-tasks that a layer's arithmetic consists of.
+fn compute(at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
+    let layer = at.layer();
+    if layer.adds_gradient || layer.steps_weight {
+        return Err(format!("layer {:?}: the net was rewritten for other kernels than a GPU's", layer.name));
+    }
+    match &layer.layer {
+        Layer::Convolution(l) => convolution::ops(l, at, sub),
+        Layer::Pooling(l) => pooling::ops(l, at, sub),
+        Layer::InnerProduct(l) => inner_product::ops(l, at, sub),
+        Layer::Relu(l) => relu::ops(l, at, sub),
+        Layer::BatchNorm(l) => batch_norm::ops(l, at, sub),
+        Layer::Scale(l) => scale::ops(l, at, sub),
+        Layer::Bias(l) => scale::bias_ops(l, at, sub),
+        Layer::Normalize(l) => normalize::ops(l, at, sub),
+        Layer::Eltwise(l) => eltwise::ops(l, at, sub),
+        Layer::Softmax(l) => softmax::ops(l, at, sub),
+        Layer::SoftmaxWithLoss(l) => softmax::loss_ops(l, at, sub),
+        Layer::Accuracy(l) => accuracy::ops(l, at),
+        Layer::Lrn(l) => lrn::ops(l, at, sub),
+        Layer::Concat(l) => concat::ops(l, at, sub),
+        Layer::Slice(l) => concat::slice_ops(l, at, sub),
+        Layer::Dropout(l) => dropout::ops(l, at, sub),
+        Layer::Neuron(l) => neuron::ops(l, at, sub),
+        Layer::ContrastiveLoss(l) => contrastive_loss::ops(l, at, sub),
+        Layer::SigmoidCrossEntropyLoss(l) => pair_loss::sigmoid_ops(l, at, sub),
+        Layer::EuclideanLoss(_) => pair_loss::euclidean_ops(at, sub),
+        Layer::Split(l) => split::ops(l, at),
+        Layer::Flatten(_) | Layer::Reshape(_) => {
+            Ok(Op::copy(at.get(Operand::TopGrad(0))?, at.get(Operand::BottomGrad(0))?))
+        }
+        Layer::Seed(_) => Ok(Op::copy(at.get(Operand::Bottom(1))?, at.get(Operand::BottomGrad(0))?)),
+        Layer::LossTerm(_) => {
+            let (dx, count) = (at.get(Operand::BottomGrad(0))?, at.bottom(0).count());
+            Ok(vec![Op::each("fill", count, arguments![dx, at.loss_weight(), count])])
+        }
+        other => Err(format!(
+            "layer {:?}: there is no CUDA kernel for layers of type {}; the CPU's quadrants have one (leave --device \
+             out)",
+            layer.name,
+            other.type_name()
+        )),
+    }
+}
+
+/// Copies what the host has staged; `None` for a layer that is no source.
+fn load(at: &Binder<'_>) -> Option<Vec<Op>> {
+    let layer = at.layer();
+    layer.layer.is_source().then(|| {
+        let tops = layer.tops.iter().map(|top| at.net.blob(*top).data);
+        tops.filter_map(|id| Some(Op::Copy { from: at.map.stage(id)?, to: at.map.storage(id) })).collect()
+    })
+}

@@ -1,0 +1,204 @@
+//! One net on one GPU: the operations of every task, bound to their arrays.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use quadrille_core::layer::SubTask;
+use quadrille_core::net::{LayerId, Net};
+use quadrille_core::plan::Plan;
+use quadrille_core::task::Tile;
+
+use crate::driver::{Convolver, Dnn, Function, Module, Prepared, Slice};
+use crate::layer::{Surroundings, TaskOps};
+use crate::memory::{NetMap, PackedMap, Space};
+use crate::op::{Convolve, Direction, Geometry, Launch, Op, Product, Span};
+use crate::source::Signatures;
+use crate::spec::{CudaError, Options, Program};
+
+/// The tasks of a net, whose arrays have places, but no memory yet.
+#[derive(Debug)]
+pub(crate) struct MappedProgram {
+    /// Where its arrays lie.
+    pub map: NetMap,
+    /// What each task does.
+    pub tasks: HashMap<(LayerId, SubTask), TaskOps>,
+    /// The images of every task.
+    pub tile: Tile,
+    /// For the log: each layer and what computes it.
+    pub choices: Vec<(String, &'static str)>,
+}
+
+/// The libraries that are there and to be used.
+pub(crate) struct Found<'a> {
+    /// Whether cuBLAS is.
+    pub blas: bool,
+    /// cuDNN, and what was chosen with it.
+    pub dnn: Option<(&'a Dnn, &'a RefCell<Convolvers>)>,
+}
+
+/// cuDNN's part: one entry for each convolution and direction, `None` where it has no algorithm.
+pub(crate) type Convolvers = HashMap<(Geometry, Direction), Option<Arc<Convolver>>>;
+
+/// Elements of workspace that cuDNN takes for a convolution; `None` if it has no algorithm for it.
+fn dnn_workspace(
+    (dnn, chosen): (&Dnn, &RefCell<Convolvers>),
+    tf32: bool,
+    geometry: &Geometry,
+    direction: Direction,
+) -> Option<usize> {
+    let mut chosen = chosen.borrow_mut();
+    let entry = chosen.entry((*geometry, direction));
+    // A shape that the library refuses is one for our own kernels.
+    let convolver =
+        entry.or_insert_with(|| Convolver::new(dnn, geometry, direction, tf32).ok().flatten().map(Arc::new));
+    convolver.as_ref().map(|convolver| convolver.workspace.div_ceil(size_of::<f32>()))
+}
+
+impl MappedProgram {
+    /// Places all arrays of the program's net, and lists what its plans' tasks do.
+    ///
+    /// # Errors
+    /// If a plan asks for what one GPU does not do, or a layer has no kernel.
+    pub fn new(
+        program: &Program<'_>,
+        packed: PackedMap,
+        scalars: Span,
+        space: &mut Space,
+        options: &Options,
+        found: &Found<'_>,
+    ) -> Result<Self, CudaError> {
+        let Program { net, plans } = *program;
+        check_plans(program)?;
+        let map = NetMap::new(net, packed, space).map_err(CudaError::Layer)?;
+        let tile = Tile { first: 0, images: net.batch() };
+        let of = found.dnn.map(|dnn| {
+            move |geometry: &Geometry, direction| dnn_workspace(dnn, options.tf32, geometry, direction)
+        });
+        let around = Surroundings {
+            net,
+            map: &map,
+            scalars,
+            first_image: tile.first,
+            options,
+            blas: found.blas,
+            dnn: of.as_ref().map(|of| of as _),
+        };
+        let mut tasks = HashMap::new();
+        let asked: BTreeSet<(LayerId, SubTask)> =
+            plans.iter().flat_map(|plan| &plan.nodes).map(|node| (node.task.layer, node.task.sub)).collect();
+        for (layer, sub) in asked {
+            let ops = around.bind(layer, sub).map_err(CudaError::Layer)?;
+            let missing = || CudaError::Plan(format!("layer {} has no {sub}", layer.0));
+            tasks.insert((layer, sub), ops.ok_or_else(missing)?);
+        }
+        let choices = choices(net, &tasks);
+        Ok(Self { map, tasks, tile, choices })
+    }
+
+    /// Elements of workspace that the tasks in a lane need at most.
+    pub fn workspace(&self, plans: &[&Plan], lane: usize) -> usize {
+        let nodes = plans.iter().flat_map(|plan| &plan.nodes).filter(|node| node.lane.0 == lane);
+        let tasks = nodes.filter_map(|node| self.tasks.get(&(node.task.layer, node.task.sub)));
+        tasks.map(|task| task.workspace).max().unwrap_or(0)
+    }
+}
+
+/// Refuses what one GPU does not do.
+fn check_plans(program: &Program<'_>) -> Result<(), CudaError> {
+    let Program { net, plans } = *program;
+    for plan in plans {
+        quadrille_core::check::check(plan, std::slice::from_ref(net))
+            .map_err(|violation| CudaError::Plan(violation.to_string()))?;
+    }
+    Ok(())
+}
+
+/// What computes each layer: its first operation's kernel, or the library.
+fn choices(net: &Net, tasks: &HashMap<(LayerId, SubTask), TaskOps>) -> Vec<(String, &'static str)> {
+    let of = |(index, layer): (usize, &quadrille_core::net::NetLayer)| {
+        let task = tasks.get(&(LayerId(index), SubTask::Forward))?;
+        let name = match task.ops.first()? {
+            Op::Launch(launch) => launch.kernel,
+            Op::Copy { .. } => "copy",
+            Op::Product(_) => "cublas",
+            Op::Convolve(_) => "cudnn",
+        };
+        Some((layer.name.clone(), name))
+    };
+    net.layers.iter().enumerate().filter_map(of).collect()
+}
+
+/// An operation that can be put into a stream.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// A kernel of ours.
+    Launch(Prepared),
+    /// A copy.
+    Copy(Slice, Slice),
+    /// A product by cuBLAS.
+    Product(Box<Product>, [Slice; 3]),
+    /// A convolution by cuDNN.
+    Convolve(Arc<Convolver>, [Slice; 3], Span),
+}
+
+/// A net in memory.
+#[derive(Debug)]
+pub(crate) struct BoundProgram {
+    /// Where its arrays lie.
+    pub map: NetMap,
+    /// What each task does.
+    pub tasks: HashMap<(LayerId, SubTask), Vec<Ready>>,
+    /// The images of every task.
+    pub tile: Tile,
+}
+
+/// What a net's operations are bound with.
+pub(crate) struct Loader<'a> {
+    /// What kernels take.
+    pub signatures: &'a Signatures,
+    /// The modules, by source, where one is loaded.
+    pub modules: &'a dyn Fn(usize) -> Result<Arc<Module>, String>,
+    /// Where an array of the arena lies.
+    pub resolve: &'a dyn Fn(Span) -> Slice,
+    /// Makes what cuDNN does of a convolution.
+    pub convolver: &'a dyn Fn(&Convolve) -> Result<Arc<Convolver>, String>,
+}
+
+impl Loader<'_> {
+    fn function(&self, launch: &Launch) -> Result<Function, String> {
+        self.signatures.check(launch)?;
+        let signature = self.signatures.get(launch.kernel).ok_or("a kernel without a signature")?;
+        (self.modules)(signature.source)?.function(launch.kernel)
+    }
+
+    fn ready(&self, op: Op) -> Result<Ready, String> {
+        let resolve = self.resolve;
+        Ok(match op {
+            Op::Launch(launch) => Ready::Launch(Prepared::new(self.function(&launch)?, &launch, resolve)?),
+            Op::Copy { from, to } => Ready::Copy(resolve(from), resolve(to)),
+            Op::Product(p) => {
+                let slices = [p.a.values, p.b.values, p.c].map(resolve);
+                Ready::Product(Box::new(p), slices)
+            }
+            Op::Convolve(c) => {
+                let slices = [c.first, c.second, c.result].map(resolve);
+                Ready::Convolve((self.convolver)(&c)?, slices, c.workspace)
+            }
+        })
+    }
+
+    /// The program in memory.
+    ///
+    /// # Errors
+    /// If a kernel does not compile, or an operation does not fit its kernel. A bug of the program.
+    pub fn bind(&self, program: MappedProgram) -> Result<BoundProgram, String> {
+        let MappedProgram { map, tasks, tile, .. } = program;
+        let mut bound = HashMap::new();
+        for (task, TaskOps { ops, .. }) in tasks {
+            let ready: Result<Vec<Ready>, String> = ops.into_iter().map(|op| self.ready(op)).collect();
+            bound.insert(task, ready?);
+        }
+        Ok(BoundProgram { map, tasks: bound, tile })
+    }
+}

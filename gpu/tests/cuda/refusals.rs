@@ -1,0 +1,80 @@
+//! What a GPU refuses, and what is said without one.
+
+use quadrille_core::device::{Device, DeviceError, Packed, Region, Scalars};
+use quadrille_core::layer::{ArgMax, Layer, Silence, SubTask};
+use quadrille_core::net::{LayerId, LayerSpec, Net, NetState, Phase};
+use quadrille_core::plan::Stage;
+use quadrille_core::solver::Rule;
+use quadrille_core::task::{LaneId, Task, Tile};
+use quadrille_gpu::{Cuda, CudaError, Program, describe};
+
+use crate::common::{gpu, inner_product, input, loss, network, own, plan};
+
+/// With or without a driver: a GPU that does not exist is an error of the environment, in one line.
+#[test]
+fn a_gpu_that_is_not_there_is_an_error_of_the_environment() {
+    let error = Cuda::open(9999).err().expect("no machine has so many");
+    assert!(matches!(&error, DeviceError::Environment { device, .. } if device == "cuda:9999"), "{error}");
+    assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    assert_eq!(describe().lines().count(), 1);
+}
+
+fn net() -> Net {
+    let layers = vec![
+        input("x", &[2, 3]),
+        input("label", &[2]),
+        LayerSpec::new("it", Layer::InnerProduct(inner_product(4)), &["x"], &["y"]),
+        LayerSpec::new("loss", loss(1), &["y", "label"], &["loss"]),
+    ];
+    Net::build(&network(layers, false), &NetState::new(Phase::Train), 1.0).expect("a net")
+}
+
+#[test]
+fn what_a_device_was_not_built_for_is_unknown_to_it() {
+    let Some(gpu) = gpu("what a device was not built for") else { return };
+    let net = net();
+    let forward = plan(std::slice::from_ref(&net), Stage::Forward);
+    let worker =
+        gpu.worker(&[Program { net: &net, plans: &[&forward] }], &own(Rule::default())).expect("a worker");
+    let device = worker.device(0);
+    let unknown = |result: Result<(), DeviceError>| matches!(result, Err(DeviceError::Unknown { .. }));
+    let tile = Tile { first: 0, images: 2 };
+    let task = |layer, sub| Task { layer: LayerId(layer), sub, tile };
+    device.begin(&Scalars::default()).expect("alive");
+    let submit = |lane, task: Task| device.submit(LaneId(lane), &task).map(|_| ());
+    assert!(unknown(submit(0, task(2, SubTask::GradWeight))), "no plan has it");
+    assert!(unknown(submit(0, task(77, SubTask::Forward))));
+    assert!(unknown(submit(9, task(2, SubTask::Forward))));
+    let other = Task { tile: Tile { first: 0, images: 1 }, ..task(2, SubTask::Forward) };
+    assert!(unknown(submit(0, other)));
+    assert!(submit(0, task(2, SubTask::Forward)).is_ok(), "a refusal ends nothing");
+    assert!(device.synchronize().is_ok());
+    assert!(unknown(device.write(Region::Packed(Packed::Centre), &[0.0])));
+    assert!(unknown(device.write(Region::Packed(Packed::Weights), &vec![0.0; net.params.len() + 1])));
+}
+
+#[test]
+fn a_layer_without_a_kernel_is_refused_by_name() {
+    let Some(gpu) = gpu("a layer without a kernel") else { return };
+    let layers = vec![
+        input("x", &[2, 3]),
+        input("label", &[2]),
+        LayerSpec::new("it", Layer::InnerProduct(inner_product(4)), &["x"], &["y"]),
+        LayerSpec::new(
+            "odd",
+            Layer::ArgMax(ArgMax { out_max_val: false, top_k: 1, axis: None }),
+            &["y"],
+            &["z"],
+        ),
+        LayerSpec::new("quiet", Layer::Silence(Silence { bottoms: 1 }), &["z"], &[]),
+    ];
+    let net = Net::build(&network(layers, false), &NetState::new(Phase::Test), 1.0).expect("a net");
+    let forward = plan(std::slice::from_ref(&net), Stage::Forward);
+    let refused = gpu.worker(&[Program { net: &net, plans: &[&forward] }], &own(Rule::default())).err();
+    let said = refused.map(|error| (matches!(error, CudaError::Layer(_)), error.to_string()));
+    assert!(
+        said.as_ref()
+            .is_some_and(|(layer, text)| *layer && text.contains("\"odd\"") && text.contains("ArgMax")),
+        "{said:?}"
+    );
+}
