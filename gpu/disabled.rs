@@ -60,6 +60,11 @@ impl CudaWorker {
         match self.0 {}
     }
 
+    /// The most that the GPU can do: GFLOP/s and GB/s.
+    pub fn ceilings(&self) -> [f64; 2] {
+        match self.0 {}
+    }
+
     /// Bytes of a program's values and gradients.
     pub fn blob_bytes(&self, _: usize) -> [usize; 2] {
         match self.0 {}

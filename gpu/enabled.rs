@@ -9,9 +9,10 @@ use quadrille_core::device::{DeviceError, DeviceInfo, Lane};
 use quadrille_core::net::Net;
 
 use crate::driver::{self, Arena, Blas, Compiler, Convolver, Dnn, Event, Gpu, Module, Slice, Stream};
+use crate::layer::DnnWorkspace;
 use crate::memory::{PackedMap, Space};
-use crate::op::{Convolve, Op, Span};
-use crate::program::{BoundProgram, Convolvers, Found, Loader, MappedProgram};
+use crate::op::{Convolve, Geometry, Op, Span};
+use crate::program::{BoundProgram, Convolvers, Loader, MappedProgram, dnn_workspace};
 use crate::source::{COMMON, SOURCES, Signatures};
 use crate::spec::{CudaError, Options, Program};
 
@@ -72,8 +73,13 @@ impl Cuda {
         let streams = streams(&self.gpu, &options.lanes).map_err(environment)?;
         let Libraries { found_blas, dnn, notes } = Libraries::find(&self.gpu, &streams, programs, options);
         let chosen = RefCell::new(Convolvers::new());
-        let found = Found { blas: found_blas, dnn: dnn.as_ref().map(|dnn| (dnn, &chosen)) };
-        let layout = Layout::new(programs, options, &found)?;
+        let of = dnn.as_ref().map(|dnn| {
+            let chosen = &chosen;
+            move |geometry: &Geometry, direction| {
+                dnn_workspace((dnn, chosen), options.tf32, geometry, direction)
+            }
+        });
+        let layout = Layout::new(programs, options, found_blas, of.as_ref().map(|of| of as _))?;
         let choices = layout.programs.first().map_or(Vec::new(), |program| program.choices.clone());
         let place = Place { cuda: self, options, chosen: &chosen, dnn: dnn.is_some() };
         let (shared, memory) = place.shared(layout, streams).map_err(environment)?;
@@ -120,6 +126,17 @@ impl CudaWorker {
     /// What was decided and found, for the first lines of a run.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// The most that the GPU can do, by the clocks that its driver says: GFLOP/s of multiply-adds in f32 outside of tensor
+    /// cores, and GB/s from and to memory, which moves two words a clock.
+    pub fn ceilings(&self) -> [f64; 2] {
+        let gpu = &self.shared.gpu;
+        // Volta, Turing and the large Ampere have half as many adders in a multiprocessor as later ones.
+        let adders = if gpu.capability <= 80 { 64.0 } else { 128.0 };
+        let [compute, memory] = gpu.clocks.map(|khz| f64::from(khz) * 1e-6);
+        let bytes = f64::from(gpu.memory_bits) / 8.0;
+        [gpu.multiprocessors as f64 * adders * 2.0 * compute, 2.0 * bytes * memory]
     }
 
     /// Bytes of a program's values and gradients: in memory, and what they would take if none shared memory.
@@ -185,7 +202,12 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(programs: &[Program<'_>], options: &Options, found: &Found<'_>) -> Result<Self, CudaError> {
+    fn new(
+        programs: &[Program<'_>],
+        options: &Options,
+        by_blas: bool,
+        dnn: Option<DnnWorkspace<'_>>,
+    ) -> Result<Self, CudaError> {
         let nets = || programs.iter().map(|program| program.net);
         let first = nets().next().ok_or_else(|| CudaError::Plan("there is nothing to run".into()))?;
         if nets().any(|net| !is_like(net, first)) {
@@ -198,7 +220,7 @@ impl Layout {
         let scalars = space.reserve(SCALARS);
         let mapped: Result<Vec<MappedProgram>, CudaError> = programs
             .iter()
-            .map(|program| MappedProgram::new(program, packed, scalars, &mut space, options, found))
+            .map(|program| MappedProgram::new(program, packed, scalars, &mut space, options, by_blas, dnn))
             .collect();
         let mapped = mapped?;
         let lanes = 0..options.lanes.len();

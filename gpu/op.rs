@@ -38,8 +38,6 @@ pub(crate) enum Argument {
     Int(i32),
     /// `u32`.
     Word(u32),
-    /// `u64`.
-    Long(u64),
     /// `float`.
     Float(f32),
     /// A struct of ints.

@@ -10,7 +10,7 @@ use quadrille_core::plan::Plan;
 use quadrille_core::task::Tile;
 
 use crate::driver::{Convolver, Dnn, Function, Module, Prepared, Slice};
-use crate::layer::{Surroundings, TaskOps};
+use crate::layer::{DnnWorkspace, Surroundings, TaskOps};
 use crate::memory::{NetMap, PackedMap, Space};
 use crate::op::{Convolve, Direction, Geometry, Launch, Op, Product, Span};
 use crate::source::Signatures;
@@ -29,19 +29,11 @@ pub(crate) struct MappedProgram {
     pub choices: Vec<(String, &'static str)>,
 }
 
-/// The libraries that are there and to be used.
-pub(crate) struct Found<'a> {
-    /// Whether cuBLAS is.
-    pub blas: bool,
-    /// cuDNN, and what was chosen with it.
-    pub dnn: Option<(&'a Dnn, &'a RefCell<Convolvers>)>,
-}
-
 /// cuDNN's part: one entry for each convolution and direction, `None` where it has no algorithm.
 pub(crate) type Convolvers = HashMap<(Geometry, Direction), Option<Arc<Convolver>>>;
 
 /// Elements of workspace that cuDNN takes for a convolution; `None` if it has no algorithm for it.
-fn dnn_workspace(
+pub(crate) fn dnn_workspace(
     (dnn, chosen): (&Dnn, &RefCell<Convolvers>),
     tf32: bool,
     geometry: &Geometry,
@@ -56,7 +48,8 @@ fn dnn_workspace(
 }
 
 impl MappedProgram {
-    /// Places all arrays of the program's net, and lists what its plans' tasks do.
+    /// Places all arrays of the program's net, and lists what its plans' tasks do, by cuBLAS and cuDNN where they are there
+    /// and to be used.
     ///
     /// # Errors
     /// If a plan asks for what one GPU does not do, or a layer has no kernel.
@@ -66,24 +59,14 @@ impl MappedProgram {
         scalars: Span,
         space: &mut Space,
         options: &Options,
-        found: &Found<'_>,
+        blas: bool,
+        dnn: Option<DnnWorkspace<'_>>,
     ) -> Result<Self, CudaError> {
         let Program { net, plans } = *program;
         check_plans(program)?;
         let map = NetMap::new(net, packed, space).map_err(CudaError::Layer)?;
         let tile = Tile { first: 0, images: net.batch() };
-        let of = found.dnn.map(|dnn| {
-            move |geometry: &Geometry, direction| dnn_workspace(dnn, options.tf32, geometry, direction)
-        });
-        let around = Surroundings {
-            net,
-            map: &map,
-            scalars,
-            first_image: tile.first,
-            options,
-            blas: found.blas,
-            dnn: of.as_ref().map(|of| of as _),
-        };
+        let around = Surroundings { net, map: &map, scalars, options, blas, dnn };
         let mut tasks = HashMap::new();
         let asked: BTreeSet<(LayerId, SubTask)> =
             plans.iter().flat_map(|plan| &plan.nodes).map(|node| (node.task.layer, node.task.sub)).collect();

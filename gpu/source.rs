@@ -30,8 +30,6 @@ pub(crate) enum Parameter {
     Int,
     /// `u32`.
     Word,
-    /// `u64`.
-    Long,
     /// `float`.
     Float,
     /// A struct of so many ints.
@@ -97,7 +95,6 @@ fn fitting((argument, parameter): (&Argument, &Parameter)) -> Parameter {
         Argument::Array(_) | Argument::Missing => Parameter::Pointer,
         Argument::Int(_) => Parameter::Int,
         Argument::Word(_) => Parameter::Word,
-        Argument::Long(_) => Parameter::Long,
         Argument::Float(_) => Parameter::Float,
         Argument::Struct(values) if *parameter == Parameter::Struct(values.len()) => *parameter,
         Argument::Struct(values) => Parameter::Struct(values.len()),
@@ -111,7 +108,6 @@ fn parameter(declared: &str, text: &str) -> Parameter {
         pointer if pointer.ends_with('*') => Parameter::Pointer,
         "int" => Parameter::Int,
         "u32" => Parameter::Word,
-        "u64" => Parameter::Long,
         "float" => Parameter::Float,
         name => Parameter::Struct(ints(name, text)),
     }

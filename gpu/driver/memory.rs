@@ -50,6 +50,9 @@ impl Arena {
         let arena = Self { gpu: gpu.clone(), address, len };
         // SAFETY: the allocation has `len` words.
         check(unsafe { sys::cuMemsetD32_v2(address, 0, len) }, "clearing memory")?;
+        // It goes on beside the host, in a stream that ours do not wait for.
+        // SAFETY: the context is current.
+        check(unsafe { sys::cuCtxSynchronize() }, "clearing memory")?;
         Ok(arena)
     }
 

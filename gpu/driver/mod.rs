@@ -100,6 +100,10 @@ pub(crate) struct Gpu {
     pub multiprocessors: usize,
     /// Its memory in bytes.
     pub memory: usize,
+    /// The clocks of multiprocessors and memory in kHz.
+    pub clocks: [i32; 2],
+    /// Bits of the way to memory.
+    pub memory_bits: i32,
 }
 
 // SAFETY: contexts may be used by any thread that makes them current, which every method here does first.
@@ -125,8 +129,10 @@ impl Gpu {
         check(unsafe { sys::cuDeviceGet(&mut device, number) }, "opening the GPU")?;
         // SAFETY: a device of the driver's; released when the value is dropped.
         check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) }, "making a context")?;
+        let (name, clocks) = (String::new(), [0; 2]);
+        let (capability, multiprocessors, memory, memory_bits) = (0, 0, 0, 0);
         let mut gpu =
-            Self { device, context, name: String::new(), capability: 0, multiprocessors: 0, memory: 0 };
+            Self { device, context, name, capability, multiprocessors, memory, clocks, memory_bits };
         gpu.describe()?;
         Ok(Arc::new(gpu))
     }
@@ -143,6 +149,11 @@ impl Gpu {
         self.capability = 10 * major + minor;
         let multiprocessors = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         self.multiprocessors = usize::try_from(multiprocessors).unwrap_or(0);
+        self.clocks = [
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        ];
+        self.memory_bits = self.attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?;
         // SAFETY: writes one number.
         check(unsafe { sys::cuDeviceTotalMem_v2(&mut self.memory, self.device) }, "the GPU's memory")
     }

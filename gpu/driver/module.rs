@@ -247,7 +247,6 @@ impl Prepared {
             Argument::Missing => self.words.push(0),
             Argument::Int(value) => self.words.push(u64::from(*value as u32)),
             Argument::Word(value) => self.words.push(u64::from(*value)),
-            Argument::Long(value) => self.words.push(*value),
             Argument::Float(value) => self.words.push(u64::from(value.to_bits())),
             Argument::Struct(values) => {
                 let word = |pair: &[i32]| {

@@ -13,20 +13,18 @@ __device__ inline void philox(u32 words[4], u32 key0, u32 key1) {
     }
 }
 
-// y = x m with m 0 or `scale`. `first` is the place of x[0] in the worker's mini-batch; a value is dropped if the upper 24 of
-// its bits are less than `threshold`. A thread treats the values of one random block, so THREADS threads do four times as many.
-extern "C" __global__ void dropout(const float* x, float* y, const Scalars* scalars, u64 first, u32 purpose, u32 threshold, float scale, int count) {
-    u64 block = first / 4 + place();
-    u64 begin = block * 4;
-    if (begin >= first + count) {
+// y = x m with m 0 or `scale`; a value is dropped if the upper 24 of its bits are less than `threshold`. A thread treats the
+// values of one random block, so THREADS threads do four times as many.
+extern "C" __global__ void dropout(const float* x, float* y, const Scalars* scalars, u32 purpose, u32 threshold, float scale, int count) {
+    u32 block = place(), begin = block * 4;
+    if (begin >= count) {
         return;
     }
-    u32 words[4] = {(u32)block, (u32)(block >> 32), purpose, 0};
+    u32 words[4] = {block, 0, purpose, 0};
     philox(words, (u32)scalars->seed, (u32)(scalars->seed >> 32));
     for (int word = 0; word < 4; word++) {
-        u64 at = begin + word;
-        if (at >= first && at < first + count) {
-            u64 i = at - first;
+        u32 i = begin + word;
+        if (i < count) {
             // A product, since what is not a number must stay so.
             y[i] = x[i] * (words[word] >> 8 < threshold ? 0.0f : scale);
         }

@@ -17,13 +17,9 @@ pub(super) fn ops(layer: &Dropout, at: &Binder<'_>, sub: SubTask) -> Result<Vec<
     if !layer.active {
         return Ok(Op::copy(from, to));
     }
-    let (shape, purpose) = (at.bottom(0), Purpose::Layer(at.id.0 as u32).word());
-    let count = shape.count();
-    let first = Argument::Long((at.first_image * shape.per_image()) as u64);
-    let words = [purpose, layer.threshold()].map(Argument::Word);
-    let [purpose, threshold] = words;
-    // One block more, since the first value may lie inside one.
-    let blocks = count.div_ceil(VALUES) + 1;
-    let arguments = arguments![from, to, at.scalars, first, purpose, threshold, layer.scale(), count];
-    Ok(vec![Op::each("dropout", blocks, arguments)])
+    // The device has the whole mini-batch, so places in the blob are those that random numbers go by.
+    let (count, purpose) = (at.bottom(0).count(), Purpose::Layer(at.id.0 as u32).word());
+    let [purpose, threshold] = [purpose, layer.threshold()].map(Argument::Word);
+    let arguments = arguments![from, to, at.scalars, purpose, threshold, layer.scale(), count];
+    Ok(vec![Op::each("dropout", count.div_ceil(VALUES), arguments)])
 }

@@ -20,6 +20,9 @@ mod softmax;
 mod split;
 mod update;
 
+#[cfg(test)]
+mod tests;
+
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net, NetLayer};
@@ -42,8 +45,6 @@ pub(crate) struct Binder<'a> {
     pub map: &'a NetMap,
     /// Where what changes from step to step lies.
     pub scalars: Span,
-    /// First image of the device.
-    pub first_image: usize,
     /// How the GPU computes.
     pub options: &'a Options,
     /// Whether cuBLAS is there and to be used.
@@ -137,8 +138,6 @@ pub(crate) struct Surroundings<'a> {
     pub map: &'a NetMap,
     /// Where what changes from step to step lies.
     pub scalars: Span,
-    /// First image of the device.
-    pub first_image: usize,
     /// How the GPU computes.
     pub options: &'a Options,
     /// Whether cuBLAS is there and to be used.
@@ -153,8 +152,8 @@ impl Surroundings<'_> {
     /// # Errors
     /// If no kernel of ours does it.
     pub fn bind(&self, id: LayerId, sub: SubTask) -> Result<Option<TaskOps>, String> {
-        let Self { net, map, scalars, first_image, options, blas, dnn } = *self;
-        let mut binder = Binder { net, id, map, scalars, first_image, options, blas, dnn, taken: 0 };
+        let Self { net, map, scalars, options, blas, dnn } = *self;
+        let mut binder = Binder { net, id, map, scalars, options, blas, dnn, taken: 0 };
         let ops = match sub {
             SubTask::Update => update::ops(&binder)?,
             SubTask::AddShared => gradients::add_shared(&binder)?,
