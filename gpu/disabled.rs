@@ -1,6 +1,7 @@
 //! The public face without CUDA.
 
 use std::convert::Infallible;
+use std::time::Instant;
 
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
 use quadrille_core::net::StorageId;
@@ -47,6 +48,11 @@ pub struct CudaWorker(Infallible);
 impl CudaWorker {
     /// The device, as seen by one of the programs.
     pub fn device(&self, _: usize) -> CudaDevice {
+        match self.0 {}
+    }
+
+    /// From when on the times of its tasks count.
+    pub fn origin(&self) -> Instant {
         match self.0 {}
     }
 

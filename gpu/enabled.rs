@@ -70,7 +70,7 @@ impl Cuda {
     pub fn worker(&self, programs: &[Program<'_>], options: &Options) -> Result<CudaWorker, CudaError> {
         let environment =
             |reason| CudaError::Device(DeviceError::Environment { device: self.name.clone(), reason });
-        let streams = streams(&self.gpu, &options.lanes).map_err(environment)?;
+        let streams = streams(&self.gpu, &lanes_of(programs)).map_err(environment)?;
         let Libraries { found_blas, dnn, notes } = Libraries::find(&self.gpu, &streams, programs, options);
         let chosen = RefCell::new(Convolvers::new());
         let of = dnn.as_ref().map(|dnn| {
@@ -82,8 +82,8 @@ impl Cuda {
         let layout = Layout::new(programs, options, found_blas, of.as_ref().map(|of| of as _))?;
         let choices = layout.programs.first().map_or(Vec::new(), |program| program.choices.clone());
         let place = Place { cuda: self, options, chosen: &chosen, dnn: dnn.is_some() };
-        let (shared, memory) = place.shared(layout, streams).map_err(environment)?;
-        let notes = notes.into_iter().chain([memory]).collect();
+        let (shared, memory) = place.shared(layout, streams, lanes_of(programs)).map_err(environment)?;
+        let notes = [memory].into_iter().chain(notes).map(|note| format!("gpu         {note}")).collect();
         Ok(CudaWorker { shared: Arc::new(shared), choices, notes })
     }
 
@@ -108,6 +108,16 @@ pub struct CudaWorker {
     notes: Vec<String>,
 }
 
+/// The lanes of a GPU, a stream each: as many as a plan of `programs` has. Streams belong to all programs, so the priority of
+/// one is that of the first plan that has it: a training's. Those that the GPU does not tell apart become one.
+fn lanes_of(programs: &[Program<'_>]) -> Vec<Lane> {
+    let mut lanes: Vec<Lane> = Vec::new();
+    for plan in programs.iter().flat_map(|program| program.plans) {
+        lanes.extend(plan.lanes.iter().skip(lanes.len()));
+    }
+    lanes
+}
+
 impl CudaWorker {
     /// The device, as seen by one of the programs.
     ///
@@ -116,6 +126,11 @@ impl CudaWorker {
     pub fn device(&self, program: usize) -> CudaDevice {
         assert!(program < self.shared.programs.len(), "program {program}");
         CudaDevice::new(self.shared.clone(), program)
+    }
+
+    /// From when on the times of its tasks count.
+    pub fn origin(&self) -> Instant {
+        self.shared.origin
     }
 
     /// What computes each layer of the first program.
@@ -223,7 +238,7 @@ impl Layout {
             .map(|program| MappedProgram::new(program, packed, scalars, &mut space, options, by_blas, dnn))
             .collect();
         let mapped = mapped?;
-        let lanes = 0..options.lanes.len();
+        let lanes = 0..lanes_of(programs).len();
         let needed = |lane: usize| {
             let each = mapped.iter().zip(programs).map(|(mapped, p)| mapped.workspace(p.plans, lane));
             each.max().unwrap_or(0)
@@ -254,7 +269,12 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// The device in memory, and a line about that.
-    fn shared(&self, layout: Layout, streams: Vec<Stream>) -> Result<(Shared, String), String> {
+    fn shared(
+        &self,
+        layout: Layout,
+        streams: Vec<Stream>,
+        lanes_of_plans: Vec<Lane>,
+    ) -> Result<(Shared, String), String> {
         let Layout { space, programs, scalars, workspaces, blas } = layout;
         let (bytes, free) = (space.len() * size_of::<f32>(), self.cuda.gpu.free_memory()?);
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
@@ -281,7 +301,7 @@ impl Place<'_> {
         let shared = Shared {
             info,
             streams: streams?,
-            lanes: self.options.lanes.clone(),
+            lanes: lanes_of_plans,
             programs,
             copier: Mutex::new(Copier::new(&self.cuda.gpu)?),
             clock: Mutex::new(Clock::new(&self.cuda.gpu)?),

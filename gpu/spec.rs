@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use quadrille_core::device::{DeviceError, Lane};
+use quadrille_core::device::DeviceError;
 use quadrille_core::net::Net;
-use quadrille_core::plan::{LaneRole, Plan};
+use quadrille_core::plan::Plan;
 use quadrille_core::solver::Rule;
 
 /// A net on one GPU, and the plans that will be run on it.
@@ -43,15 +43,12 @@ pub struct Options {
     pub tf32: bool,
     /// Which libraries may be used.
     pub libraries: Libraries,
-    /// The lanes: one stream each. Priority 0 is the highest; those that the GPU does not tell apart become one.
-    pub lanes: Vec<Lane>,
 }
 
 impl Options {
-    /// The lanes of plans of today, f32, all libraries.
+    /// In f32, with all libraries.
     pub fn new(rule: Rule, elastic: bool) -> Self {
-        let lanes = LaneRole::ALL.iter().map(|role| Lane { id: role.lane(), priority: *role as u8 });
-        Self { rule, elastic, tf32: false, libraries: Libraries::ALL, lanes: lanes.collect() }
+        Self { rule, elastic, tf32: false, libraries: Libraries::ALL }
     }
 }
 

@@ -58,10 +58,10 @@ pub fn announce<'a>(
     announce_clock(settings);
     p.machine.say_how();
     say!(
-        "            {} worker(s) x {} quadrant(s); kernels for {}; seed {}",
+        "            {} worker(s) x {}; kernels for {}; seed {}",
         settings.workers,
-        p.machine.workers[0].len(),
-        p.machine.numerics,
+        p.machine.of_each(),
+        p.machine.kernels(),
         settings.seed
     );
     for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {

@@ -17,6 +17,7 @@ use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::{Reserve, Strictness};
 
+use crate::engine::DeviceChoice;
 use crate::method;
 use crate::nonfinite::OnNonfinite;
 use crate::parts::Quadrants;
@@ -87,6 +88,12 @@ pub enum Command {
 /// How the machine is used; the same for every command that computes.
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
+    /// What computes: cpu, or GPUs by number such as cuda:0 or cuda:0,1, which workers take in turn
+    #[arg(long, default_value = "cpu", value_name = "cpu|cuda:N")]
+    pub device: DeviceChoice,
+    /// On a GPU: let convolutions and inner products round what they multiply to TF32 (10 bits of mantissa)
+    #[arg(long)]
+    pub tf32: bool,
     /// Quadrants of each worker, or auto: as many as copies fit the fast memory [default: one for each NUMA node]
     #[arg(long, value_name = "Q|auto")]
     pub quadrants: Option<Quadrants>,
@@ -451,6 +458,8 @@ impl ExtractArgs {
         let Self { threads, isa, precision, .. } = *self;
         let kernels = self.kernels.clone();
         MachineArgs {
+            device: DeviceChoice::Cpu,
+            tf32: false,
             quadrants: Some(Quadrants::Count(1)),
             threads,
             smt: 1,

@@ -62,7 +62,7 @@ pub fn conclude(
         "workers": p.settings.workers,
         "quadrants": p.machine.workers[0].len(),
         "threads": p.machine.workers[0].first().map_or(0, |c| c.cpus.len()),
-        "isa": p.machine.numerics.isa.to_string(),
+        "isa": p.machine.isa(),
         "precision": p.settings.precision.to_string(),
         "seed": p.settings.seed,
         "clock": p.settings.label().unwrap_or("real"),

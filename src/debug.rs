@@ -8,8 +8,8 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::{BlobId, LayerId, ParamId, ParamRule, StorageId};
 use quadrille_core::plan::{Node, Plan, Stage, normed_params};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_cpu::CpuEvent;
 
+use crate::engine::WorkerEvent;
 use crate::failure::Failure;
 use crate::pass::Pass;
 use crate::progress::six_digits;
@@ -19,7 +19,7 @@ pub fn run(
     pass: &Pass,
     plan: &Plan,
     scalars: &Scalars,
-    times: &mut StepTimes<CpuEvent>,
+    times: &mut StepTimes<WorkerEvent>,
     lines: &mut Vec<String>,
 ) -> Result<(), Failure> {
     let weights = packed(pass, Packed::Weights)?;
@@ -69,7 +69,7 @@ struct Run<'a> {
     pass: &'a Pass,
     plan: &'a Plan,
     scalars: &'a Scalars,
-    times: &'a mut StepTimes<CpuEvent>,
+    times: &'a mut StepTimes<WorkerEvent>,
     lines: &'a mut Vec<String>,
 }
 

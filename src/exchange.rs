@@ -14,11 +14,11 @@ use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::protocol::{ElasticMember, Method};
 use quadrille_comm::transport::{Buffer, Endpoint};
 use quadrille_core::device::{Device, DeviceError, Packed, Region};
-use quadrille_cpu::CpuDevice;
 use quadrille_numa::Role;
 
 use crate::breakdown::Spent;
 use crate::centre::Common;
+use crate::engine::WorkerDevice;
 use crate::failure::{Code, Failure};
 use crate::pace::Pace;
 use crate::pass::Pass;
@@ -340,7 +340,7 @@ impl Elastic {
 
 /// A worker's devices, between which and the communication thread weights and centre go. No task writes weights between an
 /// exchange's start and its end, and none reads the centre: updates alone do, and they wait for the exchange.
-struct Devices(Vec<CpuDevice>);
+struct Devices(Vec<WorkerDevice>);
 
 impl Shore for Devices {
     fn weights(&mut self, to: &mut [f32]) -> Result<(), CommError> {

@@ -9,10 +9,11 @@ use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamRule, Phase, S
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::Rule;
-use quadrille_cpu::{CpuDevice, EngineOptions, Program};
+use quadrille_cpu::{EngineOptions, Program};
 use quadrille_io::npz::{Archive, Array, Values, write_npz};
 
 use crate::cli::ExtractArgs;
+use crate::engine::WorkerDevice;
 use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::job::{crews, load_net};
@@ -101,7 +102,7 @@ fn weights(args: &ExtractArgs, net: &Net, given: &Given) -> Result<Vec<f32>, Fai
 struct Look {
     net: Net,
     plan: Plan,
-    device: CpuDevice,
+    device: WorkerDevice,
 }
 
 impl Look {

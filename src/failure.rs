@@ -8,6 +8,7 @@ use quadrille_core::device::DeviceError;
 use quadrille_core::run::StepError;
 use quadrille_core::site::SpecError;
 use quadrille_cpu::EngineError;
+use quadrille_gpu::CudaError;
 use quadrille_io::IoError;
 
 /// The documented exit codes.
@@ -117,6 +118,16 @@ impl From<EngineError> for Failure {
             EngineError::Threads(_) | EngineError::Memory(_) => Code::Environment,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Device(error) => error.into(),
+            CudaError::Layer(_) => Self::new(Code::Usage, error.to_string()),
+            CudaError::Plan(_) => Self::new(Code::Bug, error.to_string()),
+        }
     }
 }
 

@@ -73,7 +73,7 @@ pub fn configuration(p: &Prepared<'_>) -> Value {
     configuration["batch"] = json!(p.train.batch);
     configuration["quadrants"] = json!(quadrants);
     configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
-    configuration["isa"] = json!(p.machine.numerics.isa.to_string());
+    configuration["isa"] = json!(p.machine.isa());
     configuration["schedule"] = json!(p.settings.scheduling.schedule.to_string());
     configuration["fusion"] = json!(p.rewriting.fusion);
     configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);

@@ -8,8 +8,9 @@ use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
-use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::{CrewSpec, EngineError, adders, stepping_layers, storage_needs};
+use quadrille_cpu::CrewSpec;
+use quadrille_cpu::isa::{Isa, Numerics, Precision};
+use quadrille_gpu::Cuda;
 use quadrille_io::data::{
     BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Staging, Tolerance, open,
 };
@@ -22,13 +23,14 @@ use quadrille_numa::{Machine, Partition, Quadrant, Strictness, Wishes};
 
 use crate::bundled;
 use crate::cli::{DataArgs, MachineArgs};
+use crate::engine::DeviceChoice;
 use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
 use crate::made_up;
 use crate::parts::Quadrants;
 use crate::places::{Places, unpinned_if_refused};
-use crate::settings::Settings;
+use crate::rewriting::Rewriting;
 use crate::staging;
 
 /// Reads a solver, or the bundled one.
@@ -135,66 +137,6 @@ impl<'a> Samples<'a> {
             Some((flag, _)) => Err(Failure::new(Code::Usage, format!("{flag} does not work with {source}"))),
             None => Ok(()),
         }
-    }
-}
-
-/// How nets are rewritten for devices.
-#[derive(Clone, Copy, Debug)]
-pub struct Rewriting<'a> {
-    /// Whether chains of layers are computed as one.
-    pub fusion: bool,
-    /// Whether nobody but the worker's own update asks for its gradients, so that it need not store all of them.
-    alone: bool,
-    /// Whether values and gradients share memory by lifetime, and the bottoms of a Concat with its top.
-    pub memory_sharing: bool,
-    /// Tier and precision of the kernels.
-    numerics: Numerics,
-    /// Forced implementations.
-    kernels: &'a [(String, String)],
-    /// Mini-batches of an iteration.
-    parts: usize,
-    /// Whether updates ask for the norm of all gradients.
-    clips: bool,
-}
-
-impl<'a> Rewriting<'a> {
-    /// As the flags say, for kernels of these tier and precision, in a run of so many workers.
-    pub fn new(args: &'a MachineArgs, numerics: Numerics, workers: usize) -> Self {
-        let (fusion, memory_sharing) = (!args.no_fusion, !args.no_memory_sharing);
-        let (alone, kernels) = (workers == 1, args.kernels.as_slice());
-        Self { fusion, alone, memory_sharing, numerics, kernels, parts: 1, clips: false }
-    }
-
-    /// The same for a training that needs what `settings` ask for.
-    pub fn for_settings(self, settings: &Settings) -> Self {
-        let solver = &settings.solver;
-        let parts = usize::try_from(solver.iter_size).unwrap_or(usize::MAX);
-        let alone = self.alone && !settings.updates_apart();
-        // Whoever wants to see every array needs each in its own memory, and every layer by itself.
-        let seen = solver.debug_info;
-        let (fusion, memory_sharing) = (self.fusion && !seen, self.memory_sharing && !seen);
-        Self { fusion, memory_sharing, alone, parts, clips: solver.rule.clip.is_some(), ..self }
-    }
-
-    /// What devices compute in place of `net`.
-    pub fn of(self, net: Net) -> Result<Net, Failure> {
-        let mut net = if self.fusion { net.fused() } else { net };
-        if net.phase == Phase::Train {
-            net = net.gathering(self.parts).clipping(self.clips);
-        }
-        if self.fusion && self.alone {
-            let can = stepping_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
-            net = net.stepping(|layer| can.contains(&layer));
-        }
-        if !self.memory_sharing {
-            return Ok(net);
-        }
-        if self.fusion {
-            let can = adders(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
-            net = net.adding(&can);
-        }
-        let needs = storage_needs(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
-        Ok(net.sharing_memory(&needs))
     }
 }
 
@@ -490,6 +432,10 @@ pub struct Crews {
     pub fast_memory: FastMemory,
     /// What becomes of what the system refuses.
     pub strictness: Strictness,
+    /// The GPUs that workers take in turn; none if quadrants compute.
+    pub gpus: Vec<Cuda>,
+    /// Whether GPUs may round factors to TF32.
+    pub tf32: bool,
     /// What was decided, for the first lines.
     pub how: String,
     /// What the machine made us note.
@@ -497,6 +443,33 @@ pub struct Crews {
 }
 
 impl Crews {
+    /// The GPU of one of the workers of this process, if GPUs compute.
+    pub fn gpu(&self, seat: usize) -> Option<&Cuda> {
+        self.gpus.get(seat % self.gpus.len().max(1))
+    }
+
+    /// What each worker has.
+    pub fn of_each(&self) -> String {
+        match self.gpus.is_empty() {
+            true => format!("{} quadrant(s)", self.workers[0].len()),
+            false => "1 GPU".into(),
+        }
+    }
+
+    /// The instruction set, for records.
+    pub fn isa(&self) -> String {
+        if self.gpus.is_empty() { self.numerics.isa.to_string() } else { "cuda".into() }
+    }
+
+    /// What the kernels are for.
+    pub fn kernels(&self) -> String {
+        match (self.gpus.is_empty(), self.tf32) {
+            (true, _) => self.numerics.to_string(),
+            (false, false) => "CUDA in f32".into(),
+            (false, true) => "CUDA in TF32".into(),
+        }
+    }
+
     /// What was decided: the cut, and below it where the other threads are.
     pub fn say_how(&self) {
         let (cut, others) = match self.how.match_indices("; ").nth(1) {
@@ -534,6 +507,8 @@ pub fn crews(
         let tier = args.isa.map_or_else(String::new, |isa| format!(" with --isa {isa}"));
         usage(format!("--precision {}{tier}: {reason}", args.precision))
     })?;
+    check_gpus(args)?;
+    let gpus = args.device.open()?;
     let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
     let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
     let even = one_for_each_node(&machine, workers, batch);
@@ -542,7 +517,8 @@ pub fn crews(
         _ => None,
     };
     let chosen = choice.as_ref().map(|choice| choice.parts);
-    let quadrants = args.quadrants.and_then(Quadrants::count).or(chosen).unwrap_or(even);
+    let asked = args.quadrants.and_then(Quadrants::count).or(chosen);
+    let quadrants = asked.unwrap_or(if gpus.is_empty() { even } else { 1 });
     if quadrants > batch {
         return Err(usage(format!(
             "--quadrants {quadrants}: the mini-batch has {batch} images, so at most {batch} quadrants can share it \
@@ -556,12 +532,33 @@ pub fn crews(
     let mut partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|e| usage(format!("--workers {workers} with {quadrants} quadrant(s) each: {e}")))?;
     let refused = unpinned_if_refused(&mut partition, args.strictness)?;
-    let mut crews = assign(&machine, &partition, workers, args);
+    let mut crews = Crews { gpus, ..assign(&machine, &partition, workers, args) };
     crews.notes.extend(refused);
     crews
         .notes
         .extend(choice.map(|choice| format!("--quadrants auto takes {}: {}", choice.parts, choice.why)));
     Ok(crews)
+}
+
+/// Refuses flags that say how quadrants compute where GPUs do.
+fn check_gpus(args: &MachineArgs) -> Result<(), Failure> {
+    let device = &args.device;
+    let is_f32 = args.precision == Precision::F32;
+    let wrong = match device {
+        DeviceChoice::Cpu => [("--tf32", args.tf32), ("", false), ("", false), ("", false)],
+        DeviceChoice::Cuda(_) => [
+            ("--quadrants", args.quadrants.is_some_and(|q| q.count() != Some(1))),
+            ("--kernel", !args.kernels.is_empty()),
+            ("--isa", args.isa.is_some()),
+            ("--precision", !is_f32),
+        ],
+    };
+    match wrong.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => {
+            Err(Failure::new(Code::Usage, format!("{flag} has no meaning with --device {device}")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The tier that is asked for, or else the highest of this CPU, and the precision.
@@ -590,6 +587,8 @@ pub fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &M
         capacity: if machine.here { Capacity::now(machine) } else { Capacity::of_idle(machine) },
         fast_memory: args.fast_memory,
         strictness: args.strictness,
+        gpus: Vec::new(),
+        tf32: args.tf32,
         how: partition.how.clone(),
         notes: machine.notes.clone(),
     }

@@ -1,12 +1,13 @@
 //! What memory a run needs, where it goes, and whether it is there: decided before anything is allocated.
 
-use quadrille_cpu::{ArenaPlace, CpuWorker, EngineOptions, Homes, MappedWorker, Program, Purpose};
+use quadrille_cpu::{ArenaPlace, EngineOptions, Homes, MappedWorker, Program, Purpose};
 use quadrille_numa::Strictness;
 use quadrille_numa::cpu_list;
 use quadrille_numa::memory::Census;
 use quadrille_numa::memory::plan::{FastMemory, MemoryPlan, Need, QuadrantNeeds, TooLittle, Wish, said};
 use quadrille_numa::verify::thread_place;
 
+use crate::engine::{Engine, MappedEngine, on_gpu};
 use crate::failure::{Code, Failure};
 use crate::job::Crews;
 
@@ -26,9 +27,13 @@ pub struct WorkerNeeds {
 }
 
 impl WorkerNeeds {
-    /// Those of a worker whose arrays have places.
-    pub fn of(mapped: &MappedWorker, programs: usize, batch: usize) -> Self {
-        Self { batch, programs, devices: mapped.needs(), copies: 0 }
+    /// Those of a worker whose arrays have places; one on a GPU needs next to nothing of the host.
+    pub fn of(mapped: &MappedEngine, programs: usize, batch: usize) -> Self {
+        let devices = match mapped {
+            MappedEngine::Cpu(mapped) => mapped.needs(),
+            MappedEngine::Cuda(_) => Vec::new(),
+        };
+        Self { batch, programs, devices, copies: 0 }
     }
 
     /// The same with copies of packed buffers, so many times that of the weights.
@@ -78,6 +83,9 @@ pub struct Placement {
 /// # Errors
 /// If there is too little, with what would do.
 pub fn plan(machine: &Crews, workers: &[WorkerNeeds]) -> Result<Placement, Failure> {
+    if workers.iter().all(|worker| worker.devices.is_empty()) {
+        return Ok(Placement { homes: vec![Vec::new(); workers.len()], lines: Vec::new() });
+    }
     let needs = workers.iter().flat_map(WorkerNeeds::quadrants);
     let quadrants: Vec<QuadrantNeeds> = machine
         .quadrants
@@ -129,8 +137,11 @@ pub fn planned(
     programs: &[Program<'_>],
     options: &EngineOptions,
     batch: usize,
-) -> Result<(MappedWorker, Placement), Failure> {
-    let mapped = MappedWorker::new(&machine.workers[0], programs, options)?;
+) -> Result<(MappedEngine, Placement), Failure> {
+    let mapped = match machine.gpu(0) {
+        Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, programs, options, machine.tf32)?),
+        None => MappedEngine::Cpu(MappedWorker::new(&machine.workers[0], programs, options)?),
+    };
     let placement = plan(machine, &[WorkerNeeds::of(&mapped, programs.len(), batch)])?;
     Ok((mapped, placement))
 }
@@ -141,7 +152,7 @@ pub fn worker(
     programs: &[Program<'_>],
     options: &EngineOptions,
     batch: usize,
-) -> Result<(CpuWorker, Vec<String>), Failure> {
+) -> Result<(Engine, Vec<String>), Failure> {
     let (mapped, placement) = planned(machine, programs, options, batch)?;
     let homes = placement.homes.first().map_or(&[][..], Vec::as_slice);
     let worker = mapped.place(homes)?;
@@ -151,7 +162,8 @@ pub fn worker(
 
 /// Makes sure that what must be somewhere is there: fast memory, if it is required, and in strict runs whatever the system
 /// was asked for.
-pub fn check(worker: &CpuWorker, machine: &Crews) -> Result<(), Failure> {
+pub fn check(worker: &Engine, machine: &Crews) -> Result<(), Failure> {
+    let Engine::Cpu(worker) = worker else { return Ok(()) };
     if let (Strictness::Strict, Some(note)) = (machine.strictness, worker.notes().first()) {
         return Err(Failure::new(Code::Environment, format!("--numa strict: {note}")));
     }
@@ -207,7 +219,8 @@ impl Found {
 ///
 /// # Errors
 /// If any is elsewhere.
-pub fn verify(worker: &CpuWorker, first: usize) -> Result<(), Failure> {
+pub fn verify(worker: &Engine, first: usize) -> Result<(), Failure> {
+    let Engine::Cpu(worker) = worker else { return Ok(()) };
     let mut quadrants: Vec<Found> = Vec::new();
     for place in worker.places() {
         let found = entry(&mut quadrants, place.device);

@@ -4,9 +4,9 @@ use quadrille_core::device::{Device, Region};
 use quadrille_core::net::{AuxId, BlobId, Net, StorageId};
 use quadrille_core::plan::tiles;
 use quadrille_core::task::Tile;
-use quadrille_cpu::CpuDevice;
 use quadrille_io::weights::Tensors;
 
+use crate::engine::WorkerDevice;
 use crate::failure::{Code, Failure};
 use crate::progress::Output;
 
@@ -15,7 +15,7 @@ pub struct Pass {
     /// One net for each device.
     pub nets: Vec<Net>,
     /// The devices.
-    pub devices: Vec<CpuDevice>,
+    pub devices: Vec<WorkerDevice>,
     tiles: Vec<Tile>,
     batch: usize,
     /// Where data, labels and other inputs go; the same storages on every device.
@@ -28,7 +28,7 @@ pub struct Pass {
 
 impl Pass {
     /// Puts nets and devices together.
-    pub fn new(nets: Vec<Net>, devices: Vec<CpuDevice>) -> Self {
+    pub fn new(nets: Vec<Net>, devices: Vec<WorkerDevice>) -> Self {
         let tiles = tiles(&nets);
         let net = &nets[0];
         let sources = net.layers.iter().filter(|l| l.layer.is_source());
@@ -176,7 +176,7 @@ impl Pass {
     }
 }
 
-fn read_value(net: &Net, device: &CpuDevice, blob: BlobId) -> Result<f32, Failure> {
+fn read_value(net: &Net, device: &WorkerDevice, blob: BlobId) -> Result<f32, Failure> {
     let mut value = [0.0];
     device.read(Region::Storage(net.blob(blob).data), &mut value)?;
     Ok(value[0])

@@ -10,11 +10,11 @@ use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::identity::about;
 use crate::job::{
-    Crews, Named, PhaseJob, Rewriting, Samples, TestJob, check_same_parameters, crews, load_net, load_solver,
-    no_data,
+    Crews, Named, PhaseJob, Samples, TestJob, check_same_parameters, crews, load_net, load_solver, no_data,
 };
 use crate::parts;
 use crate::resume::{Beginner, Start, is_automatic};
+use crate::rewriting::Rewriting;
 use crate::settings::Settings;
 use crate::state::About;
 use crate::world::World;

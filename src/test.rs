@@ -11,11 +11,12 @@ use quadrille_io::data::Readers;
 use crate::cli::TestArgs;
 use crate::failure::{Code, Failure};
 use crate::feed::Draw;
-use crate::job::{PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of};
+use crate::job::{PhaseJob, Samples, crews, load_net, no_data, say_bad_records, threads_of};
 use crate::memory;
 use crate::parts;
 use crate::pass::Pass;
 use crate::progress::six_digits;
+use crate::rewriting::Rewriting;
 use crate::weights::{listed, read_weights, start_lines};
 
 /// Tests.
@@ -54,7 +55,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     for line in start_lines(&args.weights, &whole, &placed) {
         say!("{line}");
     }
-    say!("machine     {}; kernels for {}", machine.how, machine.numerics);
+    say!("machine     {}; kernels for {}", machine.how, machine.kernels());
     for line in placement.iter().chain(worker.notes()) {
         say!("{line}");
     }

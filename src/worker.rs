@@ -9,15 +9,16 @@ use quadrille_core::net::Net;
 use quadrille_core::plan::Plan;
 use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_cpu::{BlobBytes, CpuEvent, CpuWorker, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
+use quadrille_cpu::{BlobBytes, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
 use quadrille_io::weights::Tensors;
 
 use crate::breakdown::Clock;
 use crate::debug;
+use crate::engine::{Engine, MappedEngine, WorkerEvent, on_gpu};
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
 use crate::feed::{Batches, Draw};
-use crate::job::{Crews, PhaseJob, Rewriting, TestJob, threads_of};
+use crate::job::{Crews, PhaseJob, TestJob, threads_of};
 use crate::memory::{self, WorkerNeeds};
 use crate::nonfinite::{self, Moment, Watch};
 use crate::output;
@@ -26,6 +27,7 @@ use crate::pass::Pass;
 use crate::places::Places;
 use crate::plan::training::Plans;
 use crate::progress::{Output, TestResult};
+use crate::rewriting::Rewriting;
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
@@ -38,7 +40,7 @@ const MOST_LOSSES: u64 = 1024;
 struct Tester {
     pass: Pass,
     forward: Plan,
-    times: StepTimes<CpuEvent>,
+    times: StepTimes<WorkerEvent>,
     test: TestJob,
 }
 
@@ -53,9 +55,9 @@ pub struct Worker {
     /// What an iteration runs.
     pub plans: Plans,
     /// When the tasks of the last step ran.
-    pub times: StepTimes<CpuEvent>,
+    pub times: StepTimes<WorkerEvent>,
     /// Its devices' memory and threads.
-    pub engine: CpuWorker,
+    pub engine: Engine,
     /// Its mini-batches.
     pub batches: Batches,
     /// The loss of each mini-batch of the last iteration.
@@ -97,13 +99,12 @@ pub fn blob_memory(programs: impl Iterator<Item = BlobBytes>) -> String {
 }
 
 /// What a worker's engine decided, for the first lines: of `net` on its first device, and of the memory of all `programs`.
-fn notes(engine: &CpuWorker, net: &Net, programs: usize) -> Vec<String> {
+fn notes(engine: &Engine, net: &Net, programs: usize) -> Vec<String> {
     let mut notes = engine.notes().to_vec();
-    let chosen: Vec<String> =
-        engine.choices().iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
+    let choices = engine.choices(net);
+    let chosen: Vec<String> = choices.iter().map(|c| format!("{}={}", c.layer, c.implementation)).collect();
     notes.push(format!("kernels     {}", chosen.join(" ")));
-    let fused: Vec<&str> =
-        engine.choices().iter().filter(|c| c.label != c.layer).map(|c| c.label.as_str()).collect();
+    let fused: Vec<&str> = choices.iter().filter(|c| c.label != c.layer).map(|c| c.label.as_str()).collect();
     if !fused.is_empty() {
         notes.push(format!("fused       {}", fused.join(", ")));
     }
@@ -153,7 +154,7 @@ pub struct Draft {
     test_nets: Vec<Vec<Net>>,
     plans: Plans,
     forward: Vec<Plan>,
-    mapped: MappedWorker,
+    mapped: MappedEngine,
 }
 
 impl Draft {
@@ -178,7 +179,10 @@ impl Draft {
             elastic: settings.is_elastic(),
             spin: parts.machine.exclusive,
         };
-        let mapped = MappedWorker::new(parts.crews, &programs, &options)?;
+        let mapped = match parts.machine.gpu(parts.seat) {
+            Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, &programs, &options, parts.machine.tf32)?),
+            None => MappedEngine::Cpu(MappedWorker::new(parts.crews, &programs, &options)?),
+        };
         Ok(Self { nets, test_nets, plans, forward, mapped })
     }
 

@@ -8,8 +8,8 @@ use quadrille_core::net::LayerId;
 use quadrille_core::plan::{CostModel, Node, Plan};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::task::{Buffer, Place};
-use quadrille_cpu::CpuEvent;
 
+use crate::engine::WorkerEvent;
 use crate::failure::Failure;
 use crate::feed::Batches;
 use crate::pass::Pass;
@@ -63,7 +63,7 @@ fn iterate(
     pass: &Pass,
     plan: &Plan,
     batches: Option<&mut Batches>,
-    times: &mut StepTimes<CpuEvent>,
+    times: &mut StepTimes<WorkerEvent>,
 ) -> Result<Duration, Failure> {
     // So small a rate that the weights stay as they are.
     let scalars = Scalars { rate: 1e-6, seed: 1, ..Scalars::default() };

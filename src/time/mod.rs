@@ -19,16 +19,16 @@ use quadrille_numa::parts::Copies;
 
 use crate::bundled;
 use crate::cli::{MachineArgs, TimeArgs};
+use crate::engine::Engine;
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
-use crate::job::{
-    Crews, PhaseJob, Rewriting, Samples, crews, load_net, no_data, say_bad_records, threads_of,
-};
+use crate::job::{Crews, PhaseJob, Samples, crews, load_net, no_data, say_bad_records, threads_of};
 use crate::made_up;
 use crate::memory;
 use crate::parts;
 use crate::pass::Pass;
 use crate::plan::training::{built, lanes_of};
+use crate::rewriting::Rewriting;
 use crate::trace::{self, Trace};
 
 use report::Report;
@@ -42,6 +42,10 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         iteration(&spec, batch, &machine, &args.machine, schedule)?;
     let program = Program { nets: &nets, plans: &[&plan] };
     let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
+    let placement = match &worker {
+        Engine::Cpu(_) => placement,
+        Engine::Cuda(worker) => worker.notes().to_vec(),
+    };
     let pass = Pass::new(nets, worker.devices(0));
     fill(&pass)?;
     // As the only worker of a training would draw.
@@ -60,7 +64,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
     let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
-    let ceilings = Ceilings::measure(Numerics { isa: Isa::detect(), ..machine.numerics }, threads);
+    let (ceilings, source) = ceilings(&worker, &machine, threads);
     let report = Report {
         net: &pass.nets[0],
         batch,
@@ -70,9 +74,10 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         machine: &machine,
         schedule: (schedule, lanes_of(&plan)),
         placement: &placement,
-        choices: worker.choices(),
+        choices: &worker.choices(&pass.nets[0]),
         measured: &measured,
         ceilings,
+        source,
         peak_memory,
         blobs: worker.blob_bytes(0),
     };
@@ -86,6 +91,20 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         data.iter().for_each(say_bad_records);
     }
     Ok(())
+}
+
+/// What the devices can do, and how that is known.
+fn ceilings(worker: &Engine, machine: &Crews, threads: usize) -> (Ceilings, String) {
+    match worker {
+        Engine::Cpu(_) => {
+            let numerics = Numerics { isa: Isa::detect(), ..machine.numerics };
+            (Ceilings::measure(numerics, threads), format!("measured on {threads} thread(s)"))
+        }
+        Engine::Cuda(worker) => {
+            let [gflops, gbs] = worker.ceilings();
+            (Ceilings { gflops, gbs }, "by the clocks that the driver says".into())
+        }
+    }
 }
 
 /// An iteration of a training as a worker's devices run it.

@@ -34,8 +34,10 @@ pub struct Report<'a> {
     pub choices: &'a [Choice],
     /// The times.
     pub measured: &'a Measured,
-    /// What the machine can do.
+    /// What the devices can do.
     pub ceilings: Ceilings,
+    /// How that is known.
+    pub source: String,
     /// In MiB, if it is known.
     pub peak_memory: Option<f64>,
     /// Of values and gradients.
@@ -115,16 +117,15 @@ impl Report<'_> {
             None => say!("data        made up"),
         }
         self.machine.say_how();
-        say!("            kernels for {}", self.machine.numerics);
+        say!("            kernels for {}", self.machine.kernels());
         say!("schedule    {}; {}", self.schedule.0, self.schedule.1);
         for line in self.placement {
             say!("{line}");
         }
         say!(
-            "ceilings    {gflops:.0} GFLOP/s of multiply-adds in {}, {gbs:.1} GB/s of a triad in memory; measured on {} \
-             thread(s)",
+            "ceilings    {gflops:.0} GFLOP/s of multiply-adds in {}, {gbs:.1} GB/s of a triad in memory; {}",
             self.machine.numerics.precision,
-            self.threads
+            self.source
         );
         say!("");
         self.print_head("layer", "kernel", "sub-task");
@@ -224,7 +225,7 @@ impl Report<'_> {
             "file": self.net.file.to_string(),
             "batch": self.batch,
             "precision": self.machine.numerics.precision.to_string(),
-            "isa": self.machine.numerics.isa.to_string(),
+            "isa": self.machine.isa(),
             "schedule": self.schedule.0.to_string(),
             "threads": self.threads,
             "quadrants": self.quadrants,

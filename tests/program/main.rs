@@ -9,6 +9,7 @@ mod determinism;
 mod dialects;
 mod extract;
 mod functions;
+mod gpu;
 mod hdf5;
 mod inputs;
 mod interruption;

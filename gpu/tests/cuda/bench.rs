@@ -2,10 +2,9 @@
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{Layer, Operand, SubTask};
-use quadrille_core::plan::LaneRole;
 use quadrille_core::reference::Arrays;
 use quadrille_core::solver::Rule;
-use quadrille_core::task::{Task, Tile};
+use quadrille_core::task::{DeviceId, Task, Tile};
 use quadrille_gpu::{Cuda, CudaDevice, Libraries, Options, Program};
 
 use crate::case::{Case, SUBS};
@@ -105,7 +104,9 @@ pub fn run(gpu: &Cuda, case: &Case, libraries: Libraries, arrays: &Arrays<f32>) 
         for sub in &subs {
             let tile = Tile { first: 0, images: case.net.batch() };
             let task = Task { layer: case.id, sub: *sub, tile };
-            device.submit(LaneRole::of(*sub).lane(), &task).expect("a known task");
+            device
+                .submit(plan.lane_of(DeviceId(0), case.id, *sub).expect("a task of the plan"), &task)
+                .expect("a known task");
         }
         device.synchronize().unwrap_or_else(|error| panic!("{case}: {error}"));
         for sub in &subs {

@@ -1,0 +1,283 @@
+//! A worker's devices, of either kind: the quadrants of a CPU, or a GPU.
+
+use std::fmt;
+use std::str::FromStr;
+
+use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
+use quadrille_core::net::{Net, StorageId};
+use quadrille_core::task::{Copy, LaneId, Task};
+use quadrille_cpu::{
+    BlobBytes, Choice, CpuDevice, CpuEvent, CpuWorker, EngineOptions, Homes, MappedWorker, Program,
+};
+use quadrille_gpu::{Cuda, CudaDevice, CudaEvent, CudaWorker, Options};
+
+use crate::failure::{Code, Failure};
+
+/// What computes, as the flag `--device` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The CPU's quadrants.
+    #[default]
+    Cpu,
+    /// GPUs by number; workers take them in turn.
+    Cuda(Vec<usize>),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?}; expected cpu, or GPUs by number such as cuda:0 or cuda:0,1");
+        if text == "cpu" {
+            return Ok(Self::Cpu);
+        }
+        let list = if text == "cuda" { Some("0") } else { text.strip_prefix("cuda:") };
+        let numbers: Result<Vec<usize>, _> = list.ok_or_else(wrong)?.split(',').map(str::parse).collect();
+        numbers.map(Self::Cuda).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(numbers) => {
+                let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+                write!(f, "cuda:{}", numbers.join(","))
+            }
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// Opens the GPUs; none for the CPU.
+    pub fn open(&self) -> Result<Vec<Cuda>, Failure> {
+        match self {
+            Self::Cpu => Ok(Vec::new()),
+            Self::Cuda(numbers) => Ok(numbers.iter().map(|n| Cuda::open(*n)).collect::<Result<_, _>>()?),
+        }
+    }
+}
+
+/// A worker's devices with all they will run: quadrants before they have any memory, or a GPU, which has it already.
+pub enum MappedEngine {
+    /// Quadrants.
+    Cpu(MappedWorker),
+    /// A GPU.
+    Cuda(CudaWorker),
+}
+
+/// What the GPU of a worker runs: the programs of its only device.
+pub fn on_gpu(
+    gpu: &Cuda,
+    programs: &[Program<'_>],
+    options: &EngineOptions,
+    tf32: bool,
+) -> Result<CudaWorker, Failure> {
+    let on_one = |program: &Program<'_>| {
+        let [_] = program.nets else {
+            return Err(Failure::new(Code::Bug, "a worker has one GPU"));
+        };
+        Ok(())
+    };
+    programs.iter().try_for_each(on_one)?;
+    let programs = programs.iter().map(|p| quadrille_gpu::Program { net: &p.nets[0], plans: p.plans });
+    let options = Options { tf32, ..Options::new(options.rule, options.elastic) };
+    Ok(gpu.worker(&programs.collect::<Vec<_>>(), &options)?)
+}
+
+impl MappedEngine {
+    /// Makes the devices, with memory on nodes as `homes` say for each quadrant.
+    pub fn place(self, homes: &[Homes]) -> Result<Engine, Failure> {
+        Ok(match self {
+            Self::Cpu(mapped) => Engine::Cpu(mapped.place(homes)?),
+            Self::Cuda(worker) => Engine::Cuda(worker),
+        })
+    }
+}
+
+/// A worker's devices with all they run.
+pub enum Engine {
+    /// Quadrants.
+    Cpu(CpuWorker),
+    /// A GPU.
+    Cuda(CudaWorker),
+}
+
+impl Engine {
+    /// The devices, as seen by one of the programs.
+    pub fn devices(&self, program: usize) -> Vec<WorkerDevice> {
+        match self {
+            Self::Cpu(worker) => worker.devices(program).into_iter().map(WorkerDevice::Cpu).collect(),
+            Self::Cuda(worker) => vec![WorkerDevice::Cuda(worker.device(program))],
+        }
+    }
+
+    /// What was chosen for each layer of the first program, whose net on the first device is `net`.
+    pub fn choices(&self, net: &Net) -> Vec<Choice> {
+        match self {
+            Self::Cpu(worker) => worker.choices().to_vec(),
+            Self::Cuda(worker) => {
+                let kernel = |name: &str| worker.choices().iter().find(|(layer, _)| layer == name);
+                let choice = |layer: &quadrille_core::net::NetLayer| Choice {
+                    layer: layer.name.clone(),
+                    label: layer.label(),
+                    type_name: layer.layer.type_name(),
+                    implementation: kernel(&layer.name).map_or("view", |(_, kernel)| kernel),
+                    layout: "plain".into(),
+                    reorders: false,
+                };
+                net.layers.iter().map(choice).collect()
+            }
+        }
+    }
+
+    /// From when on the times of all devices count.
+    pub fn origin(&self) -> std::time::Instant {
+        match self {
+            Self::Cpu(worker) => worker.origin(),
+            Self::Cuda(worker) => worker.origin(),
+        }
+    }
+
+    /// What was refused, or found.
+    pub fn notes(&self) -> &[String] {
+        match self {
+            Self::Cpu(worker) => worker.notes(),
+            Self::Cuda(worker) => worker.notes(),
+        }
+    }
+
+    /// What the values and gradients of one of the programs take on all devices.
+    pub fn blob_bytes(&self, program: usize) -> BlobBytes {
+        match self {
+            Self::Cpu(worker) => worker.blob_bytes(program),
+            Self::Cuda(worker) => {
+                let [taken, apart] = worker.blob_bytes(program);
+                BlobBytes { taken, apart }
+            }
+        }
+    }
+}
+
+/// One device of a worker.
+#[derive(Clone)]
+pub enum WorkerDevice {
+    /// A quadrant.
+    Cpu(CpuDevice),
+    /// A GPU.
+    Cuda(CudaDevice),
+}
+
+/// A task of a [`WorkerDevice`].
+#[derive(Clone)]
+pub enum WorkerEvent {
+    /// Of a quadrant.
+    Cpu(CpuEvent),
+    /// Of a GPU.
+    Cuda(CudaEvent),
+}
+
+/// Calls the same function of whichever it is.
+macro_rules! either {
+    ($kind:ident, $value:expr, $it:ident => $call:expr) => {
+        match $value {
+            $kind::Cpu($it) => $call,
+            $kind::Cuda($it) => $call,
+        }
+    };
+}
+
+impl Event for WorkerEvent {
+    fn is_done(&self) -> bool {
+        either!(Self, self, event => event.is_done())
+    }
+
+    fn span(&self) -> Option<Span> {
+        either!(Self, self, event => event.span())
+    }
+}
+
+impl WorkerDevice {
+    /// Bytes that an element of a value or gradient takes.
+    pub fn element_bytes(&self, id: StorageId) -> usize {
+        either!(Self, self, device => device.element_bytes(id))
+    }
+
+    /// Whether all `len` values of a region are finite, also of a storage that shares its memory.
+    pub fn is_finite(&self, region: Region, len: usize) -> Result<bool, DeviceError> {
+        either!(Self, self, device => device.is_finite(region, len))
+    }
+}
+
+impl Device for WorkerDevice {
+    type Event = WorkerEvent;
+
+    fn info(&self) -> &DeviceInfo {
+        either!(Self, self, device => device.info())
+    }
+
+    fn lanes(&self) -> &[Lane] {
+        either!(Self, self, device => device.lanes())
+    }
+
+    fn begin(&self, scalars: &Scalars) -> Result<(), DeviceError> {
+        either!(Self, self, device => device.begin(scalars))
+    }
+
+    fn submit(&self, lane: LaneId, task: &Task) -> Result<WorkerEvent, DeviceError> {
+        Ok(match self {
+            Self::Cpu(device) => WorkerEvent::Cpu(device.submit(lane, task)?),
+            Self::Cuda(device) => WorkerEvent::Cuda(device.submit(lane, task)?),
+        })
+    }
+
+    fn copy(&self, lane: LaneId, copy: &Copy) -> Result<WorkerEvent, DeviceError> {
+        Ok(match self {
+            Self::Cpu(device) => WorkerEvent::Cpu(device.copy(lane, copy)?),
+            Self::Cuda(device) => WorkerEvent::Cuda(device.copy(lane, copy)?),
+        })
+    }
+
+    fn wait_on(&self, lane: LaneId, event: &WorkerEvent) -> Result<(), DeviceError> {
+        match (self, event) {
+            (Self::Cpu(device), WorkerEvent::Cpu(event)) => device.wait_on(lane, event),
+            (Self::Cuda(device), WorkerEvent::Cuda(event)) => device.wait_on(lane, event),
+            _ => Err(DeviceError::Unknown {
+                device: self.info().name.clone(),
+                what: "an event of a device of another kind".into(),
+            }),
+        }
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        either!(Self, self, device => device.synchronize())
+    }
+
+    fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
+        either!(Self, self, device => device.write(region, values))
+    }
+
+    fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
+        either!(Self, self, device => device.read(region, out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_by_kind_and_number() {
+        let parse = |text: &str| text.parse::<DeviceChoice>();
+        assert_eq!(parse("cpu"), Ok(DeviceChoice::Cpu));
+        assert_eq!(parse("cuda"), Ok(DeviceChoice::Cuda(vec![0])));
+        assert_eq!(parse("cuda:0,2"), Ok(DeviceChoice::Cuda(vec![0, 2])));
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:0,", "cuda:-1", "cuda0"] {
+            assert!(parse(text).is_err_and(|reason| reason.contains("cuda:0")), "{text:?}");
+        }
+        for text in ["cpu", "cuda:1,0"] {
+            assert_eq!(parse(text).map(|choice| choice.to_string()), Ok(text.to_owned()));
+        }
+    }
+}
