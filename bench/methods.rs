@@ -66,7 +66,7 @@ const ROWS: [Row; 11] = [
     Row { method: "async-sgd", rate: 0.2, momentum: None, older: None },
     Row { method: "async-msgd", rate: 0.1, momentum: Some(0.9), older: None },
     Row { method: "hogwild-sgd", rate: 0.2, momentum: None, older: None },
-    Row { method: "sync-sgd", rate: 0.1, momentum: Some(0.9), older: None },
+    Row { method: "sync-sgd", rate: 0.05, momentum: Some(0.9), older: None },
     Row { method: "async-easgd", rate: 0.2, momentum: None, older: Some("async-sgd") },
     Row { method: "async-measgd", rate: 0.1, momentum: Some(0.9), older: Some("async-msgd") },
     Row { method: "hogwild-easgd", rate: 0.2, momentum: Some(0.0), older: Some("hogwild-sgd") },

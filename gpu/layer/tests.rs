@@ -98,7 +98,7 @@ fn net(layers: Vec<LayerSpec>) -> Net {
 }
 
 fn plan(net: &Net, stage: Stage) -> Plan {
-    let options = PlanOptions { stage, elastic: false, chunk_layers: 1 };
+    let options = PlanOptions::new(stage);
     Plan::build(std::slice::from_ref(net), options).expect("a plan")
 }
 

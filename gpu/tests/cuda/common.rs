@@ -32,7 +32,7 @@ pub fn own(rule: Rule) -> Options {
 
 /// A plan of one stage with a chunk for each layer.
 pub fn plan(nets: &[Net], stage: Stage) -> Plan {
-    Plan::build(nets, PlanOptions { stage, elastic: false, chunk_layers: 1 }).expect("a plan")
+    Plan::build(nets, PlanOptions::new(stage)).expect("a plan")
 }
 
 /// `count` integers between −`limit` and `limit`, none of them 0.

@@ -258,7 +258,7 @@ fn updates_by_every_rule() {
     });
     for (rule, elastic) in rules.flat_map(|rule| [(rule, false), (rule, true)]) {
         let len = net.params.len();
-        let plan_options = PlanOptions { stage: Stage::Update, elastic, chunk_layers: 1 };
+        let plan_options = PlanOptions { elastic, ..PlanOptions::new(Stage::Update) };
         let plan = Plan::build(std::slice::from_ref(&net), plan_options).expect("a plan");
         let options = Options { libraries: Libraries::NONE, ..Options::new(rule, elastic) };
         let worker = gpu.worker(&[Program { net: &net, plans: &[&plan] }], &options).expect("a worker");
