@@ -22,7 +22,7 @@ use crate::method;
 use crate::nonfinite::OnNonfinite;
 use crate::parts::Quadrants;
 
-pub use convert::{ConvertDataArgs, ConvertMeanArgs};
+pub use convert::{ConvertCommand, ConvertDataArgs, ConvertMeanArgs, ConvertWeightsArgs};
 pub use data::{DataArgs, DataShards};
 pub use report::ReportArgs;
 pub use schedule::{PlanArgs, ScheduleArgs, TraceArgs};
@@ -473,31 +473,6 @@ impl ExtractArgs {
             no_memory_sharing: true,
         }
     }
-}
-
-/// What `convert` turns into something else.
-#[derive(Clone, Debug, Subcommand)]
-pub enum ConvertCommand {
-    /// Write a data set as an LMDB, tar files or a CIFAR file, resized or encoded anew if asked
-    Data(ConvertDataArgs),
-    /// Find the mean of a data set, as mean_file wants it
-    Mean(ConvertMeanArgs),
-    /// Weights: .caffemodel, .h5, .safetensors and .npz, from any into any
-    Weights(ConvertWeightsArgs),
-}
-
-/// What `convert weights` takes.
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-The endings of the names say which formats. Arrays in .safetensors and .npz are called LAYER/INDEX: 0 is the weight, 1 the
-bias. Of a snapshot of quadrille (a folder) the weights are taken. Old .caffemodel files become today's.")]
-pub struct ConvertWeightsArgs {
-    /// The file to read
-    #[arg(value_name = "FROM")]
-    pub from: PathBuf,
-    /// The file to write; nothing is overwritten
-    #[arg(value_name = "TO")]
-    pub to: PathBuf,
 }
 
 /// What `topo` takes.

@@ -1,12 +1,37 @@
-//! Flags of `convert data` and `convert mean`.
+//! Flags of `convert`.
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use quadrille_core::layer::Colour;
 use quadrille_io::data::{Changes, Encoding, Form, Target, Tolerance};
 
 use super::{PhaseArg, at_least_one};
+
+/// What `convert` turns into something else.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConvertCommand {
+    /// Write a data set as an LMDB, tar files or a CIFAR file, resized or encoded anew if asked
+    Data(ConvertDataArgs),
+    /// Find the mean of a data set, as mean_file wants it
+    Mean(ConvertMeanArgs),
+    /// Weights: .caffemodel, .h5, .safetensors and .npz, from any into any
+    Weights(ConvertWeightsArgs),
+}
+
+/// What `convert weights` takes.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+The endings of the names say which formats. Arrays in .safetensors and .npz are called LAYER/INDEX: 0 is the weight, 1 the
+bias. Of a snapshot of quadrille (a folder) the weights are taken. Old .caffemodel files become today's.")]
+pub struct ConvertWeightsArgs {
+    /// The file to read
+    #[arg(value_name = "FROM")]
+    pub from: PathBuf,
+    /// The file to write; nothing is overwritten
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
+}
 
 /// What is done to images on their way; the same for `convert data` and `convert mean`.
 #[derive(Args, Clone, Copy, Debug)]
