@@ -150,7 +150,7 @@ fn measure(args: &Args) -> Result<Measured, String> {
         workers: args.workers,
         forward_backward: part(behind, "forward_backward"),
         other: part(behind, "other"),
-        data_copy: part(behind, "data_copy"),
+        data_copy: part(behind, "data_copy") + part(behind, "hidden_data_copy"),
         worker_update: part(behind, "worker_update"),
         centre_update: part(turns, "centre_update"),
         latency: latency()?,

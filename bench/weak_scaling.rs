@@ -12,7 +12,7 @@ use quadrille_comm::overlap::{Cargo, Exchanger};
 use quadrille_comm::protocol::Method;
 use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::transport::Buffer;
-use quadrille_comm::transport::timed::{TimedTransport, Wires, endpoints};
+use quadrille_comm::transport::timed::{Staging, TimedTransport, Wires, endpoints};
 use quadrille_core::machine::{Jitter, Link, Machine};
 use quadrille_io::prototxt::read_machine;
 use serde_json::{Value, json};
@@ -106,16 +106,17 @@ fn node(end: TimedTransport, load: Load, iterations: u64) -> Result<f64, String>
     let mut exchanger = Exchanger::timed(clock.clone(), SyncEasgd::new(end, &[0.0; VALUES]));
     let mut cargo = Cargo::new(Buffer::zeros(VALUES), Buffer::zeros(VALUES));
     let begin = clock.now();
+    let mut data = Staging::default();
     for _ in 0..iterations {
         let begin =
             |exchanger: &mut Exchanger| exchanger.start(cargo, 0.1).map_err(|error| error.to_string());
         if load.overlaps {
             begin(&mut exchanger)?;
-            clock.copy_data(load.batch);
+            data.turn(&clock, load.batch);
             exchanger.proceed();
             clock.pass(load.forward_backward);
         } else {
-            clock.copy_data(load.batch);
+            data.turn(&clock, load.batch);
             clock.pass(load.forward_backward);
             begin(&mut exchanger)?;
         }

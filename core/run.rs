@@ -1,9 +1,16 @@
 //! The step: the one place where tasks are submitted and their times are taken, for every backend.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::device::{Device, DeviceError, Event, Scalars, Span};
+use crate::layer::SubTask;
 use crate::plan::Plan;
+
+/// So often the host looks whether sources have loaded before it waits for the end of a step.
+const GLANCES: usize = 100;
+/// Loading takes some microseconds, and a thread that looks all the time would keep a core from computing.
+const BETWEEN_GLANCES: Duration = Duration::from_micros(50);
 
 /// When each task of a step ran. Made once per plan and used again, so that a step allocates nothing.
 #[derive(Debug)]
@@ -79,21 +86,53 @@ pub fn run_step<D: Device>(
     scalars: &Scalars,
     times: &mut StepTimes<D::Event>,
 ) -> Result<(), StepError> {
+    run_step_beside(devices, plan, scalars, times, || {})
+}
+
+/// As [`run_step`], and calls `beside` once all sources have loaded their mini-batches, mostly while the rest of the step runs:
+/// then the host may write the next ones ([`Region::Stage`](crate::device::Region)). A step that fails may not call it.
+///
+/// # Errors
+/// As [`run_step`].
+pub fn run_step_beside<D: Device>(
+    devices: &[D],
+    plan: &Plan,
+    scalars: &Scalars,
+    times: &mut StepTimes<D::Event>,
+    beside: impl FnOnce(),
+) -> Result<(), StepError> {
     if devices.len() != plan.devices {
         return Err(StepError::Devices { planned: plan.devices, given: devices.len() });
     }
     times.events.clear();
     times.spans.clear();
     let submitted = submit_all(devices, plan, scalars, &mut times.events);
+    let mut beside = Some(beside);
+    if submitted.is_ok() && have_loaded(plan, &times.events) {
+        beside.take().into_iter().for_each(|beside| beside());
+    }
     let mut synchronized = Ok(());
     for device in devices {
         synchronized = synchronized.and(device.synchronize());
     }
     submitted.and(synchronized)?;
+    beside.into_iter().for_each(|beside| beside());
     for (task, event) in times.events.iter().enumerate() {
         times.spans.push(event.span().ok_or(StepError::NotDone { task })?);
     }
     Ok(())
+}
+
+/// Gives the sources of a step that has begun some time to load. Whether they all have: a device that has failed never does.
+fn have_loaded<E: Event>(plan: &Plan, events: &[E]) -> bool {
+    let loads = || plan.nodes.iter().zip(events).filter(|(node, _)| node.task.sub == SubTask::Load);
+    for _ in 0..GLANCES {
+        if loads().all(|(_, event)| event.is_done()) {
+            return true;
+        }
+        std::thread::sleep(BETWEEN_GLANCES);
+    }
+    false
 }
 
 fn submit_all<D: Device>(

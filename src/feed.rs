@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use quadrille_core::layer::{Input, Layer};
 use quadrille_core::net::{NetSpec, NetState};
 use quadrille_core::rng::{Purpose, Sampler, Stream};
-use quadrille_io::data::{DataSource, Order, Prefetcher, Readers, RowFiles, RowReader};
-use quadrille_io::weights_hash;
+use quadrille_io::data::{Batch, DataSource, Order, Prefetcher, Readers, RowFiles, RowReader};
+use quadrille_io::{IoError, weights_hash};
 
 use crate::failure::{Code, Failure};
 use crate::given::Given;
@@ -141,11 +141,11 @@ impl Feed {
                     Draw::Test => Order::Sequential,
                 };
                 let prefetcher = Prefetcher::start_in(source, order, batch, first, 2, readers)?;
-                Ok(Batches::Prepared(prefetcher))
+                Ok(Batches::Prepared(Prepared { prefetcher, current: None, next: None, ahead: false }))
             }
             Self::Arrays(given) => {
                 let (next, step) = draw.turns(first);
-                Ok(Batches::Given { given: given.clone(), next, step })
+                Ok(Batches::Given(InTurn { given: given.clone(), next, step, ahead: false }))
             }
             Self::Rows(files, shuffle) => {
                 let seed = match draw {
@@ -164,16 +164,9 @@ impl Feed {
 /// Mini-batches, one after the other.
 pub enum Batches {
     /// Samples of a data set.
-    Prepared(Prefetcher),
+    Prepared(Prepared),
     /// Arrays.
-    Given {
-        /// All of them.
-        given: Arc<GivenBatches>,
-        /// The number of the next.
-        next: u64,
-        /// From one to the next.
-        step: u64,
-    },
+    Given(InTurn),
     /// Samples in files.
     Rows {
         /// Reads them.
@@ -190,26 +183,41 @@ pub enum Batches {
 }
 
 impl Batches {
+    /// Beside a step whose sources have loaded: hands the next mini-batch over already, if it is there. What is wrong with it
+    /// comes out when it is its turn.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn load_ahead(&mut self, pass: &Pass) -> Result<(), Failure> {
+        match self {
+            Self::Prepared(prepared) => prepared.load_ahead(pass),
+            Self::Given(given) => given.load_ahead(pass),
+            // The worker itself reads them, which takes its time.
+            Self::Rows { .. } => Ok(()),
+        }
+    }
+
+    /// Hands the mini-batch of the last step over once more, so that its forward can be run again.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn load_again(&mut self, pass: &Pass) -> Result<(), Failure> {
+        match self {
+            Self::Prepared(prepared) => prepared.load_again(pass),
+            Self::Given(given) => given.load_again(pass),
+            // The devices still hold it.
+            Self::Rows { .. } => Ok(()),
+        }
+    }
+
     /// Hands the next mini-batch to `pass`. Returns how long it had to be waited for.
     ///
     /// # Errors
     /// If a sample cannot be used.
     pub fn load(&mut self, pass: &Pass) -> Result<Duration, Failure> {
         match self {
-            Self::Prepared(prefetcher) => {
-                let start = Instant::now();
-                let batch = prefetcher.next_batch()?;
-                let waited = start.elapsed();
-                pass.load([batch.data.as_slice(), &batch.labels])?;
-                prefetcher.recycle(batch);
-                Ok(waited)
-            }
-            Self::Given { given, next, step } => {
-                let index = (*next % given.count) as usize;
-                *next = next.wrapping_add(*step);
-                pass.load(given.tops.iter().map(|top| &top.values[index * top.each..][..top.each]))?;
-                Ok(Duration::ZERO)
-            }
+            Self::Prepared(prepared) => prepared.load(pass),
+            Self::Given(given) => given.load(pass),
             Self::Rows { reader, batch, values, next, step } => {
                 let start = Instant::now();
                 reader.fill(next.wrapping_mul(*batch as u64), *batch, values)?;
@@ -220,6 +228,93 @@ impl Batches {
             }
         }
     }
+}
+
+/// Mini-batches of a data set: that of the step, and the next one, which may be with the devices already.
+pub struct Prepared {
+    prefetcher: Prefetcher,
+    current: Option<Batch>,
+    next: Option<Result<Batch, IoError>>,
+    /// Whether the devices hold the next one.
+    ahead: bool,
+}
+
+impl Prepared {
+    fn load(&mut self, pass: &Pass) -> Result<Duration, Failure> {
+        if let Some(used) = self.current.take() {
+            self.prefetcher.recycle(used);
+        }
+        let start = Instant::now();
+        let batch = self.next.take().unwrap_or_else(|| self.prefetcher.next_batch())?;
+        let waited = start.elapsed();
+        if !std::mem::take(&mut self.ahead) {
+            hand_over(&batch, pass)?;
+        }
+        self.current = Some(batch);
+        Ok(waited)
+    }
+
+    fn load_ahead(&mut self, pass: &Pass) -> Result<(), Failure> {
+        if self.next.is_none() {
+            self.next = self.prefetcher.try_next();
+        }
+        if let (Some(Ok(batch)), false) = (&self.next, self.ahead) {
+            hand_over(batch, pass)?;
+            self.ahead = true;
+        }
+        Ok(())
+    }
+
+    fn load_again(&mut self, pass: &Pass) -> Result<(), Failure> {
+        match &self.current {
+            Some(batch) if std::mem::take(&mut self.ahead) => hand_over(batch, pass),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Mini-batches of arrays, of which a worker takes every so many.
+pub struct InTurn {
+    given: Arc<GivenBatches>,
+    /// The number of the next.
+    next: u64,
+    /// From one to the next.
+    step: u64,
+    /// Whether the devices hold the next one.
+    ahead: bool,
+}
+
+impl InTurn {
+    fn load(&mut self, pass: &Pass) -> Result<Duration, Failure> {
+        self.load_ahead(pass)?;
+        self.ahead = false;
+        self.next = self.next.wrapping_add(self.step);
+        Ok(Duration::ZERO)
+    }
+
+    fn load_ahead(&mut self, pass: &Pass) -> Result<(), Failure> {
+        if self.ahead {
+            return Ok(());
+        }
+        self.ahead = true;
+        self.hand_over(self.next, pass)
+    }
+
+    fn load_again(&mut self, pass: &Pass) -> Result<(), Failure> {
+        if !std::mem::take(&mut self.ahead) {
+            return Ok(());
+        }
+        self.hand_over(self.next.wrapping_sub(self.step), pass)
+    }
+
+    fn hand_over(&self, number: u64, pass: &Pass) -> Result<(), Failure> {
+        let index = (number % self.given.count) as usize;
+        pass.load(self.given.tops.iter().map(|top| &top.values[index * top.each..][..top.each]))
+    }
+}
+
+fn hand_over(batch: &Batch, pass: &Pass) -> Result<(), Failure> {
+    pass.load([batch.data.as_slice(), &batch.labels])
 }
 
 /// Mini-batches that lie in memory, for every top of the layers that feed a network.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quadrille_comm::Moment;
 use quadrille_comm::protocol::Method;
 use quadrille_comm::transport::Endpoint;
-use quadrille_comm::transport::timed::{self, TimedClock, Wires};
+use quadrille_comm::transport::timed::{self, Staging, TimedClock, Wires};
 use quadrille_core::machine::{Machine, StepCost};
 
 use crate::failure::Failure;
@@ -32,6 +32,18 @@ pub struct Sim {
     update: f64,
     /// Bytes of a mini-batch.
     batch: usize,
+    data: Staging,
+}
+
+/// What handing over a mini-batch took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Waiting for it to be read.
+    pub waited: Duration,
+    /// Copying it, while the worker did nothing else.
+    pub copied: Duration,
+    /// Copying it beside the step before.
+    pub hidden: Duration,
 }
 
 /// What a worker takes on `machine` for an iteration with one mini-batch.
@@ -46,7 +58,7 @@ impl Pace {
         // A plan that updates, too, is priced with all of its tasks.
         let apart = plans.update.is_some() || step.measured;
         let update = if apart { machine.update(size_of::<f32>() * pass.nets[0].params.len()) } else { 0.0 };
-        Self::Sim(Sim { clock, step, update, batch: pass.batch_bytes() })
+        Self::Sim(Sim { clock, step, update, batch: pass.batch_bytes(), data: Staging::default() })
     }
 
     /// What time it is.
@@ -74,24 +86,27 @@ impl Pace {
         }
     }
 
-    /// Lets `load` hand over a mini-batch. `load` says how long it waited; returned is how long that was, and how long the
-    /// rest took.
-    pub fn load(
-        &self,
-        load: impl FnOnce() -> Result<Duration, Failure>,
-    ) -> Result<(Duration, Duration), Failure> {
+    /// Lets `load` hand over a mini-batch, which says how long it waited. By a virtual clock the next one is on its way from
+    /// here on, beside the step.
+    pub fn load(&mut self, load: impl FnOnce() -> Result<Duration, Failure>) -> Result<Loaded, Failure> {
         match self {
             Self::Real => {
                 let start = Instant::now();
                 let waited = load()?;
-                Ok((waited, start.elapsed().saturating_sub(waited)))
+                let copied = start.elapsed().saturating_sub(waited);
+                Ok(Loaded { waited, copied, hidden: Duration::ZERO })
             }
             Self::Sim(sim) => {
-                let took = sim.clock.copy_data(sim.batch);
+                let staged = sim.data.turn(&sim.clock, sim.batch);
                 load()?;
-                Ok((Duration::ZERO, took))
+                Ok(Loaded { waited: Duration::ZERO, copied: staged.waited, hidden: staged.hidden })
             }
         }
+    }
+
+    /// Whether copies beside a step are counted by the real clock.
+    pub fn is_real(&self) -> bool {
+        matches!(self, Self::Real)
     }
 
     /// Lets `run` do forward and backward of a mini-batch. Returns how long it took.

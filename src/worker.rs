@@ -1,14 +1,14 @@
 //! A worker: one replica in the sense of SGD and EASGD, with its devices, plans, data and place in the method.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quadrille_core::device::{Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::Plan;
 use quadrille_core::rng::step_seed;
-use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::run::{StepTimes, run_step, run_step_beside};
 use quadrille_cpu::{BlobBytes, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
 use quadrille_io::weights::Tensors;
 
@@ -301,39 +301,21 @@ impl Worker {
                 let pull = settings.exchanges_in(scalars.iteration).then_some(scalars.elastic);
                 self.clock.note(self.exchange.start(&self.pass, &self.pace, pull)?);
             }
-            let begin = Instant::now();
-            let (waited, copied) = self.pace.load(|| self.batches.load(&self.pass))?;
-            self.clock.data_wait += waited;
-            self.clock.data_copy += copied;
-            if let Some(trace) = &mut self.trace {
-                trace.phase("data_wait", begin, waited);
-                trace.phase("data_copy", begin + waited, copied);
-            }
+            self.load()?;
             self.exchange.proceed();
             // Every mini-batch draws numbers of its own.
             let drawn = scalars.iteration.saturating_mul(parts).saturating_add(part);
             let scalars = Scalars { seed: step_seed(settings.seed, self.rank as u32, drawn), ..*scalars };
             let last = part + 1 == parts;
-            let plan = self.plans.part.as_ref().filter(|_| !last).unwrap_or(&self.plans.gradients);
-            let shows = self.shows(settings, scalars.iteration);
-            let (pass, times, shown) = (&self.pass, &mut self.times, &mut self.shown);
-            let begin = Instant::now();
-            let took = self.pace.compute(|| match shows {
-                true => debug::run(pass, plan, &scalars, times, shown),
-                false => Ok(run_step(&pass.devices, plan, &scalars, times)?),
-            })?;
-            self.clock.computing += took;
-            if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
-                trace.phase("forward_backward", begin, took);
-                trace.step(plan.stage, self.times.spans());
-            }
+            self.compute(settings, &scalars, last)?;
             let loss = self.pass.loss()?;
             self.losses.push(loss);
             let looks_closely = last && self.watch.is_close();
             let sound =
                 loss.is_finite() && (!looks_closely || nonfinite::is_finite(&self.pass, Packed::Gradients)?);
             if !sound && !known && found.is_none() {
-                found = Some(nonfinite::first(&self.pass, plan, &scalars)?);
+                self.batches.load_again(&self.pass)?;
+                found = Some(nonfinite::first(&self.pass, self.plans.of_part(last), &scalars)?);
             }
         }
         self.note_transfers();
@@ -352,6 +334,50 @@ impl Worker {
         self.leaves_out = leaves_out;
         self.watch.note(at, leaves_out)?;
         Ok(self.losses.iter().sum::<f32>() / parts as f32)
+    }
+
+    /// Hands the next mini-batch over, unless that was done beside the step before.
+    fn load(&mut self) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let loaded = self.pace.load(|| self.batches.load(&self.pass))?;
+        self.clock.data_wait += loaded.waited;
+        self.clock.data_copy += loaded.copied;
+        self.clock.data_copied_beside += loaded.hidden;
+        if let Some(trace) = &mut self.trace {
+            trace.phase("data_wait", begin, loaded.waited);
+            trace.phase("data_copy", begin + loaded.waited, loaded.copied);
+        }
+        Ok(())
+    }
+
+    /// Forward and backward of a mini-batch, the `last` of the iteration or an earlier one. Beside it the next mini-batch is
+    /// handed over.
+    fn compute(&mut self, settings: &Settings, scalars: &Scalars, last: bool) -> Result<(), Failure> {
+        let plan = self.plans.of_part(last);
+        let shows = self.shows(settings, scalars.iteration);
+        let (pass, times, shown, batches) = (&self.pass, &mut self.times, &mut self.shown, &mut self.batches);
+        let mut ahead = Ok(None);
+        let load_ahead = || {
+            let start = Instant::now();
+            ahead = batches.load_ahead(pass).map(|()| Some((start, start.elapsed())));
+        };
+        let begin = Instant::now();
+        let took = self.pace.compute(|| match shows {
+            // It runs a step for each task.
+            true => debug::run(pass, plan, scalars, times, shown),
+            false => Ok(run_step_beside(&pass.devices, plan, scalars, times, load_ahead)?),
+        })?;
+        self.clock.computing += took;
+        let ahead = ahead?.filter(|_| self.pace.is_real());
+        self.clock.data_copied_beside += ahead.map_or(Duration::ZERO, |(_, took)| took);
+        if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
+            trace.phase("forward_backward", begin, took);
+            if let Some((begin, took)) = ahead {
+                trace.phase("data_copy", begin, took);
+            }
+            trace.step(plan.stage, self.times.spans());
+        }
+        Ok(())
     }
 
     /// Says a line, through the first worker's progress if it is this one's.
@@ -413,8 +439,7 @@ impl Worker {
         let transfers = spans.filter(|(n, _)| {
             n.device.0 == 0 && matches!(n.task.sub, SubTask::Accumulate | SubTask::Broadcast)
         });
-        self.clock.transfers +=
-            std::time::Duration::from_nanos(transfers.map(|(_, span)| span.end - span.start).sum());
+        self.clock.transfers += Duration::from_nanos(transfers.map(|(_, span)| span.end - span.start).sum());
     }
 
     /// The worker's state after an iteration; every worker calls this.

@@ -148,6 +148,11 @@ impl Prefetcher {
         self.ready.as_ref().and_then(|ready| ready.recv().ok()).ok_or_else(gone)?
     }
 
+    /// The next mini-batch if it is there already; what is wrong with it otherwise only [`Prefetcher::next_batch`] says.
+    pub fn try_next(&self) -> Option<Result<Batch, IoError>> {
+        self.ready.as_ref().and_then(|ready| ready.try_recv().ok())
+    }
+
     /// Gives a mini-batch back, so that its memory is used again.
     pub fn recycle(&self, batch: Batch) {
         if let Some(used) = &self.used {

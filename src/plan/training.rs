@@ -98,6 +98,11 @@ pub struct Plans {
 }
 
 impl Plans {
+    /// What finds the gradients of the `last` mini-batch of an iteration, or of an earlier one.
+    pub fn of_part(&self, last: bool) -> &Plan {
+        self.part.as_ref().filter(|_| !last).unwrap_or(&self.gradients)
+    }
+
     /// The plans for `nets` under `settings`.
     pub fn new(nets: &[Net], settings: &Settings) -> Result<Self, Failure> {
         let scheduling = &settings.scheduling;

@@ -308,15 +308,30 @@ impl TimedClock {
 
     /// A mini-batch of `bytes` comes to this rank, once the way is free. Returns how long that took.
     pub fn copy_data(&self, bytes: usize) -> Duration {
+        let (mut world, (_, arrives)) = self.data_leaves(bytes);
+        let took = arrives - world.time(self.rank);
+        world.pass(self.rank, took);
+        self.shared.wake_next(&mut world);
+        Duration::from_nanos(took)
+    }
+
+    /// The same beside what the rank does next: its time goes on only by what the copy takes away from computing
+    /// ([`Wires::overlap`]). Returns how long the way takes, and when the mini-batch arrives, for [`TimedClock::wait_until`].
+    fn copy_data_beside(&self, bytes: usize) -> (Duration, Moment) {
+        let (mut world, (cost, arrives)) = self.data_leaves(bytes);
+        world.take_from_computing(self.rank, cost);
+        self.shared.wake_next(&mut world);
+        (Duration::from_nanos(cost), Moment::Virtual(Duration::from_nanos(arrives)))
+    }
+
+    fn data_leaves(&self, bytes: usize) -> (MutexGuard<'_, World>, (u64, u64)) {
         let mut world = self.shared.lock();
-        let way = world.wires().data;
-        if way.serial {
+        if world.wires().data.serial {
             drop(world);
             world = self.shared.in_order(self.rank);
         }
-        let took = world.copy_data(self.rank, bytes);
-        self.shared.wake_next(&mut world);
-        Duration::from_nanos(took)
+        let leaves = world.copy_data(self.rank, bytes);
+        (world, leaves)
     }
 
     /// From now on this rank has an exchange before it, which begins now on a time line of its own: until it has been done by
@@ -345,6 +360,38 @@ impl TimedClock {
         world.pass(self.rank, left.as_nanos() as u64);
         self.shared.wake_next(&mut world);
         left
+    }
+}
+
+/// Mini-batches that come to a rank one ahead: beside a step the next one is on its way.
+#[derive(Default)]
+pub struct Staging {
+    /// How long the way of the next takes, and when it arrives.
+    next: Option<(Duration, Moment)>,
+}
+
+/// What the way of a mini-batch took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staged {
+    /// The rank waited for it.
+    pub waited: Duration,
+    /// The rank did something else meanwhile.
+    pub hidden: Duration,
+}
+
+impl Staging {
+    /// Waits for a mini-batch of `bytes`, and sends the next one on its way. To be called before an exchange that has begun is
+    /// done ([`TimedClock::aside`]), since that may end behind the begin of this way.
+    pub fn turn(&mut self, clock: &TimedClock, bytes: usize) -> Staged {
+        let staged = match self.next.take() {
+            Some((way, arrives)) => {
+                let waited = clock.wait_until(arrives);
+                Staged { waited, hidden: way.saturating_sub(waited) }
+            }
+            None => Staged { waited: clock.copy_data(bytes), hidden: Duration::ZERO },
+        };
+        self.next = Some(clock.copy_data_beside(bytes));
+        staged
     }
 }
 

@@ -106,6 +106,35 @@ fn an_exchange_aside_is_hidden_as_far_as_there_is_work() {
 }
 
 #[test]
+fn a_mini_batch_comes_beside_the_step_before() {
+    // 1 µs and 1 ns a byte: 5 µs for 4,000 bytes, of which only the first mini-batch is waited for, or what sticks out.
+    let run = |compute: f64, overlap: f64, serial: bool| {
+        run(2, Wires { overlap, ..wires(false, serial) }, |end| {
+            let (clock, mut data) = (end.clock(), Staging::default());
+            let mut found = Vec::new();
+            for _ in 0..3 {
+                let staged = data.turn(&clock, 4_000);
+                clock.pass(compute);
+                found.push((nanos(clock.now()), staged.waited.as_nanos(), staged.hidden.as_nanos()));
+            }
+            found
+        })
+    };
+    for end in run(20_000.0, 1.0, false) {
+        assert_eq!(end, [(25_000, 5_000, 0), (45_000, 0, 5_000), (65_000, 0, 5_000)]);
+    }
+    for end in run(2_000.0, 1.0, false) {
+        assert_eq!(end, [(7_000, 5_000, 0), (12_000, 3_000, 2_000), (17_000, 3_000, 2_000)]);
+    }
+    // A half of the way is work of a core that computes.
+    assert_eq!(run(20_000.0, 0.5, false)[0][0].0, 25_000 + 2_500);
+    // Over one way the second rank's come behind the first one's.
+    let shared = run(20_000.0, 1.0, true);
+    assert_eq!((shared[0][0].1, shared[1][0].1), (5_000, 10_000));
+    assert_eq!((shared[0][2].1, shared[1][2].1), (0, 0));
+}
+
+#[test]
 fn original_easgd_takes_one_turn_after_the_other() {
     const VALUES: usize = 250;
     let workers = 4;

@@ -183,7 +183,9 @@ impl World {
     pub(super) fn end_aside(&mut self, rank: usize) -> u64 {
         let state = &mut self.ranks[rank];
         let end = state.aside.take().unwrap_or(state.own);
-        state.own += nanoseconds((1.0 - self.wires.overlap) * state.busy as f64);
+        let busy = state.busy;
+        self.take_from_computing(rank, busy);
+        let state = &mut self.ranks[rank];
         state.bound = state.bound.max(end).max(state.own);
         end
     }
@@ -242,16 +244,21 @@ impl World {
         self.ranks[to].inbox.push(Letter { arrives, work, from, number, tag, payload });
     }
 
-    /// A mini-batch comes to the rank. Returns how long it took.
-    pub(super) fn copy_data(&mut self, rank: usize, bytes: usize) -> u64 {
+    /// A mini-batch leaves for the rank at its time. Returns what its way takes, and when it arrives.
+    pub(super) fn copy_data(&mut self, rank: usize, bytes: usize) -> (u64, u64) {
         let (now, link) = (self.time(rank), self.wires.data);
         let cost = self.varied(rank, link.message(bytes));
         let start = if link.serial { now.max(self.free[DATA]) } else { now };
         if link.serial {
             self.free[DATA] = start + cost;
         }
-        self.set_time(rank, start + cost);
-        start + cost - now
+        (cost, start + cost)
+    }
+
+    /// A part of what was done beside computing makes that longer.
+    pub(super) fn take_from_computing(&mut self, rank: usize, work: u64) {
+        let share = nanoseconds((1.0 - self.wires.overlap) * work as f64);
+        self.ranks[rank].own += share;
     }
 
     pub(super) fn begin_wait(&mut self, rank: usize, want: Want) {

@@ -5,7 +5,7 @@ use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::net::{BlobId, Net};
 use quadrille_core::plan::Stage;
 use quadrille_core::reference::ReferenceNet;
-use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::run::{StepTimes, run_step, run_step_beside};
 use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, EngineOptions};
@@ -39,6 +39,16 @@ fn read(device: &CpuDevice, net: &Net, packed: Packed) -> Vec<f32> {
 
 /// The weights of all quadrants after some steps.
 fn train(quadrants: usize, threads: usize, options: &EngineOptions, steps: u64) -> Vec<Vec<f32>> {
+    train_staging([quadrants, threads], options, steps, false)
+}
+
+/// The same; with `ahead`, each mini-batch but the first is staged beside the step before.
+fn train_staging(
+    [quadrants, threads]: [usize; 2],
+    options: &EngineOptions,
+    steps: u64,
+    ahead: bool,
+) -> Vec<Vec<f32>> {
     let nets = nets(small_lenet, BATCH, quadrants);
     let plan = plan(&nets, Stage::Iteration);
     let worker = worker(&nets, &plan, threads, options).expect("a worker");
@@ -50,9 +60,19 @@ fn train(quadrants: usize, threads: usize, options: &EngineOptions, steps: u64) 
     }
     let mut times = StepTimes::default();
     for step in 0..steps {
-        stage(&devices, &nets, step);
+        if step == 0 || !ahead {
+            stage(&devices, &nets, step);
+        }
         let scalars = Scalars { iteration: step, rate: 0.05, ..Scalars::default() };
-        run_step(&devices, &plan, &scalars, &mut times).expect("a step");
+        let mut was_called = false;
+        let beside = || {
+            was_called = true;
+            if ahead {
+                stage(&devices, &nets, step + 1);
+            }
+        };
+        run_step_beside(&devices, &plan, &scalars, &mut times, beside).expect("a step");
+        assert!(was_called);
         assert_eq!(times.spans().len(), plan.nodes.len());
         assert!(times.spans().iter().all(|span| span.start <= span.end), "a task ends after it starts");
     }
@@ -65,6 +85,15 @@ fn momentum(numerics: Numerics) -> EngineOptions {
 
 fn bits(weights: &[f32]) -> Vec<u32> {
     weights.iter().map(|w| w.to_bits()).collect()
+}
+
+#[test]
+fn the_next_mini_batch_may_be_staged_beside_a_step() {
+    let isa = numerics("staging ahead").pop().expect("a tier");
+    for cut in [[1, 1], [1, 2], [3, 1]] {
+        let [apart, ahead] = [false, true].map(|ahead| train_staging(cut, &momentum(isa), STEPS, ahead));
+        assert!(apart == ahead, "{cut:?}");
+    }
 }
 
 #[test]
