@@ -11,6 +11,7 @@
 //!
 //! In bf16 two steps of depth share a word.
 
+mod activation;
 mod gradient;
 mod step;
 
@@ -26,7 +27,7 @@ use crate::kernel::words::{Neighbours, Pairs, with_words, word};
 use crate::layer::{Binder, GradientSource, Grain, LayerKernel, Stages, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::{Memory, Span};
+use crate::memory::Span;
 
 /// Most vectors of a tile.
 const TILE_VECTORS: usize = 2;
@@ -44,6 +45,7 @@ pub(in crate::layer) fn fits_bf16(net: &Net, id: LayerId, numerics: Numerics) ->
 }
 
 struct Tiles {
+    isa: Isa,
     precision: Precision,
     images: usize,
     /// Images of each device of the worker whose weight is updated as its gradient is found: ∇W is then that of all of them.
@@ -106,6 +108,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
     let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
     Some(Box::new(Tiles {
+        isa: binder.isa,
         precision,
         images,
         everywhere,
@@ -158,19 +161,21 @@ struct Ahead {
     row: usize,
     /// Lines of a row.
     lines: usize,
+    /// From what is asked for with a block of sources to what is with the next.
+    block: usize,
 }
 
 impl Ahead {
     /// Nothing that is not in a cache.
     fn nothing(array: &[f32]) -> Self {
-        Self { first: array.as_ptr(), row: 0, lines: 1 }
+        Self { first: array.as_ptr(), row: 0, lines: 1, block: 0 }
     }
 
     /// The beginnings of `rows` rows, the first from `first` on and `row` elements apart, on the way of `steps`; nothing if
     /// these cannot be cut so. What is asked for beyond the array is no error.
     fn rows(array: &[f32], first: usize, row: usize, [rows, steps]: [usize; 2]) -> Self {
         match steps.is_multiple_of(rows) && steps > 0 {
-            true => Self { first: array.as_ptr().wrapping_add(first), row, lines: steps / rows },
+            true => Self { first: array.as_ptr().wrapping_add(first), row, lines: steps / rows, block: 0 },
             false => Self::nothing(array),
         }
     }
@@ -209,6 +214,7 @@ impl Tiles {
         let mut first = 0;
         while first < s.sources {
             let count = tiles.len().min(s.sources - first);
+            let block = first / tiles.len();
             let mut offsets = [0u32; MAX_SOURCES];
             for (i, offset) in offsets[..count].iter_mut().enumerate() {
                 *offset = (i * s.a_source) as u32;
@@ -231,7 +237,7 @@ impl Tiles {
                     dw: c.add(first * s.c_source),
                     dw_source: s.c_source,
                     add: s.add,
-                    ahead: s.ahead.first,
+                    ahead: s.ahead.first.wrapping_add(block * s.ahead.block),
                     ahead_row: s.ahead.row,
                 };
                 tiles[count - 1](&tile);
@@ -407,105 +413,6 @@ impl Tiles {
         }
         rest.fill(0.0);
     }
-
-    /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
-    fn input_grains(&self) -> usize {
-        let width = self.lanes * TILE_VECTORS;
-        self.grains.min((self.inputs / width.max(self.machine.inner_columns)).max(1))
-    }
-
-    /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.
-    fn tiles_of_inputs(&self, count: usize) -> usize {
-        let most = (self.machine.inner_columns / (self.lanes * TILE_VECTORS)).max(1);
-        count.div_ceil(((count + most / 2) / most).max(1))
-    }
-
-    /// The columns of ∇A of some inputs.
-    fn input_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
-        let width = self.lanes * TILE_VECTORS;
-        let tiles = grain.share(self.inputs.div_ceil(width));
-        // SAFETY: only read in this task.
-        let (weight, dy) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
-        let step = self.tiles_of_inputs(tiles.len());
-        let (sums, packed) = grain.scratch.split_at_mut(self.images * step * width);
-        for block in blocks(tiles.len(), step) {
-            let block = tiles.start + block.start..tiles.start + block.end;
-            for outputs in blocks(self.outputs, self.machine.inner_rows) {
-                self.add_products(weight, dy, &outputs, &block, sums, packed);
-            }
-            self.scatter(grain.memory, bottom_grad, block, sums);
-        }
-    }
-
-    /// Adds the products of some outputs to the sums of a block of tiles. The weights of each tile and the gradients are
-    /// packed first: in place, rows would lie so far apart that many begin in the same set of a cache.
-    fn add_products(
-        &self,
-        weight: &[f32],
-        dy: &[f32],
-        outputs: &Range<usize>,
-        block: &Range<usize>,
-        sums: &mut [f32],
-        packed: &mut [f32],
-    ) {
-        let width = self.lanes * TILE_VECTORS;
-        let (depth, in_word) = (self.words(outputs.len()), self.precision.in_word());
-        let (a, b) = packed.split_at_mut(self.images * depth);
-        for (dy, to) in dy.chunks_exact(self.outputs).zip(a.chunks_exact_mut(depth)) {
-            self.pack(&dy[outputs.clone()], to);
-        }
-        let tile_len = depth * width;
-        // Whole pieces of rows one after the other, so that the machine sees that they will be read on.
-        let columns = block.start * width..(block.end * width).min(self.inputs);
-        let row = |o: usize| &weight[o * self.inputs..][columns.clone()];
-        for (step, o) in outputs.clone().step_by(in_word).enumerate() {
-            for next in (o + in_word..o + 2 * in_word).filter(|next| *next < self.outputs) {
-                ask_for(weight, next * self.inputs + columns.start, columns.len());
-            }
-            let (first, second) = (row(o), if o + 1 < outputs.end { row(o + 1) } else { &[] });
-            for (tile, to) in b.chunks_exact_mut(tile_len).take(block.len()).enumerate() {
-                let part = tile * width..((tile + 1) * width).min(columns.len());
-                let second = second.get(part.clone()).unwrap_or(&[]);
-                self.pack_rows(&first[part], second, &mut to[step * width..][..width]);
-            }
-        }
-        for (i, b) in b.chunks_exact(tile_len).take(block.len()).enumerate() {
-            let sum = Sum {
-                sources: self.images,
-                depth,
-                ahead: Ahead::nothing(b),
-                a,
-                a_source: depth,
-                a_depth: 1,
-                b,
-                b_depth: width,
-                b_vector: self.lanes,
-                vectors: TILE_VECTORS,
-                c_source: width,
-                add: outputs.start > 0,
-            };
-            // SAFETY: the sums are the thread's own, a whole tile for each image.
-            unsafe { self.sum(&sum, sums[i * self.images * width..].as_mut_ptr()) }
-        }
-    }
-
-    /// Writes the sums of some tiles of inputs to where the bottom's gradient has them.
-    fn scatter(&self, memory: &Memory, bottom_grad: Span, tiles: Range<usize>, sums: &[f32]) {
-        let width = self.lanes * TILE_VECTORS;
-        for (tile, sums) in tiles.zip(sums.chunks(self.images * width)) {
-            let inputs = tile * width..((tile + 1) * width).min(self.inputs);
-            let places = &self.places(inputs.clone())[..inputs.len()];
-            for (image, row) in sums.chunks(width).enumerate() {
-                let to = memory.pointer(bottom_grad);
-                for (place, value) in places.iter().zip(row) {
-                    let place = image * self.input.image_len() + place;
-                    assert!(place < bottom_grad.len(), "an input beyond the bottom");
-                    // SAFETY: inside the span, as asserted; grains have inputs of their own.
-                    unsafe { *to.add(place) = *value }
-                }
-            }
-        }
-    }
 }
 
 /// Blocks of at most `most` of `count` things in a row.
@@ -546,7 +453,7 @@ impl LayerKernel for Tiles {
         let forward = forward + self.most_sources * (self.words(self.near()) + self.lanes);
         let tiles = share(self.inputs.div_ceil(width), 0, self.input_grains()).len();
         let columns = self.tiles_of_inputs(tiles) * width;
-        let activation = self.images * (columns + rows) + rows * columns;
+        let activation = self.images * (columns + rows) + columns / self.lanes * self.plane(rows);
         let weight = self.sources(outputs) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }

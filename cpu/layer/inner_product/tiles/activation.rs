@@ -1,0 +1,208 @@
+//! ∇A of an inner product: columns of the bottom's gradient, each the sum over the rows of the weight.
+
+use std::ops::Range;
+
+use super::{Ahead, LINE, Sum, TILE_VECTORS, Tiles, ask_for, blocks};
+use crate::isa::Precision;
+use crate::kernel::vectorised::{Vectorised, on};
+use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
+use crate::layer::Grain;
+use crate::memory::{Memory, Span};
+
+/// Packs pieces of rows: vector of columns by vector of columns, row by row, or pair of rows by pair.
+struct Rows<'a> {
+    /// From the first piece on.
+    from: &'a [f32],
+    /// Distance of rows.
+    row: usize,
+    count: usize,
+    columns: usize,
+    /// Elements of a vector.
+    lanes: usize,
+    /// From one vector of columns to the next.
+    plane: usize,
+    to: &'a mut [f32],
+}
+
+impl Rows<'_> {
+    /// Copies vectors of `LANES` elements. What is behind the last column stays as it is: nobody looks at those sums.
+    #[inline(always)]
+    fn copy<const LANES: usize>(self) {
+        for step in 0..self.count {
+            let from = self.from.get(step * self.row..);
+            ask_for(self.from, (step + 1) * self.row, self.columns);
+            let (vectors, rest) = from.map_or(&[][..], |from| &from[..self.columns]).as_chunks::<LANES>();
+            let mut planes = self.to.chunks_exact_mut(self.plane);
+            for (vector, plane) in vectors.iter().zip(planes.by_ref()) {
+                if let Some((to, _)) = plane[step * LANES..].split_first_chunk_mut::<LANES>() {
+                    *to = *vector;
+                }
+            }
+            if let Some(plane) = planes.next() {
+                plane[step * LANES..][..rest.len()].copy_from_slice(rest);
+            }
+        }
+    }
+}
+
+impl Vectorised for Rows<'_> {
+    #[inline(always)]
+    fn run(self) {
+        match self.lanes {
+            16 => self.copy::<16>(),
+            8 => self.copy::<8>(),
+            lanes => panic!("no tile has vectors of {lanes} elements"),
+        }
+    }
+}
+
+impl Narrowing for Rows<'_> {
+    #[inline(always)]
+    unsafe fn run<N: Narrow>(self) {
+        let Self { from, row, count, columns, lanes, plane, to } = self;
+        let piece = |step: usize| if step < count { &from[step * row..][..columns] } else { &[] };
+        for step in 0..count.div_ceil(2) {
+            ask_for(from, (2 * step + 2) * row, columns);
+            ask_for(from, (2 * step + 3) * row, columns);
+            let (first, second) = (piece(2 * step), piece(2 * step + 1));
+            for (vector, plane) in to.chunks_exact_mut(plane).take(columns.div_ceil(lanes)).enumerate() {
+                let part = vector * lanes..((vector + 1) * lanes).min(columns);
+                let (a, b) = (&first[part.clone()], second.get(part).unwrap_or(&[]));
+                // SAFETY: by contract.
+                unsafe { Pairs { a, b, to: &mut plane[step * lanes..][..a.len()] }.run::<N>() }
+            }
+        }
+    }
+}
+
+impl Tiles {
+    /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
+    pub(super) fn input_grains(&self) -> usize {
+        let width = self.lanes * TILE_VECTORS;
+        self.grains.min((self.inputs / width.max(self.machine.inner_columns)).max(1))
+    }
+
+    /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.
+    pub(super) fn tiles_of_inputs(&self, count: usize) -> usize {
+        let most = (self.machine.inner_columns / (self.lanes * TILE_VECTORS)).max(1);
+        count.div_ceil(((count + most / 2) / most).max(1))
+    }
+
+    /// The columns of ∇A of some inputs.
+    pub(super) fn input_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
+        let width = self.lanes * TILE_VECTORS;
+        let tiles = grain.share(self.inputs.div_ceil(width));
+        // SAFETY: only read in this task.
+        let (weight, dy) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
+        let step = self.tiles_of_inputs(tiles.len());
+        let (sums, packed) = grain.scratch.split_at_mut(self.images * step * width);
+        for block in blocks(tiles.len(), step) {
+            let block = tiles.start + block.start..tiles.start + block.end;
+            for outputs in blocks(self.outputs, self.rows_together(block.len())) {
+                let next = match outputs.end < self.outputs {
+                    true => outputs.end * self.inputs + block.start * width,
+                    false => block.end * width,
+                };
+                self.add_products(weight, dy, [&outputs, &block], next, sums, packed);
+            }
+            self.scatter(grain.memory, bottom_grad, block, sums);
+        }
+    }
+
+    /// Adds the products of some outputs to the sums of a block of tiles. The weights of each tile and the gradients are
+    /// packed first: in place, rows would lie so far apart that many begin in the same set of a cache. Meanwhile the rows from
+    /// element `next` of the weight on are asked for, which come next.
+    fn add_products(
+        &self,
+        weight: &[f32],
+        dy: &[f32],
+        [outputs, block]: [&Range<usize>; 2],
+        next: usize,
+        sums: &mut [f32],
+        packed: &mut [f32],
+    ) {
+        let width = self.lanes * TILE_VECTORS;
+        let depth = self.words(outputs.len());
+        let (a, b) = packed.split_at_mut(self.images * depth);
+        for (dy, to) in dy.chunks_exact(self.outputs).zip(a.chunks_exact_mut(depth)) {
+            self.pack(&dy[outputs.clone()], to);
+        }
+        let plane = self.plane(depth);
+        let columns = block.start * width..(block.end * width).min(self.inputs);
+        let rows = Rows {
+            from: &weight[outputs.start * self.inputs + columns.start..],
+            row: self.inputs,
+            count: outputs.len(),
+            columns: columns.len(),
+            lanes: self.lanes,
+            plane,
+            to: b,
+        };
+        match self.precision {
+            Precision::F32 => on(self.isa, rows),
+            Precision::Bf16 => with_words(rows),
+        }
+        for i in 0..block.len() {
+            let sum = Sum {
+                sources: self.images,
+                depth,
+                ahead: self.rows_ahead(weight, next, [i, block.len()], depth),
+                a,
+                a_source: depth,
+                a_depth: 1,
+                b: &b[i * TILE_VECTORS * plane..],
+                b_depth: self.lanes,
+                b_vector: plane,
+                vectors: TILE_VECTORS,
+                c_source: width,
+                add: outputs.start > 0,
+            };
+            // SAFETY: the sums are the thread's own, a whole tile for each image.
+            unsafe { self.sum(&sum, sums[i * self.images * width..].as_mut_ptr()) }
+        }
+    }
+
+    /// Elements from one vector of columns to the next, with so many steps of depth: not a power of two, so that they do not
+    /// all begin in the same set of a cache.
+    pub(super) fn plane(&self, depth: usize) -> usize {
+        (depth + 1) * self.lanes
+    }
+
+    /// Rows of the weight that are worked on together with a block of `tiles`: so many steps of depth that with each tile whole
+    /// rows of the block can be asked for, if there are not too many lines in one.
+    fn rows_together(&self, tiles: usize) -> usize {
+        let (lines, steps) = (tiles * self.lanes * TILE_VECTORS / LINE, self.words(self.machine.inner_rows));
+        let whole = steps / lines.max(1) * lines;
+        if whole > 0 { whole * self.precision.in_word() } else { self.machine.inner_rows }
+    }
+
+    /// What tile number `tile` of `tiles` asks for of the rows from element `next` of the weight on: with each of its blocks of
+    /// sources the next few rows.
+    fn rows_ahead(&self, weight: &[f32], next: usize, [tile, tiles]: [usize; 2], steps: usize) -> Ahead {
+        let rows = steps / (tiles * self.lanes * TILE_VECTORS / LINE);
+        let first = tile * self.images.div_ceil(self.most_sources) * rows;
+        if rows == 0 || first >= self.rows_together(tiles) {
+            return Ahead::nothing(weight);
+        }
+        let ahead = Ahead::rows(weight, next + first * self.inputs, self.inputs, [rows, steps]);
+        Ahead { block: if ahead.lines > 1 { rows * self.inputs } else { 0 }, ..ahead }
+    }
+
+    /// Writes the sums of some tiles of inputs to where the bottom's gradient has them.
+    fn scatter(&self, memory: &Memory, bottom_grad: Span, tiles: Range<usize>, sums: &[f32]) {
+        let width = self.lanes * TILE_VECTORS;
+        for (tile, sums) in tiles.zip(sums.chunks(self.images * width)) {
+            let inputs = tile * width..((tile + 1) * width).min(self.inputs);
+            let places = &self.places(inputs.clone())[..inputs.len()];
+            for (image, row) in sums.chunks(width).enumerate() {
+                let to = memory.pointer(bottom_grad);
+                for (place, value) in places.iter().zip(row) {
+                    let place = image * self.input.image_len() + place;
+                    assert!(place < bottom_grad.len(), "an input beyond the bottom");
+                    // SAFETY: inside the span, as asserted; grains have inputs of their own.
+                    unsafe { *to.add(place) = *value }
+                }
+            }
+        }
+    }
+}
