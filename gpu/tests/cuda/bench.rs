@@ -8,7 +8,7 @@ use quadrille_core::task::{DeviceId, Task, Tile};
 use quadrille_gpu::{Cuda, CudaDevice, Libraries, Options, Program};
 
 use crate::case::{Case, SUBS};
-use crate::common::{gpu, own};
+use crate::common::own;
 
 /// What each sub-task writes, state aside, which cannot be read.
 pub fn written(case: &Case) -> impl Iterator<Item = (SubTask, Operand)> {
@@ -19,15 +19,14 @@ pub fn written(case: &Case) -> impl Iterator<Item = (SubTask, Operand)> {
 
 /// Compares all sub-tasks of `cases` with the oracle, with tolerance 0: on small integers all sums are exact. What libraries
 /// compute has a bound instead, since they may multiply by transforms.
-pub fn exact(test: &str, cases: &[Case]) {
+pub fn exact(gpu: &Cuda, cases: &[Case]) {
     for case in cases {
-        exact_on(test, case, &case.integers());
+        exact_on(gpu, case, &case.integers());
     }
 }
 
 /// The same for a case with arrays of its own.
-pub fn exact_on(test: &str, case: &Case, arrays: &Arrays<f32>) {
-    let Some(gpu) = gpu(test) else { return };
+pub fn exact_on(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>) {
     let mut expected = arrays.clone();
     case.reference(&mut expected);
     let found = run(gpu, case, Libraries::NONE, arrays);

@@ -12,11 +12,19 @@ use quadrille_gpu::{Cuda, Libraries, Options};
 /// The variable that makes a missing GPU an error, for a machine that has one.
 const REQUIRED: &str = "QUADRILLE_REQUIRE_GPU";
 
-/// The first GPU; `None`, said aloud, where there is none.
+/// The variable that says that GPUs are those of `scripts/cuda-emulator`.
+const EMULATED: &str = "QUADRILLE_CUDA_EMULATOR";
+
+/// The first GPU; `None`, said aloud, where there is none. A test asks once.
 pub fn gpu(test: &str) -> Option<&'static Cuda> {
     static GPU: OnceLock<Result<Cuda, String>> = OnceLock::new();
     match GPU.get_or_init(|| Cuda::open(0).map_err(|error| error.to_string())) {
-        Ok(gpu) => Some(gpu),
+        Ok(gpu) => {
+            if std::env::var_os(EMULATED).is_some() {
+                println!("on the emulator: {test}");
+            }
+            Some(gpu)
+        }
         Err(reason) => {
             assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set: {reason}");
             println!("skipped: {test} on a GPU: {reason}");

@@ -10,7 +10,7 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::{Decay, Elastic, PackedRule, Rule, RuleKind, Step, update};
-use quadrille_gpu::{CudaDevice, Libraries, Options, Program};
+use quadrille_gpu::{Cuda, CudaDevice, Libraries, Options, Program};
 
 use crate::common::{
     convolution, fractions, gpu, inner_product, input, integers, labels, loss, network, own, plan,
@@ -160,8 +160,7 @@ fn oracle(net: &Net, weights: &[f32], seeds: &[u64]) -> (Vec<f32>, f32) {
 }
 
 /// Runs iterations on a GPU, and compares each with what the oracle makes of the weights before it.
-fn iterate(test: &str, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libraries) {
-    let Some(gpu) = gpu(test) else { return };
+fn iterate(gpu: &Cuda, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libraries) {
     let prepared = build(spec).gathering(parts).clipping(rule.clip.is_some());
     for net in [prepared.clone(), rewritten(prepared)] {
         let nets = std::slice::from_ref(&net);
@@ -186,7 +185,7 @@ fn iterate(test: &str, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libr
                 run_step(std::slice::from_ref(&device), plan, &scalars, &mut times).expect("a step");
             }
             let (gradients, loss) = oracle(&net_without_memory(spec, rule, parts), &weights, &seeds);
-            let what = format!("iteration {iteration} of {test} with {rule:?}, {parts} parts");
+            let what = format!("iteration {iteration} of {} with {rule:?}, {parts} parts", spec.name);
             let (blob, _) = net.losses().next().expect("a loss");
             let mut found = [0.0];
             device.read(Region::Storage(net.blob(blob).data), &mut found).expect("the loss");
@@ -219,13 +218,14 @@ fn net_without_memory(spec: &NetSpec, rule: Rule, parts: usize) -> Net {
 
 #[test]
 fn networks_of_all_kinds() {
+    let Some(gpu) = gpu("networks of all kinds") else { return };
     for spec in [branching(), residual()] {
         for libraries in [Libraries::NONE, Libraries::ALL] {
-            iterate("networks of all kinds", &spec, Rule::sgd(0.9, 5e-4), 1, libraries);
+            iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 1, libraries);
         }
-        iterate("several mini-batches", &spec, Rule::sgd(0.9, 5e-4), 3, Libraries::NONE);
+        iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 3, Libraries::NONE);
         let clipped = Rule { clip: Some(0.05), ..Rule::sgd(0.9, 5e-4) };
-        iterate("clipped gradients", &spec, clipped, 2, Libraries::NONE);
+        iterate(gpu, &spec, clipped, 2, Libraries::NONE);
     }
 }
 
