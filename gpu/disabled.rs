@@ -56,6 +56,16 @@ impl CudaWorker {
         match self.0 {}
     }
 
+    /// Whether steps are launched as graphs.
+    pub fn has_graphs(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// Launches steps as graphs or task by task.
+    pub fn use_graphs(&self, _: bool) {
+        match self.0 {}
+    }
+
     /// What computes each layer of the first program.
     pub fn choices(&self) -> &[(String, &'static str)] {
         match self.0 {}

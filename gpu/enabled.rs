@@ -15,8 +15,9 @@ use crate::op::{Convolve, Geometry, Op, Span};
 use crate::program::{BoundProgram, Convolvers, Loader, MappedProgram, dnn_workspace};
 use crate::source::{COMMON, SOURCES, Signatures};
 use crate::spec::{CudaError, Options, Program};
+use crate::step::{Clock, Graphs};
 
-use crate::device::{Clock, Copier, LaneStream, SCALARS, Shared};
+use crate::device::{Copier, LaneStream, SCALARS, Shared};
 pub use crate::device::{CudaDevice, CudaEvent};
 
 /// One line for `topo`: the GPUs, or why there are none.
@@ -82,8 +83,18 @@ impl Cuda {
         let layout = Layout::new(programs, options, found_blas, of.as_ref().map(|of| of as _))?;
         let choices = layout.programs.first().map_or(Vec::new(), |program| program.choices.clone());
         let place = Place { cuda: self, options, chosen: &chosen, dnn: dnn.is_some() };
-        let (shared, memory) = place.shared(layout, streams, lanes_of(programs)).map_err(environment)?;
-        let notes = [memory].into_iter().chain(notes).map(|note| format!("gpu         {note}")).collect();
+        let (mut shared, memory) = place.shared(layout, streams, lanes_of(programs)).map_err(environment)?;
+        let plans: Vec<_> = programs.iter().map(|program| program.plans).collect();
+        let recorded = match options.graph {
+            true => {
+                shared.warm_up(&plans)?;
+                Some(shared.record_graphs(&plans))
+            }
+            false => None,
+        };
+        let graphs = graphs_note(&shared.graphs, recorded);
+        let notes = [memory].into_iter().chain(notes).chain([graphs]);
+        let notes = notes.map(|note| format!("gpu         {note}")).collect();
         Ok(CudaWorker { shared: Arc::new(shared), choices, notes })
     }
 
@@ -133,6 +144,16 @@ impl CudaWorker {
         self.shared.origin
     }
 
+    /// Whether steps are launched as graphs; a step whose tasks are to have times of their own is not.
+    pub fn has_graphs(&self) -> bool {
+        self.shared.graphs.sizes().next().is_some()
+    }
+
+    /// From the next step on, launches steps as graphs, where there are any, or task by task.
+    pub fn use_graphs(&self, them: bool) {
+        self.shared.graphs.use_them(them);
+    }
+
     /// What computes each layer of the first program.
     pub fn choices(&self) -> &[(String, &'static str)] {
         &self.choices
@@ -160,6 +181,18 @@ impl CudaWorker {
     /// If there is no such program.
     pub fn blob_bytes(&self, program: usize) -> [usize; 2] {
         self.shared.programs[program].map.blobs().map(|elements| elements * size_of::<f32>())
+    }
+}
+
+/// What became of recording graphs, if it was tried.
+fn graphs_note(graphs: &Graphs, recorded: Option<Result<(), String>>) -> String {
+    match recorded {
+        None => "each task is launched by itself, without CUDA graphs".into(),
+        Some(Err(reason)) => format!("each task is launched by itself; no CUDA graph: {reason}"),
+        Some(Ok(())) => {
+            let sizes = graphs.sizes().map(|[tasks, nodes]| format!("{tasks} tasks in {nodes} operations"));
+            format!("a step is one CUDA graph: {}", sizes.collect::<Vec<_>>().join(", "))
+        }
     }
 }
 
@@ -303,6 +336,7 @@ impl Place<'_> {
             streams: streams?,
             lanes: lanes_of_plans,
             programs,
+            graphs: Graphs::default(),
             copier: Mutex::new(Copier::new(&self.cuda.gpu)?),
             clock: Mutex::new(Clock::new(&self.cuda.gpu)?),
             scalars: slice(scalars),

@@ -29,6 +29,8 @@ mod program;
 #[cfg(feature = "cuda")]
 mod source;
 #[cfg(feature = "cuda")]
+mod step;
+#[cfg(feature = "cuda")]
 pub use enabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, describe};
 
 #[cfg(not(feature = "cuda"))]

@@ -43,12 +43,15 @@ pub struct Options {
     pub tf32: bool,
     /// Which libraries may be used.
     pub libraries: Libraries,
+    /// Whether each plan is recorded as a CUDA graph, which a step then launches by one call. All tasks of such a step have
+    /// the time of the whole step.
+    pub graph: bool,
 }
 
 impl Options {
-    /// In f32, with all libraries.
+    /// In f32, with all libraries, task by task.
     pub fn new(rule: Rule, elastic: bool) -> Self {
-        Self { rule, elastic, tf32: false, libraries: Libraries::ALL }
+        Self { rule, elastic, tf32: false, libraries: Libraries::ALL, graph: false }
     }
 }
 

@@ -99,11 +99,7 @@ impl Convolver {
     ) -> Result<Option<Self>, String> {
         dnn.gpu.enter()?;
         let shapes = Shapes::new(geometry, tf32)?;
-        let chosen = match direction {
-            Direction::Forward => shapes.forward(dnn)?,
-            Direction::GradActivation => shapes.grad_activation(dnn)?,
-            Direction::GradWeight => shapes.grad_weight(dnn)?,
-        };
+        let chosen = shapes.choose(dnn, direction)?;
         Ok(chosen.map(|(algorithm, workspace)| Self { shapes, algorithm, workspace }))
     }
 
@@ -276,64 +272,64 @@ impl Shapes {
         Ok(Self { x, w, y, convolution })
     }
 
-    fn forward(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
-        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionFwdAlgoPerf_t>; ALGORITHMS] =
-            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
-        let mut count = 0;
+    /// The library's first choice for a direction that can be taken, with the bytes of workspace that it needs.
+    fn choose(&self, dnn: &Dnn, direction: Direction) -> Result<Option<(Algorithm, usize)>, String> {
         let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
-        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
-        // SAFETY: living descriptors; room for as many answers as are asked for.
-        let status = unsafe {
-            sys::cudnnGetConvolutionForwardAlgorithm_v7(dnn.raw, x, w, c, y, most, &mut count, first)
-        };
-        check(status, "choosing an algorithm")?;
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library has written so many.
-        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
-        let fits = |a: &&sys::cudnnConvolutionFwdAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
-        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::Forward(a.algo), a.memory)))
+        let mut most = ALGORITHMS as i32;
+        let mut count = 0;
+        macro_rules! first {
+            ($answer:ty, $kind:ident, $ask:ident, $workspace:ident, [$one:ident, $two:ident, $three:ident]) => {{
+                let mut found = [const { std::mem::MaybeUninit::<$answer>::zeroed() }; ALGORITHMS];
+                let first = found.as_mut_ptr().cast();
+                // SAFETY: living descriptors; room for as many answers as are asked for.
+                let status = unsafe { sys::$ask(dnn.raw, $one, $two, c, $three, most, &mut count, first) };
+                check(status, "choosing an algorithm")?;
+                most = count.clamp(0, most);
+                // SAFETY: the library has written so many.
+                let answers = found[..most as usize].iter().map(|answer| unsafe { answer.assume_init_ref() });
+                let fits = |a: &$answer| {
+                    let mut bytes = 0;
+                    // What an answer says of its workspace may be that of another precision than asked for.
+                    let (ask, to) = (sys::$workspace, &raw mut bytes);
+                    // SAFETY: living descriptors; writes one number.
+                    let status = unsafe { ask(dnn.raw, $one, $two, c, $three, a.algo, to) };
+                    let fits = is_fit(a.status, a.determinism, bytes) && is_done(status);
+                    fits.then_some((Algorithm::$kind(a.algo), bytes))
+                };
+                answers.into_iter().find_map(fits)
+            }};
+        }
+        Ok(match direction {
+            Direction::Forward => first!(
+                sys::cudnnConvolutionFwdAlgoPerf_t,
+                Forward,
+                cudnnGetConvolutionForwardAlgorithm_v7,
+                cudnnGetConvolutionForwardWorkspaceSize,
+                [x, w, y]
+            ),
+            Direction::GradActivation => first!(
+                sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                GradActivation,
+                cudnnGetConvolutionBackwardDataAlgorithm_v7,
+                cudnnGetConvolutionBackwardDataWorkspaceSize,
+                [w, y, x]
+            ),
+            Direction::GradWeight => first!(
+                sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                GradWeight,
+                cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+                cudnnGetConvolutionBackwardFilterWorkspaceSize,
+                [x, y, w]
+            ),
+        })
     }
+}
 
-    fn grad_activation(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
-        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionBwdDataAlgoPerf_t>; ALGORITHMS] =
-            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
-        let mut count = 0;
-        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
-        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
-        // SAFETY: as in `forward`.
-        let status = unsafe {
-            sys::cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn.raw, w, y, c, x, most, &mut count, first)
-        };
-        check(status, "choosing an algorithm")?;
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library has written so many.
-        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
-        let fits = |a: &&sys::cudnnConvolutionBwdDataAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
-        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::GradActivation(a.algo), a.memory)))
-    }
-
-    fn grad_weight(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
-        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionBwdFilterAlgoPerf_t>; ALGORITHMS] =
-            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
-        let mut count = 0;
-        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
-        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
-        // SAFETY: as in `forward`.
-        let status = unsafe {
-            sys::cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn.raw, x, y, c, w, most, &mut count, first)
-        };
-        check(status, "choosing an algorithm")?;
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library has written so many.
-        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
-        let fits = |a: &&sys::cudnnConvolutionBwdFilterAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
-        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::GradWeight(a.algo), a.memory)))
-    }
+fn is_done(status: sys::cudnnStatus_t) -> bool {
+    status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
 }
 
 /// Whether an algorithm is taken.
 fn is_fit(status: sys::cudnnStatus_t, determinism: sys::cudnnDeterminism_t, memory: usize) -> bool {
-    status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
-        && determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
-        && memory <= MOST_WORKSPACE
+    is_done(status) && determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC && memory <= MOST_WORKSPACE
 }

@@ -17,12 +17,14 @@
 
 mod blas;
 mod dnn;
+mod graph;
 mod memory;
 mod module;
 mod stream;
 
 pub(crate) use blas::{Blas, WORKSPACE as BLAS_WORKSPACE};
 pub(crate) use dnn::{Convolver, Dnn};
+pub(crate) use graph::Graph;
 pub(crate) use memory::{Arena, HostBuffer, Slice};
 pub(crate) use module::{Compiler, Function, Module, Prepared};
 pub(crate) use stream::{Event, Stream};

@@ -295,29 +295,55 @@ fn updates_by_every_rule() {
     }
 }
 
+/// Trains for five iterations with another forward pass in between, as plans or task by task; returns the bits of the weights.
+fn trained(gpu: &Cuda, net: &Net, options: &Options, at_once: bool) -> Vec<u32> {
+    let whole = plan(std::slice::from_ref(net), Stage::Iteration);
+    let forward = plan(std::slice::from_ref(net), Stage::Forward);
+    let programs = [Program { net, plans: &[&whole] }, Program { net, plans: &[&forward] }];
+    let worker = gpu.worker(&programs, options).expect("a worker");
+    assert_eq!(worker.has_graphs(), options.graph, "{:?}", worker.notes());
+    let (device, other) = (worker.device(0), worker.device(1));
+    let mut weights = vec![0.0; net.params.len()];
+    net.params.fill(1, &mut weights);
+    device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
+    let mut times = StepTimes::default();
+    for iteration in 0..5 {
+        load(net, &device, iteration);
+        let scalars =
+            Scalars { iteration, rate: 0.01 / (1.0 + iteration as f32), elastic: 0.0, seed: iteration };
+        match at_once {
+            true => run_step(std::slice::from_ref(&device), &whole, &scalars, &mut times).expect("a step"),
+            // No plan of the worker's, and so no graph.
+            false => {
+                device.begin(&scalars).expect("alive");
+                for node in &whole.nodes {
+                    device.submit(node.lane, &node.task).expect("a known task");
+                    device.synchronize().expect("alive");
+                }
+            }
+        }
+        assert!(times.spans().iter().all(|span| span.end >= span.start));
+        load(net, &other, iteration);
+        run_step(std::slice::from_ref(&other), &forward, &scalars, &mut times).expect("a step");
+        // Some steps have times for each task.
+        worker.use_graphs(iteration != 2);
+    }
+    read(&device, Packed::Weights, net.params.len()).into_iter().map(f32::to_bits).collect()
+}
+
 #[test]
 fn the_same_bits_in_every_run() {
     let Some(gpu) = gpu("the same bits in every run") else { return };
     for (spec, libraries) in [(branching(), Libraries::ALL), (residual(), Libraries::NONE)] {
         let net = rewritten(build(&spec));
-        let whole = plan(std::slice::from_ref(&net), Stage::Iteration);
+        let options = Options { libraries, ..own(Rule::sgd(0.9, 5e-4)) };
+        let first = trained(gpu, &net, &options, true);
+        assert!((0..2).all(|_| trained(gpu, &net, &options, true) == first), "{libraries:?}");
         let mut weights = vec![0.0; net.params.len()];
         net.params.fill(1, &mut weights);
-        let run = || {
-            let options = Options { libraries, ..own(Rule::sgd(0.9, 5e-4)) };
-            let worker = gpu.worker(&[Program { net: &net, plans: &[&whole] }], &options).expect("a worker");
-            let device = worker.device(0);
-            device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
-            for iteration in 0..5 {
-                load(&net, &device, iteration);
-                let scalars = Scalars { iteration, rate: 0.01, elastic: 0.0, seed: iteration };
-                run_step(std::slice::from_ref(&device), &whole, &scalars, &mut StepTimes::default())
-                    .expect("a step");
-            }
-            read(&device, Packed::Weights, net.params.len()).into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        };
-        let first = run();
-        assert!((0..3).all(|_| run() == first), "{libraries:?}");
         assert_ne!(first, weights.iter().map(|w| w.to_bits()).collect::<Vec<_>>(), "nothing was trained");
+        let graph = Options { graph: true, ..options };
+        assert!(trained(gpu, &net, &graph, true) == first, "as a graph, {libraries:?}");
+        assert!(trained(gpu, &net, &graph, false) == first, "task by task, {libraries:?}");
     }
 }
