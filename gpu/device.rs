@@ -176,8 +176,9 @@ impl LaneStream {
             }
             Ready::Convolve(convolver, arrays, workspace) => {
                 let dnn = self.dnn.as_ref().ok_or("a lane without cuDNN")?;
+                let arrays = arrays.map(|array| array.slice(self.workspace));
                 let workspace = self.workspace.part(workspace.start, workspace.len);
-                convolver.run(&*dnn.lock().map_err(|_| lost())?, *arrays, workspace)
+                convolver.run(&*dnn.lock().map_err(|_| lost())?, arrays, workspace)
             }
         }
     }

@@ -80,8 +80,8 @@ pub(crate) struct Clock {
     tasks: usize,
     /// Entries that are not in any stream yet.
     kept_back: usize,
-    /// Whether the step is one graph, and its begin and end.
-    whole: ([Event; 2], bool),
+    /// Begin and end of the graph with which the step began, and how many tasks it has: 0 if there is none.
+    whole: ([Event; 2], usize),
     /// Counts steps, so that an event of an earlier one is known.
     step: u64,
     /// Which program the step belongs to, and whether it may be a graph.
@@ -99,7 +99,7 @@ impl Clock {
             script: Vec::new(),
             tasks: 0,
             kept_back: 0,
-            whole: ([Event::new(gpu)?, Event::new(gpu)?], false),
+            whole: ([Event::new(gpu)?, Event::new(gpu)?], 0),
             step: 0,
             program: (0, false),
             begun: 0,
@@ -109,7 +109,7 @@ impl Clock {
 
     /// Begin and end of a task of this step; `None` if it is not in any stream yet.
     fn pair(&self, task: usize) -> Option<&[Event; 2]> {
-        match self.whole.1 {
+        match task < self.whole.1 {
             true => Some(&self.whole.0),
             false => self.pairs.get(task).filter(|_| self.kept_back == 0),
         }
@@ -127,11 +127,13 @@ impl Shared {
     /// Begins a step of a program: puts its scalars on the GPU, and lets all lanes wait for them and for what the host has
     /// written.
     pub fn begin_step(&self, program: usize, scalars: &Scalars) -> Result<(), DeviceError> {
+        // What nobody has waited for is a step all the same.
+        self.flush()?;
         let copier = self.lock(&self.copier)?;
         let mut clock = self.lock(&self.clock)?;
         let Some((first, others)) = self.streams.split_first() else { return Ok(()) };
         clock.script.clear();
-        (clock.tasks, clock.kept_back, clock.whole.1) = (0, 0, false);
+        (clock.tasks, clock.kept_back, clock.whole.1) = (0, 0, 0);
         clock.step += 1;
         clock.program = (program, self.graphs.are_used(program));
         clock.scalars.values_mut()[..SCALARS].copy_from_slice(&words(scalars, self.rule));
@@ -182,9 +184,12 @@ impl Shared {
             let event = || self.done(Event::new(&self.gpu));
             clock.pairs.push([event()?, event()?]);
         }
-        let Clock { pairs, program, .. } = clock;
+        let Clock { pairs, program, whole, .. } = clock;
         match entry {
-            Entry::Wait { lane, task } => self.done(self.streams[lane].stream.wait(&pairs[task][1])),
+            Entry::Wait { lane, task } => {
+                let end = if task < whole.1 { &whole.0[1] } else { &pairs[task][1] };
+                self.done(self.streams[lane].stream.wait(end))
+            }
             Entry::Task { lane, layer, sub } => {
                 let stream = &self.streams[lane].stream;
                 let submitted = stream
@@ -219,7 +224,7 @@ impl Shared {
                 .record(start)
                 .and_then(|()| graph.launch(&first.stream))
                 .and_then(|()| first.stream.record(end));
-            (clock.whole.1, clock.kept_back) = (true, 0);
+            (clock.whole.1, clock.kept_back) = (clock.tasks, 0);
             return self.done(launched);
         }
         let mut task = clock.script[..begin].iter().map(|entry| entry.tasks()).sum();

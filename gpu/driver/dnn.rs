@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::cudnn::sys;
 
 use super::{Gpu, Slice, Stream};
-use crate::op::{Direction, Geometry};
+use crate::op::{Convolve, Direction, Geometry};
+use crate::spec::Arithmetic;
 
 /// Bytes of workspace beyond which an algorithm is not taken: all lanes have it, and the fast ones need less.
 const MOST_WORKSPACE: usize = 512 << 20;
@@ -95,10 +96,10 @@ impl Convolver {
         dnn: &Dnn,
         geometry: &Geometry,
         direction: Direction,
-        tf32: bool,
+        arithmetic: Arithmetic,
     ) -> Result<Option<Self>, String> {
         dnn.gpu.enter()?;
-        let shapes = Shapes::new(geometry, tf32)?;
+        let shapes = Shapes::new(geometry, direction, arithmetic)?;
         let chosen = shapes.choose(dnn, direction)?;
         Ok(chosen.map(|(algorithm, workspace)| Self { shapes, algorithm, workspace }))
     }
@@ -227,19 +228,21 @@ fn int(extent: usize) -> Result<i32, String> {
     i32::try_from(extent).map_err(|_| format!("cuDNN takes no extent of {extent}"))
 }
 
-fn tensor(images: usize, [c, h, w]: [usize; 3]) -> Result<Tensor, String> {
+fn tensor(numbers: sys::cudnnDataType_t, images: usize, [c, h, w]: [usize; 3]) -> Result<Tensor, String> {
     let mut raw = std::ptr::null_mut();
     // SAFETY: writes one pointer; destroyed when the value is dropped.
     check(unsafe { sys::cudnnCreateTensorDescriptor(&mut raw) }, "a descriptor")?;
     let tensor = Tensor(raw);
     let (n, c, h, w) = (int(images)?, int(c)?, int(h)?, int(w)?);
     // SAFETY: a living descriptor.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, NCHW, FLOAT, n, c, h, w) };
+    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, NCHW, numbers, n, c, h, w) };
     check(status, "the shape of a blob").map(|()| tensor)
 }
 
 impl Shapes {
-    fn new(geometry: &Geometry, tf32: bool) -> Result<Self, String> {
+    fn new(geometry: &Geometry, direction: Direction, arithmetic: Arithmetic) -> Result<Self, String> {
+        let packed = Convolve::is_packed(direction, arithmetic);
+        let numbers = if packed { sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16 } else { FLOAT };
         use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
         let g = geometry;
         let (mut w, mut convolution) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -249,7 +252,7 @@ impl Shapes {
         let (o, c) = (int(g.output[0])?, int(g.input[0] / g.group)?);
         let [kh, kw] = [int(g.kernel[0])?, int(g.kernel[1])?];
         // SAFETY: a living descriptor.
-        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, FLOAT, NCHW, o, c, kh, kw) };
+        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, numbers, NCHW, o, c, kh, kw) };
         check(status, "the shape of a weight")?;
         // SAFETY: as above.
         check(unsafe { sys::cudnnCreateConvolutionDescriptor(&mut convolution) }, "a descriptor")?;
@@ -265,10 +268,10 @@ impl Shapes {
         let group = int(g.group)?;
         // SAFETY: a living descriptor.
         check(unsafe { sys::cudnnSetConvolutionGroupCount(convolution.0, group) }, "groups")?;
-        let math = if tf32 { CUDNN_DEFAULT_MATH } else { CUDNN_FMA_MATH };
+        let math = if arithmetic == Arithmetic::F32 { CUDNN_FMA_MATH } else { CUDNN_DEFAULT_MATH };
         // SAFETY: a living descriptor.
         check(unsafe { sys::cudnnSetConvolutionMathType(convolution.0, math) }, "the precision")?;
-        let (x, y) = (tensor(g.images, g.input)?, tensor(g.images, g.output)?);
+        let (x, y) = (tensor(numbers, g.images, g.input)?, tensor(numbers, g.images, g.output)?);
         Ok(Self { x, w, y, convolution })
     }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -29,6 +30,18 @@ extern "C" EmulatedPlace *emulated_place_of_module() { return &emulated_place; }
 #define gridDim emulated_place.grid_size
 
 #define __device__
+
+static inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 #define __syncthreads() emulated_place.barrier()
 
 // One block runs at a time, so its memory can be that of the program: all that has no values at the start, and sources have

@@ -5,11 +5,11 @@ use quadrille_core::layer::{
     Filler, Flatten, InnerProduct, Layer, Neuron, Operand, PoolMethod, Pooling, Relu, Scale, Slice, Softmax,
     Split,
 };
-use quadrille_gpu::Libraries;
+use quadrille_core::solver::Rule;
 
 use crate::bench::{exact, exact_on, run};
 use crate::case::Case;
-use crate::common::{convolution, gpu, inner_product, integers, labels};
+use crate::common::{convolution, gpu, inner_product, integers, labels, own};
 
 /// Mini-batches: one image, odd, and more than a block of threads has.
 const BATCHES: [usize; 3] = [1, 5, 64];
@@ -284,7 +284,7 @@ fn gradients_of_a_softmax() {
         let case = Case::new(Layer::Softmax(Softmax { axis }), &[dims]);
         let mut arrays = case.integers();
         arrays.insert(Operand::Top(0), integers(7, case.bottoms[0].count(), 4));
-        let found = run(gpu, &case, Libraries::NONE, &arrays);
+        let found = run(gpu, &case, &own(Rule::default()), &arrays);
         let mut expected = arrays.clone();
         case.backward(&mut expected);
         let grad = Operand::BottomGrad(0);

@@ -3,7 +3,7 @@
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{
     BatchNorm, Concat, Convolution, Dropout, Eltwise, EltwiseOperation, Filler, Layer, Lrn, NormRegion,
-    PoolMethod, Pooling, Relu, Scale, Slice,
+    PoolMethod, Pooling, Relu, Scale, Slice, SubTask,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StorageNeeds};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
@@ -227,6 +227,25 @@ fn networks_of_all_kinds() {
         let clipped = Rule { clip: Some(0.05), ..Rule::sgd(0.9, 5e-4) };
         iterate(gpu, &spec, clipped, 2, Libraries::NONE);
     }
+}
+
+/// As many streams as layers' kernels are worth, from what the driver says.
+#[test]
+fn a_pool_of_streams_by_the_limits_of_the_gpu() {
+    let Some(gpu) = gpu("a pool of streams") else { return };
+    let net = rewritten(build(&branching()));
+    let whole = plan(std::slice::from_ref(&net), Stage::Iteration);
+    let options = own(Rule::sgd(0.9, 5e-4));
+    let worker = gpu.worker(&[Program { net: &net, plans: &[&whole] }], &options).expect("a worker");
+    let pool = worker.pool(&net, &whole).expect("a pool");
+    let limits = pool.limits;
+    assert!(limits.units > 0 && limits.threads >= 1024 && limits.shared >= 48 << 10, "{limits:?}");
+    assert!(limits.kernels >= 16 && limits.registers >= 1 << 15, "{limits:?}");
+    let most = pool.layers.iter().map(|(_, _, lanes)| *lanes).max();
+    assert_eq!(most, Some(pool.lanes), "{pool:?}");
+    assert!(pool.lanes <= limits.kernels && pool.by_libraries == 0, "{pool:?}");
+    let has = |name: &str, sub| pool.layers.iter().any(|(layer, of, _)| layer == name && *of == sub);
+    assert!(has("conv", SubTask::GradWeight) && has("ip", SubTask::Forward), "{pool:?}");
 }
 
 /// Every solver.

@@ -6,11 +6,12 @@ use quadrille_core::layer::{
     SigmoidCrossEntropyLoss, Softmax, SoftmaxWithLoss,
 };
 use quadrille_core::reference::Arrays;
-use quadrille_gpu::{Cuda, Libraries};
+use quadrille_core::solver::Rule;
+use quadrille_gpu::Cuda;
 
 use crate::bench::{run, written};
 use crate::case::Case;
-use crate::common::{fractions, gpu, labels};
+use crate::common::{fractions, gpu, labels, own};
 
 const EPSILON: f64 = f32::EPSILON as f64;
 const FUNCTION: f64 = 8.0;
@@ -25,7 +26,7 @@ fn close(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, roundings: f64) {
         }
     }
     case.reference(&mut expected);
-    let found = run(gpu, case, Libraries::NONE, arrays);
+    let found = run(gpu, case, &own(Rule::default()), arrays);
     for (sub, operand) in written(case) {
         let (expected, found) = (expected.get(operand), found.get(operand));
         let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
