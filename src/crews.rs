@@ -145,8 +145,7 @@ pub fn crews(
     let usage = |message: String| Failure::new(Code::Usage, message);
     check_gpus(args)?;
     let gpus = args.device.open(first..first + workers)?;
-    let crews_compute = gpus.iter().any(Option::is_none);
-    if crews_compute {
+    if gpus.iter().any(Option::is_none) {
         numerics_of(args).check().map_err(|reason| {
             let tier = args.isa.map_or_else(String::new, |isa| format!(" with --isa {isa}"));
             usage(format!("--precision {}{tier}: {reason}", args.precision))
@@ -161,7 +160,8 @@ pub fn crews(
     };
     let chosen = choice.as_ref().map(|choice| choice.parts);
     let asked = args.quadrants.and_then(Quadrants::count).or(chosen);
-    let quadrants = asked.unwrap_or(if crews_compute { even } else { 1 });
+    // The same in all processes of a training, whichever devices their own workers have.
+    let quadrants = asked.unwrap_or(if args.device.is_cuda() { 1 } else { even });
     if quadrants > batch {
         return Err(usage(format!(
             "--quadrants {quadrants}: the mini-batch has {batch} images, so at most {batch} quadrants can share it \

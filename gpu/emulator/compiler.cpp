@@ -65,17 +65,18 @@ std::string contents(const std::string &path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
+const char BUILD[] = "g++ -std=c++17 -O3 -w -fPIC -shared -nostartfiles -fno-math-errno -I '";
+
 bool compile(Program &program) {
     std::string text = as_cpp(program), at = store();
-    std::string key = std::to_string(std::hash<std::string>()(text + contents(folder() + "/builtins.h")));
+    std::string key = std::to_string(std::hash<std::string>()(BUILD + text + contents(folder() + "/builtins.h")));
     std::string base = at + "/" + key, done = base + ".so", own = base + "." + std::to_string(getpid());
     program.image = "emulated kernels: " + done;
     if (access(done.c_str(), R_OK) == 0) {
         return true;
     }
     std::ofstream(own + ".cpp") << text;
-    std::string command = "g++ -std=c++17 -O3 -w -fPIC -shared -nostartfiles -fno-math-errno -I '" + folder() + "' -o '" + own + ".so' '" +
-                          own + ".cpp' 2>&1";
+    std::string command = BUILD + folder() + "' -o '" + own + ".so' '" + own + ".cpp' 2>&1";
     FILE *output = popen(command.c_str(), "r");
     if (!output) {
         program.log = "g++ does not start";
