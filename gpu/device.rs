@@ -11,16 +11,18 @@ use quadrille_core::task::{Copy, LaneId, Task};
 
 use crate::driver::{self, Arena, Blas, Dnn, Gpu, HostBuffer, Slice, Stream};
 use crate::program::{BoundProgram, Ready};
+use crate::step::{Clock, Graphs, Moment};
 
 /// Elements of each half of the buffer through which the host reads and writes: 4 MiB.
 const CHUNK: usize = 1 << 20;
 
 /// A lane: a stream, and what its tasks use while they run.
 pub(crate) struct LaneStream {
-    pub stream: Stream,
-    pub workspace: Slice,
     pub blas: Option<Mutex<Blas>>,
     pub dnn: Option<Mutex<Dnn>>,
+    pub workspace: Slice,
+    /// Goes after the libraries' handles, which have it.
+    pub stream: Stream,
 }
 
 /// The host's way to the GPU's memory, on a stream of its own, so that reading and writing wait for no task.
@@ -29,7 +31,7 @@ pub(crate) struct Copier {
     /// Two halves: one is filled while the other is copied.
     buffers: [HostBuffer; 2],
     /// Behind the last copy from each half.
-    done: [driver::Event; 2],
+    pub done: [driver::Event; 2],
     next: usize,
 }
 
@@ -71,31 +73,11 @@ impl Copier {
     }
 }
 
-/// The times of tasks, and what a step needs of the host.
-pub(crate) struct Clock {
-    /// Begin and end of each task of the step so far. There are as many as the longest step yet had tasks.
-    pairs: Vec<[Arc<driver::Event>; 2]>,
-    used: usize,
-    /// Counts steps, so that an event of an earlier one is known.
-    step: u64,
-    /// Nanoseconds from the device's origin to the begin of the step.
-    begun: u64,
-    /// What changes from step to step, as the kernels' `struct Scalars` has it.
-    scalars: HostBuffer,
-}
-
-impl Clock {
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
-        let scalars = HostBuffer::new(gpu, SCALARS)?;
-        Ok(Self { pairs: Vec::new(), used: 0, step: 0, begun: 0, scalars })
-    }
-}
-
 /// Words of the kernels' `struct Scalars`.
 pub(crate) const SCALARS: usize = 6;
 
 /// `struct Scalars` of the kernels, word by word.
-fn words(scalars: &Scalars, rule: RuleKind) -> [f32; SCALARS] {
+pub(crate) fn words(scalars: &Scalars, rule: RuleKind) -> [f32; SCALARS] {
     let [low, high] = [scalars.seed as u32, (scalars.seed >> 32) as u32].map(f32::from_bits);
     let correction = rule.rate_correction(scalars.iteration);
     [scalars.rate, scalars.elastic, correction, 0.0, low, high]
@@ -108,6 +90,8 @@ pub(crate) struct Shared {
     pub streams: Vec<LaneStream>,
     pub lanes: Vec<Lane>,
     pub programs: Vec<BoundProgram>,
+    /// Their plans as graphs, if there are any.
+    pub graphs: Graphs,
     pub copier: Mutex<Copier>,
     pub clock: Mutex<Clock>,
     /// Where the scalars lie on the GPU.
@@ -144,7 +128,7 @@ impl Shared {
     }
 
     /// The result of calls to the driver; after a failure the device takes no more.
-    fn done<T>(&self, result: Result<T, String>) -> Result<T, DeviceError> {
+    pub fn done<T>(&self, result: Result<T, String>) -> Result<T, DeviceError> {
         result.map_err(|reason| self.failed(reason))
     }
 
@@ -153,7 +137,7 @@ impl Shared {
         failure.map_or(Ok(()), |reason| Err(DeviceError::Failed { device: self.info.name.clone(), reason }))
     }
 
-    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Result<std::sync::MutexGuard<'a, T>, DeviceError> {
+    pub fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Result<std::sync::MutexGuard<'a, T>, DeviceError> {
         mutex.lock().map_err(|_| self.failed("a thread ended in the middle of a call".into()))
     }
 
@@ -161,14 +145,27 @@ impl Shared {
         DeviceError::Unknown { device: self.info.name.clone(), what }
     }
 
-    fn lane(&self, lane: LaneId) -> Result<&LaneStream, DeviceError> {
+    /// Makes sure that there is such a lane.
+    fn check_lane(&self, lane: LaneId) -> Result<(), DeviceError> {
         self.check_alive()?;
-        self.streams.get(lane.0).ok_or_else(|| self.unknown(format!("lane {}", lane.0)))
+        match lane.0 < self.streams.len() {
+            true => Ok(()),
+            false => Err(self.unknown(format!("lane {}", lane.0))),
+        }
+    }
+
+    /// Waits until every lane is empty.
+    pub fn synchronize(&self) -> Result<(), DeviceError> {
+        let flushed = self.flush();
+        let all = self.streams.iter().map(|lane| lane.stream.synchronize());
+        self.done(all.fold(Ok(()), Result::and)).and(flushed)?;
+        self.check_alive()
     }
 }
 
 impl LaneStream {
-    fn run(&self, op: &Ready) -> Result<(), String> {
+    /// Puts an operation into the stream.
+    pub fn run(&self, op: &Ready) -> Result<(), String> {
         let lost = || "a thread ended in the middle of a call".to_owned();
         match op {
             Ready::Launch(launch) => launch.launch(&self.stream, self.workspace),
@@ -179,8 +176,9 @@ impl LaneStream {
             }
             Ready::Convolve(convolver, arrays, workspace) => {
                 let dnn = self.dnn.as_ref().ok_or("a lane without cuDNN")?;
+                let arrays = arrays.map(|array| array.slice(self.workspace));
                 let workspace = self.workspace.part(workspace.start, workspace.len);
-                convolver.run(&*dnn.lock().map_err(|_| lost())?, *arrays, workspace)
+                convolver.run(&*dnn.lock().map_err(|_| lost())?, arrays, workspace)
             }
         }
     }
@@ -197,25 +195,16 @@ pub struct CudaDevice {
 #[derive(Clone)]
 pub struct CudaEvent {
     shared: Arc<Shared>,
-    pair: [Arc<driver::Event>; 2],
-    /// The step whose task it is; the next one uses its events again.
-    step: u64,
-    begun: u64,
+    moment: Moment,
 }
 
 impl Event for CudaEvent {
     fn is_done(&self) -> bool {
-        let later = self.shared.clock.lock().is_ok_and(|clock| clock.step != self.step);
-        later || self.pair[1].is_done()
+        self.shared.is_done(self.moment)
     }
 
     fn span(&self) -> Option<Span> {
-        let clock = self.shared.clock.lock().ok()?;
-        if clock.step != self.step {
-            return None;
-        }
-        let [start, end] = [0, 1].map(|i| self.shared.ready.until(&self.pair[i]));
-        Some(Span { start: self.begun + start?, end: self.begun + end? })
+        self.shared.span(self.moment)
     }
 }
 
@@ -261,28 +250,6 @@ impl CudaDevice {
         self.shared.done(read)?;
         Ok(finite)
     }
-
-    /// Puts the scalars of a step on the GPU, and lets all lanes wait for them and for what the host has written.
-    fn start_step(&self, scalars: &Scalars) -> Result<(), DeviceError> {
-        let shared = &self.shared;
-        let copier = shared.lock(&shared.copier)?;
-        let mut clock = shared.lock(&shared.clock)?;
-        let Some((first, others)) = shared.streams.split_first() else { return Ok(()) };
-        let Clock { used, step, begun, scalars: buffer, .. } = &mut *clock;
-        (*used, *step) = (0, *step + 1);
-        buffer.values_mut()[..SCALARS].copy_from_slice(&words(scalars, shared.rule));
-        let started = || -> Result<(), String> {
-            for done in &copier.done {
-                first.stream.wait(done)?;
-            }
-            first.stream.copy_in(buffer, 0, shared.scalars)?;
-            first.stream.record(&shared.ready)?;
-            others.iter().try_for_each(|lane| lane.stream.wait(&shared.ready))
-        };
-        shared.done(started())?;
-        *begun = u64::try_from(shared.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Ok(())
-    }
 }
 
 impl Device for CudaDevice {
@@ -298,31 +265,18 @@ impl Device for CudaDevice {
 
     fn begin(&self, scalars: &Scalars) -> Result<(), DeviceError> {
         self.shared.check_alive()?;
-        self.start_step(scalars)
+        self.shared.begin_step(self.program, scalars)
     }
 
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CudaEvent, DeviceError> {
-        let (shared, lane) = (&self.shared, self.shared.lane(lane)?);
-        let known = self.bound().tasks.get(&(task.layer, task.sub));
-        let ops = known.filter(|_| task.tile == self.bound().tile);
-        let ops = ops.ok_or_else(|| shared.unknown(format!("{task:?}")))?;
-        let mut clock = shared.lock(&shared.clock)?;
-        if clock.used == clock.pairs.len() {
-            let event = || shared.done(driver::Event::new(&shared.gpu)).map(Arc::new);
-            let pair = [event()?, event()?];
-            clock.pairs.push(pair);
+        let shared = &self.shared;
+        shared.check_lane(lane)?;
+        let known = self.bound().tasks.contains_key(&(task.layer, task.sub));
+        if !known || task.tile != self.bound().tile {
+            return Err(shared.unknown(format!("{task:?}")));
         }
-        let (pair, step, begun) = (clock.pairs[clock.used].clone(), clock.step, clock.begun);
-        clock.used += 1;
-        drop(clock);
-        let submitted = lane
-            .stream
-            .record(&pair[0])
-            .and_then(|()| ops.iter().try_for_each(|op| lane.run(op)))
-            .and_then(|()| lane.stream.record(&pair[1]));
-        shared
-            .done(submitted.map_err(|reason| format!("{} of layer {}: {reason}", task.sub, task.layer.0)))?;
-        Ok(CudaEvent { shared: shared.clone(), pair, step, begun })
+        let moment = shared.add_task(lane.0, task.layer, task.sub)?;
+        Ok(CudaEvent { shared: shared.clone(), moment })
     }
 
     fn copy(&self, _: LaneId, copy: &Copy) -> Result<CudaEvent, DeviceError> {
@@ -330,17 +284,15 @@ impl Device for CudaDevice {
     }
 
     fn wait_on(&self, lane: LaneId, event: &CudaEvent) -> Result<(), DeviceError> {
-        let lane = self.shared.lane(lane)?;
+        self.shared.check_lane(lane)?;
         if !Arc::ptr_eq(&self.shared, &event.shared) {
             return Err(self.shared.unknown("an event of another worker".into()));
         }
-        self.shared.done(lane.stream.wait(&event.pair[1]))
+        self.shared.add_wait(lane.0, event.moment)
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        let all = self.shared.streams.iter().map(|lane| lane.stream.synchronize());
-        self.shared.done(all.fold(Ok(()), Result::and))?;
-        self.shared.check_alive()
+        self.shared.synchronize()
     }
 
     fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {

@@ -4,14 +4,29 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
-use quadrille_core::net::StorageId;
+use quadrille_core::net::{Net, StorageId};
+use quadrille_core::plan::Plan;
 use quadrille_core::task::{Copy, LaneId, Task};
 
-use crate::spec::{CudaError, Options, Program};
+use crate::spec::{CudaError, Options, Program, StreamPool};
 
 /// One line for `topo`.
 pub fn describe() -> String {
     "none: this program was built without CUDA".into()
+}
+
+fn missing(device: String) -> DeviceError {
+    let reason = "this program was built without CUDA (cargo build --features cuda); leave --device out to use the CPU's \
+                  quadrants";
+    DeviceError::Environment { device, reason: reason.into() }
+}
+
+/// How many GPUs there are.
+///
+/// # Errors
+/// Always: there is no CUDA in this build.
+pub fn count() -> Result<usize, DeviceError> {
+    Err(missing("cuda:all".into()))
 }
 
 /// A GPU that was opened; none can exist in this build.
@@ -24,12 +39,12 @@ impl Cuda {
     /// # Errors
     /// Always: there is no CUDA in this build.
     pub fn open(ordinal: usize) -> Result<Self, DeviceError> {
-        Err(DeviceError::Environment {
-            device: format!("cuda:{ordinal}"),
-            reason: "this program was built without CUDA (cargo build --features cuda); leave --device out to use \
-                     the CPU's quadrants"
-                .into(),
-        })
+        Err(missing(format!("cuda:{ordinal}")))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        match self.0 {}
     }
 
     /// A worker on the GPU.
@@ -53,6 +68,24 @@ impl CudaWorker {
 
     /// From when on the times of its tasks count.
     pub fn origin(&self) -> Instant {
+        match self.0 {}
+    }
+
+    /// Whether steps are launched as graphs.
+    pub fn has_graphs(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// Launches steps as graphs or task by task.
+    pub fn use_graphs(&self, _: bool) {
+        match self.0 {}
+    }
+
+    /// How many of each layer's kernels are worth running at once.
+    ///
+    /// # Errors
+    /// Never: no GPU can exist.
+    pub fn pool(&self, _: &Net, _: &Plan) -> Result<StreamPool, DeviceError> {
         match self.0 {}
     }
 

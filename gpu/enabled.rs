@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use quadrille_core::device::{DeviceError, DeviceInfo, Lane};
 use quadrille_core::net::Net;
+use quadrille_core::plan::Plan;
 
 use crate::driver::{self, Arena, Blas, Compiler, Convolver, Dnn, Event, Gpu, Module, Slice, Stream};
 use crate::layer::DnnWorkspace;
@@ -14,10 +15,23 @@ use crate::memory::{PackedMap, Space};
 use crate::op::{Convolve, Geometry, Op, Span};
 use crate::program::{BoundProgram, Convolvers, Loader, MappedProgram, dnn_workspace};
 use crate::source::{COMMON, SOURCES, Signatures};
-use crate::spec::{CudaError, Options, Program};
+use crate::spec::{Arithmetic, CudaError, Options, Program, StreamPool};
+use crate::step::{Clock, Graphs};
 
-use crate::device::{Clock, Copier, LaneStream, SCALARS, Shared};
+use crate::device::{Copier, LaneStream, SCALARS, Shared};
 pub use crate::device::{CudaDevice, CudaEvent};
+
+/// How many GPUs there are.
+///
+/// # Errors
+/// If there is none, or no driver.
+pub fn count() -> Result<usize, DeviceError> {
+    let environment = |reason| DeviceError::Environment { device: "cuda:all".into(), reason };
+    match driver::count().map_err(environment)? {
+        0 => Err(environment("the driver sees no GPU".into())),
+        count => Ok(count),
+    }
+}
 
 /// One line for `topo`: the GPUs, or why there are none.
 pub fn describe() -> String {
@@ -62,6 +76,11 @@ impl Cuda {
         Ok(Self { gpu, name, compiler, modules: Arc::default() })
     }
 
+    /// Its name as `--device` has it, such as cuda:0, and the driver's.
+    pub fn name(&self) -> String {
+        format!("{} ({})", self.name, self.gpu.name)
+    }
+
     /// A worker on the GPU, with all arrays of the nets of `programs` in its memory, and the kernels that their plans ask for.
     /// Programs share weights, gradients, histories and centre.
     ///
@@ -70,21 +89,44 @@ impl Cuda {
     pub fn worker(&self, programs: &[Program<'_>], options: &Options) -> Result<CudaWorker, CudaError> {
         let environment =
             |reason| CudaError::Device(DeviceError::Environment { device: self.name.clone(), reason });
+        self.check(options.arithmetic).map_err(environment)?;
         let streams = streams(&self.gpu, &lanes_of(programs)).map_err(environment)?;
         let Libraries { found_blas, dnn, notes } = Libraries::find(&self.gpu, &streams, programs, options);
         let chosen = RefCell::new(Convolvers::new());
         let of = dnn.as_ref().map(|dnn| {
             let chosen = &chosen;
             move |geometry: &Geometry, direction| {
-                dnn_workspace((dnn, chosen), options.tf32, geometry, direction)
+                dnn_workspace((dnn, chosen), options.arithmetic, geometry, direction)
             }
         });
         let layout = Layout::new(programs, options, found_blas, of.as_ref().map(|of| of as _))?;
         let choices = layout.programs.first().map_or(Vec::new(), |program| program.choices.clone());
         let place = Place { cuda: self, options, chosen: &chosen, dnn: dnn.is_some() };
-        let (shared, memory) = place.shared(layout, streams, lanes_of(programs)).map_err(environment)?;
-        let notes = [memory].into_iter().chain(notes).map(|note| format!("gpu         {note}")).collect();
-        Ok(CudaWorker { shared: Arc::new(shared), choices, notes })
+        let (mut shared, memory) = place.shared(layout, streams, lanes_of(programs)).map_err(environment)?;
+        let plans: Vec<_> = programs.iter().map(|program| program.plans).collect();
+        let recorded = match options.graph {
+            true => {
+                shared.warm_up(&plans)?;
+                Some(shared.record_graphs(&plans))
+            }
+            false => None,
+        };
+        let graphs = graphs_note(&shared.graphs, recorded);
+        let notes = [memory].into_iter().chain(notes).chain([graphs]);
+        let notes = notes.map(|note| format!("gpu         {note}")).collect();
+        Ok(CudaWorker { shared: Arc::new(shared), arithmetic: options.arithmetic, choices, notes })
+    }
+
+    /// Refuses what the GPU has no units for.
+    fn check(&self, arithmetic: Arithmetic) -> Result<(), String> {
+        let (major, minor) = (self.gpu.capability / 10, self.gpu.capability % 10);
+        match arithmetic {
+            Arithmetic::Bf16 if major < 8 => Err(format!(
+                "bf16 needs a GPU of compute capability 8.0 or later; {} has {major}.{minor} (leave --precision out)",
+                self.gpu.name
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The kernels of a source, compiled when they are first asked for.
@@ -104,8 +146,30 @@ impl Cuda {
 /// A worker's GPU with all that it runs.
 pub struct CudaWorker {
     shared: Arc<Shared>,
+    arithmetic: Arithmetic,
     choices: Vec<(String, &'static str)>,
     notes: Vec<String>,
+}
+
+/// Floating-point operations of a multiprocessor in a clock, by the data sheets of the large GPU of each capability: the driver
+/// does not say it.
+fn flops_per_clock(capability: i32, arithmetic: Arithmetic) -> f64 {
+    // Volta, Turing and the large Ampere have half as many adders in a multiprocessor as later ones.
+    let plain = if capability <= 80 { 128.0 } else { 256.0 };
+    let tf32 = match capability {
+        ..80 => return plain,
+        80 => 1024.0,
+        81..89 => 256.0,
+        89 => 512.0,
+        90..100 => 2048.0,
+        100..120 => 4096.0,
+        _ => 512.0,
+    };
+    match arithmetic {
+        Arithmetic::F32 => plain,
+        Arithmetic::Tf32 => tf32,
+        Arithmetic::Bf16 => 2.0 * tf32,
+    }
 }
 
 /// The lanes of a GPU, a stream each: as many as a plan of `programs` has. Streams belong to all programs, so the priority of
@@ -133,6 +197,25 @@ impl CudaWorker {
         self.shared.origin
     }
 
+    /// Whether steps are launched as graphs; a step whose tasks are to have times of their own is not.
+    pub fn has_graphs(&self) -> bool {
+        self.shared.graphs.sizes().next().is_some()
+    }
+
+    /// From the next step on, launches steps as graphs, where there are any, or task by task.
+    pub fn use_graphs(&self, them: bool) {
+        self.shared.graphs.use_them(them);
+    }
+
+    /// Runs the tasks of a plan of the first program, whose net this is, one after the other, and says how many of each layer's
+    /// kernels are worth running at once.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn pool(&self, net: &Net, plan: &Plan) -> Result<StreamPool, DeviceError> {
+        self.shared.pool(net, plan)
+    }
+
     /// What computes each layer of the first program.
     pub fn choices(&self) -> &[(String, &'static str)] {
         &self.choices
@@ -143,15 +226,14 @@ impl CudaWorker {
         &self.notes
     }
 
-    /// The most that the GPU can do, by the clocks that its driver says: GFLOP/s of multiply-adds in f32 outside of tensor
-    /// cores, and GB/s from and to memory, which moves two words a clock.
+    /// The most that the GPU can do, by the clocks that its driver says: GFLOP/s of multiply-adds as its products are computed,
+    /// in tensor cores for all but f32, and GB/s from and to memory, which moves two words a clock.
     pub fn ceilings(&self) -> [f64; 2] {
         let gpu = &self.shared.gpu;
-        // Volta, Turing and the large Ampere have half as many adders in a multiprocessor as later ones.
-        let adders = if gpu.capability <= 80 { 64.0 } else { 128.0 };
+        let flops = flops_per_clock(gpu.capability, self.arithmetic);
         let [compute, memory] = gpu.clocks.map(|khz| f64::from(khz) * 1e-6);
         let bytes = f64::from(gpu.memory_bits) / 8.0;
-        [gpu.multiprocessors as f64 * adders * 2.0 * compute, 2.0 * bytes * memory]
+        [gpu.multiprocessors as f64 * flops * compute, 2.0 * bytes * memory]
     }
 
     /// Bytes of a program's values and gradients: in memory, and what they would take if none shared memory.
@@ -160,6 +242,18 @@ impl CudaWorker {
     /// If there is no such program.
     pub fn blob_bytes(&self, program: usize) -> [usize; 2] {
         self.shared.programs[program].map.blobs().map(|elements| elements * size_of::<f32>())
+    }
+}
+
+/// What became of recording graphs, if it was tried.
+fn graphs_note(graphs: &Graphs, recorded: Option<Result<(), String>>) -> String {
+    match recorded {
+        None => "each task is launched by itself, without CUDA graphs".into(),
+        Some(Err(reason)) => format!("each task is launched by itself; no CUDA graph: {reason}"),
+        Some(Ok(())) => {
+            let sizes = graphs.sizes().map(|[tasks, nodes]| format!("{tasks} tasks in {nodes} operations"));
+            format!("a step is one CUDA graph: {}", sizes.collect::<Vec<_>>().join(", "))
+        }
     }
 }
 
@@ -294,7 +388,7 @@ impl Place<'_> {
             lanes.map(|((stream, workspace), blas)| self.lane(stream, workspace, blas)).collect();
         let programs = self.load(programs, &slice)?;
         let info = DeviceInfo {
-            name: format!("{} ({})", self.cuda.name, self.cuda.gpu.name),
+            name: self.cuda.name(),
             threads: self.cuda.gpu.multiprocessors,
             isa: format!("sm_{}", self.cuda.gpu.capability),
         };
@@ -303,6 +397,7 @@ impl Place<'_> {
             streams: streams?,
             lanes: lanes_of_plans,
             programs,
+            graphs: Graphs::default(),
             copier: Mutex::new(Copier::new(&self.cuda.gpu)?),
             clock: Mutex::new(Clock::new(&self.cuda.gpu)?),
             scalars: slice(scalars),
@@ -323,8 +418,8 @@ impl Place<'_> {
     }
 
     fn lane(&self, stream: Stream, workspace: Slice, blas: Option<Slice>) -> Result<LaneStream, String> {
-        let tf32 = self.options.tf32;
-        let blas = blas.map(|space| Blas::new(&self.cuda.gpu, &stream, space, tf32)).transpose()?;
+        let arithmetic = self.options.arithmetic;
+        let blas = blas.map(|space| Blas::new(&self.cuda.gpu, &stream, space, arithmetic)).transpose()?;
         let dnn = self.dnn.then(|| Dnn::new(&self.cuda.gpu, &stream)).transpose()?;
         Ok(LaneStream { stream, workspace, blas: blas.map(Mutex::new), dnn: dnn.map(Mutex::new) })
     }

@@ -25,15 +25,19 @@ mod memory;
 #[cfg(feature = "cuda")]
 mod op;
 #[cfg(feature = "cuda")]
+mod profile;
+#[cfg(feature = "cuda")]
 mod program;
 #[cfg(feature = "cuda")]
 mod source;
 #[cfg(feature = "cuda")]
-pub use enabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, describe};
+mod step;
+#[cfg(feature = "cuda")]
+pub use enabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, count, describe};
 
 #[cfg(not(feature = "cuda"))]
 mod disabled;
 #[cfg(not(feature = "cuda"))]
-pub use disabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, describe};
+pub use disabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, count, describe};
 
-pub use spec::{CudaError, Libraries, Options, Program};
+pub use spec::{Arithmetic, CudaError, Libraries, Options, Program, StreamPool};

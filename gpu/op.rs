@@ -1,5 +1,7 @@
 //! What a GPU does for a task, as plain data: arrays are places in the device's arena, kernels are names.
 
+use crate::spec::Arithmetic;
+
 /// A part of a device's memory, in elements of four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -173,7 +175,8 @@ pub(crate) struct Geometry {
     pub group: usize,
 }
 
-/// A convolution that a library computes. What the three arrays are depends on the direction; the last is written.
+/// A convolution that a library computes. What the three arrays are depends on the direction; the last is written. In bf16 they
+/// are pairs of values ([`Convolve::is_packed`]).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Convolve {
     /// What is computed.
@@ -188,6 +191,14 @@ pub(crate) struct Convolve {
     pub result: Span,
     /// The lane's workspace for the library.
     pub workspace: Span,
+}
+
+impl Convolve {
+    /// Whether arrays are packed, two values of bf16 in a word. That of weights' gradients is to have sums in f32, which the
+    /// library gives with arrays of f32 alone, whose values are rounded before; TF32 changes nothing of these.
+    pub fn is_packed(direction: Direction, arithmetic: Arithmetic) -> bool {
+        arithmetic == Arithmetic::Bf16 && direction != Direction::GradWeight
+    }
 }
 
 /// One operation of a task.

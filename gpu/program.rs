@@ -14,7 +14,7 @@ use crate::layer::{DnnWorkspace, Surroundings, TaskOps};
 use crate::memory::{NetMap, PackedMap, Space};
 use crate::op::{Convolve, Direction, Geometry, Launch, Op, Product, Span};
 use crate::source::Signatures;
-use crate::spec::{CudaError, Options, Program};
+use crate::spec::{Arithmetic, CudaError, Options, Program};
 
 /// The tasks of a net, whose arrays have places, but no memory yet.
 #[derive(Debug)]
@@ -35,15 +35,15 @@ pub(crate) type Convolvers = HashMap<(Geometry, Direction), Option<Arc<Convolver
 /// Elements of workspace that cuDNN takes for a convolution; `None` if it has no algorithm for it.
 pub(crate) fn dnn_workspace(
     (dnn, chosen): (&Dnn, &RefCell<Convolvers>),
-    tf32: bool,
+    arithmetic: Arithmetic,
     geometry: &Geometry,
     direction: Direction,
 ) -> Option<usize> {
     let mut chosen = chosen.borrow_mut();
     let entry = chosen.entry((*geometry, direction));
     // A shape that the library refuses is one for our own kernels.
-    let convolver =
-        entry.or_insert_with(|| Convolver::new(dnn, geometry, direction, tf32).ok().flatten().map(Arc::new));
+    let convolver = entry
+        .or_insert_with(|| Convolver::new(dnn, geometry, direction, arithmetic).ok().flatten().map(Arc::new));
     convolver.as_ref().map(|convolver| convolver.workspace.div_ceil(size_of::<f32>()))
 }
 
@@ -97,11 +97,12 @@ fn check_plans(program: &Program<'_>) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// What computes each layer: its first operation's kernel, or the library.
+/// What computes each layer: the library, or its first operation's kernel.
 fn choices(net: &Net, tasks: &HashMap<(LayerId, SubTask), TaskOps>) -> Vec<(String, &'static str)> {
     let of = |(index, layer): (usize, &quadrille_core::net::NetLayer)| {
         let task = tasks.get(&(LayerId(index), SubTask::Forward))?;
-        let name = match task.ops.first()? {
+        let by_library = |op: &&Op| matches!(op, Op::Convolve(_) | Op::Product(_));
+        let name = match task.ops.iter().find(by_library).or(task.ops.first())? {
             Op::Launch(launch) => launch.kernel,
             Op::Copy { .. } => "copy",
             Op::Product(_) => "cublas",
@@ -122,7 +123,26 @@ pub(crate) enum Ready {
     /// A product by cuBLAS.
     Product(Box<Product>, [Slice; 3]),
     /// A convolution by cuDNN.
-    Convolve(Arc<Convolver>, [Slice; 3], Span),
+    Convolve(Arc<Convolver>, [Located; 3], Span),
+}
+
+/// Where an array lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Located {
+    /// In the arena.
+    Arena(Slice),
+    /// In the workspace of the lane that runs the operation.
+    Workspace(Span),
+}
+
+impl Located {
+    /// The array, for a lane with this workspace.
+    pub fn slice(self, workspace: Slice) -> Slice {
+        match self {
+            Self::Arena(slice) => slice,
+            Self::Workspace(span) => workspace.part(span.start, span.len),
+        }
+    }
 }
 
 /// A net in memory.
@@ -165,8 +185,12 @@ impl Loader<'_> {
                 Ready::Product(Box::new(p), slices)
             }
             Op::Convolve(c) => {
-                let slices = [c.first, c.second, c.result].map(resolve);
-                Ready::Convolve((self.convolver)(&c)?, slices, c.workspace)
+                let located = |span: Span| match span.workspace {
+                    true => Located::Workspace(span),
+                    false => Located::Arena(resolve(span)),
+                };
+                let arrays = [c.first, c.second, c.result].map(located);
+                Ready::Convolve((self.convolver)(&c)?, arrays, c.workspace)
             }
         })
     }

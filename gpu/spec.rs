@@ -3,8 +3,10 @@
 use std::fmt;
 
 use quadrille_core::device::DeviceError;
+use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::Plan;
+use quadrille_core::plan::lanes::Limits;
 use quadrille_core::solver::Rule;
 
 /// A net on one GPU, and the plans that will be run on it.
@@ -32,6 +34,28 @@ impl Libraries {
     pub const NONE: Self = Self { blas: false, dnn: false };
 }
 
+/// What convolutions and inner products do with the numbers that they multiply. Sums are f32, and so are all arrays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Arithmetic {
+    /// They are multiplied as they are.
+    #[default]
+    F32,
+    /// Libraries may round them to TF32: ten bits of mantissa in place of 23.
+    Tf32,
+    /// They are rounded to bf16: seven bits of mantissa.
+    Bf16,
+}
+
+impl fmt::Display for Arithmetic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Tf32 => "TF32",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
 /// How a GPU computes.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -39,17 +63,34 @@ pub struct Options {
     pub rule: Rule,
     /// Whether updates are pulled by a centre (EASGD).
     pub elastic: bool,
-    /// Whether products may round their factors to TF32: ten bits of mantissa in place of 23.
-    pub tf32: bool,
+    /// How products are computed.
+    pub arithmetic: Arithmetic,
     /// Which libraries may be used.
     pub libraries: Libraries,
+    /// Whether each plan is recorded as a CUDA graph, which a step then launches by one call. All tasks of such a step have
+    /// the time of the whole step.
+    pub graph: bool,
 }
 
 impl Options {
-    /// In f32, with all libraries.
+    /// In f32, with all libraries, task by task.
     pub fn new(rule: Rule, elastic: bool) -> Self {
-        Self { rule, elastic, tf32: false, libraries: Libraries::ALL }
+        let (arithmetic, libraries) = (Arithmetic::F32, Libraries::ALL);
+        Self { rule, elastic, arithmetic, libraries, graph: false }
     }
+}
+
+/// How many kernels of each layer are worth running at once on a GPU, after GLP4NN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamPool {
+    /// What the GPU has.
+    pub limits: Limits,
+    /// Streams that the kernels of any layer are worth, beside the default one.
+    pub lanes: u32,
+    /// Each sub-task with kernels of ours, and the streams that it is worth.
+    pub layers: Vec<(String, SubTask, u32)>,
+    /// Operations by libraries, of whose kernels nobody knows what they use.
+    pub by_libraries: usize,
 }
 
 /// A worker's GPU could not be made.

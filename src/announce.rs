@@ -10,7 +10,7 @@ use crate::settings::Settings;
 /// Says what the run decided, and why.
 pub fn announce<'a>(
     args: &TrainArgs,
-    p: &Prepared<'_>,
+    p: &'a Prepared<'_>,
     home: &Home,
     kernels: impl Iterator<Item = &'a String>,
 ) {
@@ -64,13 +64,11 @@ pub fn announce<'a>(
         p.machine.kernels(),
         settings.seed
     );
+    announce_devices(p);
     for line in p.machine.notes.iter().map(|n| format!("note        {n}")).chain(p.lines.iter().cloned()) {
         say!("{line}");
     }
-    for line in &p.start.lines {
-        say!("{line}");
-    }
-    for line in kernels {
+    for line in p.start.lines.iter().chain(kernels) {
         say!("{line}");
     }
     if !settings.solver.ignored.is_empty() {
@@ -84,6 +82,13 @@ pub fn announce<'a>(
         say!("Solving {}", p.net.name);
         say!("Learning Rate Policy: {}", settings.solver.policy.name());
     }
+}
+
+/// Says which workers have which devices, if some have a GPU.
+fn announce_devices(p: &Prepared<'_>) {
+    let Some(devices) = p.machine.who_is_where(0) else { return };
+    let turns = "; on each node the workers of its processes take the devices in turn";
+    say!("devices     {devices}{}", if p.world_lines.is_empty() { "" } else { turns });
 }
 
 /// Says so if the clock is a virtual one.

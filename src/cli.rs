@@ -17,7 +17,7 @@ use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::{Reserve, Strictness};
 
-use crate::engine::DeviceChoice;
+use crate::device_choice::{DeviceChoice, Switch};
 use crate::method;
 use crate::nonfinite::OnNonfinite;
 use crate::parts::Quadrants;
@@ -88,9 +88,13 @@ pub enum Command {
 /// How the machine is used; the same for every command that computes.
 #[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
-    /// What computes: cpu, or GPUs by number such as cuda:0 or cuda:0,1, which workers take in turn
+    /// What computes: cpu, GPUs by number such as cuda:0 or cuda:0,cuda:1, all of them (cuda:all), or some of each (cuda:0,cpu):
+    /// the workers of a node take these in turn
     #[arg(long, default_value = "cpu", value_name = "cpu|cuda:N")]
     pub device: DeviceChoice,
+    /// On a GPU: launch a whole step by one call, as a CUDA graph; the numbers are the same [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub cuda_graph: Option<Switch>,
     /// On a GPU: let convolutions and inner products round what they multiply to TF32 (10 bits of mantissa)
     #[arg(long)]
     pub tf32: bool,
@@ -458,8 +462,9 @@ impl ExtractArgs {
         let Self { threads, isa, precision, .. } = *self;
         let kernels = self.kernels.clone();
         MachineArgs {
-            device: DeviceChoice::Cpu,
+            device: DeviceChoice::default(),
             tf32: false,
+            cuda_graph: None,
             quadrants: Some(Quadrants::Count(1)),
             threads,
             smt: 1,

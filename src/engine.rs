@@ -1,8 +1,5 @@
 //! A worker's devices, of either kind: the quadrants of a CPU, or a GPU.
 
-use std::fmt;
-use std::str::FromStr;
-
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
 use quadrille_core::net::{Net, StorageId};
 use quadrille_core::task::{Copy, LaneId, Task};
@@ -11,53 +8,8 @@ use quadrille_cpu::{
 };
 use quadrille_gpu::{Cuda, CudaDevice, CudaEvent, CudaWorker, Options};
 
+use crate::crews::OnGpus;
 use crate::failure::{Code, Failure};
-
-/// What computes, as the flag `--device` says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
-    /// The CPU's quadrants.
-    #[default]
-    Cpu,
-    /// GPUs by number; workers take them in turn.
-    Cuda(Vec<usize>),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?}; expected cpu, or GPUs by number such as cuda:0 or cuda:0,1");
-        if text == "cpu" {
-            return Ok(Self::Cpu);
-        }
-        let list = if text == "cuda" { Some("0") } else { text.strip_prefix("cuda:") };
-        let numbers: Result<Vec<usize>, _> = list.ok_or_else(wrong)?.split(',').map(str::parse).collect();
-        numbers.map(Self::Cuda).map_err(|_| wrong())
-    }
-}
-
-impl fmt::Display for DeviceChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Cuda(numbers) => {
-                let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
-                write!(f, "cuda:{}", numbers.join(","))
-            }
-        }
-    }
-}
-
-impl DeviceChoice {
-    /// Opens the GPUs; none for the CPU.
-    pub fn open(&self) -> Result<Vec<Cuda>, Failure> {
-        match self {
-            Self::Cpu => Ok(Vec::new()),
-            Self::Cuda(numbers) => Ok(numbers.iter().map(|n| Cuda::open(*n)).collect::<Result<_, _>>()?),
-        }
-    }
-}
 
 /// A worker's devices with all they will run: quadrants before they have any memory, or a GPU, which has it already.
 pub enum MappedEngine {
@@ -72,7 +24,7 @@ pub fn on_gpu(
     gpu: &Cuda,
     programs: &[Program<'_>],
     options: &EngineOptions,
-    tf32: bool,
+    how: OnGpus,
 ) -> Result<CudaWorker, Failure> {
     let on_one = |program: &Program<'_>| {
         let [_] = program.nets else {
@@ -82,7 +34,8 @@ pub fn on_gpu(
     };
     programs.iter().try_for_each(on_one)?;
     let programs = programs.iter().map(|p| quadrille_gpu::Program { net: &p.nets[0], plans: p.plans });
-    let options = Options { tf32, ..Options::new(options.rule, options.elastic) };
+    let OnGpus { arithmetic, graph } = how;
+    let options = Options { arithmetic, graph, ..Options::new(options.rule, options.elastic) };
     Ok(gpu.worker(&programs.collect::<Vec<_>>(), &options)?)
 }
 
@@ -260,24 +213,5 @@ impl Device for WorkerDevice {
 
     fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
         either!(Self, self, device => device.read(region, out))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_by_kind_and_number() {
-        let parse = |text: &str| text.parse::<DeviceChoice>();
-        assert_eq!(parse("cpu"), Ok(DeviceChoice::Cpu));
-        assert_eq!(parse("cuda"), Ok(DeviceChoice::Cuda(vec![0])));
-        assert_eq!(parse("cuda:0,2"), Ok(DeviceChoice::Cuda(vec![0, 2])));
-        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:0,", "cuda:-1", "cuda0"] {
-            assert!(parse(text).is_err_and(|reason| reason.contains("cuda:0")), "{text:?}");
-        }
-        for text in ["cpu", "cuda:1,0"] {
-            assert_eq!(parse(text).map(|choice| choice.to_string()), Ok(text.to_owned()));
-        }
     }
 }

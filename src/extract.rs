@@ -13,10 +13,11 @@ use quadrille_cpu::{EngineOptions, Program};
 use quadrille_io::npz::{Archive, Array, Values, write_npz};
 
 use crate::cli::ExtractArgs;
+use crate::crews::crews;
 use crate::engine::WorkerDevice;
 use crate::failure::{Code, Failure};
 use crate::given::Given;
-use crate::job::{crews, load_net};
+use crate::job::load_net;
 use crate::memory;
 use crate::parts;
 use crate::weights::{read_weights, start_lines};
@@ -107,7 +108,7 @@ struct Look {
 
 impl Look {
     fn new(net: Net, args: &ExtractArgs) -> Result<Self, Failure> {
-        let machine = crews(&args.machine(), 1, net.batch(), || Ok(parts::copies(&net, 0, 1)))?;
+        let machine = crews(&args.machine(), 0, 1, net.batch(), || Ok(parts::copies(&net, 0, 1)))?;
         let stage = if net.backward { Stage::Iteration } else { Stage::Forward };
         let nets = std::slice::from_ref(&net);
         let plan = Plan::build(nets, PlanOptions::new(stage));

@@ -6,8 +6,9 @@ use quadrille_comm::handshake::Fingerprint;
 use quadrille_core::net::Net;
 use serde_json::{Value, json};
 
+use crate::crews::Crews;
 use crate::exchange::fingerprint_of;
-use crate::job::{Crews, PhaseJob};
+use crate::job::PhaseJob;
 use crate::prepare::Prepared;
 use crate::settings::Settings;
 use crate::state::About;

@@ -8,28 +8,18 @@ use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
-use quadrille_cpu::CrewSpec;
-use quadrille_cpu::isa::{Isa, Numerics, Precision};
-use quadrille_gpu::Cuda;
 use quadrille_io::data::{
     BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Staging, Tolerance, open,
 };
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
-use quadrille_numa::memory::capacity::Capacity;
-use quadrille_numa::memory::plan::FastMemory;
-use quadrille_numa::parts::{Copies, choose};
-use quadrille_numa::{Machine, Partition, Quadrant, Strictness, Wishes};
 
 use crate::bundled;
-use crate::cli::{DataArgs, MachineArgs};
-use crate::engine::DeviceChoice;
+use crate::cli::DataArgs;
 use crate::failure::{Code, Failure};
 use crate::feed::{Feed, GivenBatches};
 use crate::given::Given;
 use crate::made_up;
-use crate::parts::Quadrants;
-use crate::places::{Places, unpinned_if_refused};
 use crate::rewriting::Rewriting;
 use crate::staging;
 
@@ -412,184 +402,4 @@ pub fn no_data(spec: &NetSpec, phase: Phase) -> Failure {
         )
         .at(&site, "network")
         .into()
-}
-
-/// How the machine was cut.
-pub struct Crews {
-    /// For each worker, one crew a quadrant.
-    pub workers: Vec<Vec<CrewSpec>>,
-    /// For each worker, the places of its other threads.
-    pub places: Vec<Places>,
-    /// The kernels' tier and the precision of products.
-    pub numerics: Numerics,
-    /// Whether every thread has a CPU of its own.
-    pub exclusive: bool,
-    /// The quadrants of all workers, one worker after the other.
-    pub quadrants: Vec<Quadrant>,
-    /// What memory there was before anything was allocated.
-    pub capacity: Capacity,
-    /// How fast memory is used.
-    pub fast_memory: FastMemory,
-    /// What becomes of what the system refuses.
-    pub strictness: Strictness,
-    /// The GPUs that workers take in turn; none if quadrants compute.
-    pub gpus: Vec<Cuda>,
-    /// Whether GPUs may round factors to TF32.
-    pub tf32: bool,
-    /// What was decided, for the first lines.
-    pub how: String,
-    /// What the machine made us note.
-    pub notes: Vec<String>,
-}
-
-impl Crews {
-    /// The GPU of one of the workers of this process, if GPUs compute.
-    pub fn gpu(&self, seat: usize) -> Option<&Cuda> {
-        self.gpus.get(seat % self.gpus.len().max(1))
-    }
-
-    /// What each worker has.
-    pub fn of_each(&self) -> String {
-        match self.gpus.is_empty() {
-            true => format!("{} quadrant(s)", self.workers[0].len()),
-            false => "1 GPU".into(),
-        }
-    }
-
-    /// The instruction set, for records.
-    pub fn isa(&self) -> String {
-        if self.gpus.is_empty() { self.numerics.isa.to_string() } else { "cuda".into() }
-    }
-
-    /// What the kernels are for.
-    pub fn kernels(&self) -> String {
-        match (self.gpus.is_empty(), self.tf32) {
-            (true, _) => self.numerics.to_string(),
-            (false, false) => "CUDA in f32".into(),
-            (false, true) => "CUDA in TF32".into(),
-        }
-    }
-
-    /// What was decided: the cut, and below it where the other threads are.
-    pub fn say_how(&self) {
-        let (cut, others) = match self.how.match_indices("; ").nth(1) {
-            Some((at, between)) => (&self.how[..at], Some(&self.how[at + between.len()..])),
-            None => (self.how.as_str(), None),
-        };
-        say!("machine     {cut}");
-        others.iter().for_each(|others| say!("            {others}"));
-    }
-}
-
-/// Threads of each of a worker's crews.
-pub fn threads_of(crews: &[CrewSpec]) -> Vec<usize> {
-    crews.iter().map(|crew| crew.cpus.len()).collect()
-}
-
-/// Quadrants of each worker with one for each NUMA node: as many of the nodes as the mini-batch and an even cut allow.
-pub fn one_for_each_node(machine: &Machine, workers: usize, batch: usize) -> usize {
-    let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
-    let most = (nodes / workers).clamp(1, batch.max(1));
-    let even = (1..=most).rev().find(|q| nodes.is_multiple_of(q * workers) || q * workers >= nodes);
-    even.unwrap_or(1)
-}
-
-/// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images. `copies` says what a part
-/// would hold, if that is asked for.
-pub fn crews(
-    args: &MachineArgs,
-    workers: usize,
-    batch: usize,
-    copies: impl FnOnce() -> Result<Copies, Failure>,
-) -> Result<Crews, Failure> {
-    let usage = |message: String| Failure::new(Code::Usage, message);
-    numerics_of(args).check().map_err(|reason| {
-        let tier = args.isa.map_or_else(String::new, |isa| format!(" with --isa {isa}"));
-        usage(format!("--precision {}{tier}: {reason}", args.precision))
-    })?;
-    check_gpus(args)?;
-    let gpus = args.device.open()?;
-    let machine = quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
-    let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
-    let even = one_for_each_node(&machine, workers, batch);
-    let choice = match args.quadrants {
-        Some(Quadrants::Auto) => Some(choose(&machine, even, &Copies { batch, ..copies()? })),
-        _ => None,
-    };
-    let chosen = choice.as_ref().map(|choice| choice.parts);
-    let asked = args.quadrants.and_then(Quadrants::count).or(chosen);
-    let quadrants = asked.unwrap_or(if gpus.is_empty() { even } else { 1 });
-    if quadrants > batch {
-        return Err(usage(format!(
-            "--quadrants {quadrants}: the mini-batch has {batch} images, so at most {batch} quadrants can share it \
-             (this machine has {} CPUs in {nodes} NUMA node(s))",
-            machine.cpus.len()
-        )));
-    }
-    let asked = (workers > 1 || quadrants != nodes || args.quadrants.is_some())
-        .then_some(workers.saturating_mul(quadrants));
-    let wishes = Wishes { workers, smt: args.smt, reserve: args.reserve, ..Wishes::new(asked, args.threads) };
-    let mut partition = quadrille_numa::cut(&machine, &wishes)
-        .map_err(|e| usage(format!("--workers {workers} with {quadrants} quadrant(s) each: {e}")))?;
-    let refused = unpinned_if_refused(&mut partition, args.strictness)?;
-    let mut crews = Crews { gpus, ..assign(&machine, &partition, workers, args) };
-    crews.notes.extend(refused);
-    crews
-        .notes
-        .extend(choice.map(|choice| format!("--quadrants auto takes {}: {}", choice.parts, choice.why)));
-    Ok(crews)
-}
-
-/// Refuses flags that say how quadrants compute where GPUs do.
-fn check_gpus(args: &MachineArgs) -> Result<(), Failure> {
-    let device = &args.device;
-    let is_f32 = args.precision == Precision::F32;
-    let wrong = match device {
-        DeviceChoice::Cpu => [("--tf32", args.tf32), ("", false), ("", false), ("", false)],
-        DeviceChoice::Cuda(_) => [
-            ("--quadrants", args.quadrants.is_some_and(|q| q.count() != Some(1))),
-            ("--kernel", !args.kernels.is_empty()),
-            ("--isa", args.isa.is_some()),
-            ("--precision", !is_f32),
-        ],
-    };
-    match wrong.iter().find(|(_, given)| *given) {
-        Some((flag, _)) => {
-            Err(Failure::new(Code::Usage, format!("{flag} has no meaning with --device {device}")))
-        }
-        None => Ok(()),
-    }
-}
-
-/// The tier that is asked for, or else the highest of this CPU, and the precision.
-fn numerics_of(args: &MachineArgs) -> Numerics {
-    Numerics { isa: args.isa.unwrap_or_else(Isa::detect), precision: args.precision }
-}
-
-/// Gives the quadrants of a machine to workers, each as many.
-pub fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &MachineArgs) -> Crews {
-    let per_worker = partition.quadrants.len() / workers;
-    let crew = |index: usize| {
-        let quadrant = &partition.quadrants[index];
-        let cpus: Vec<Option<usize>> = (0..quadrant.threads).map(|t| quadrant.cpu_of_thread(t)).collect();
-        CrewSpec { name: format!("quadrant {index}"), cpus }
-    };
-    let threads: usize = partition.quadrants.iter().map(|q| q.threads).sum();
-    Crews {
-        workers: (0..workers).map(|w| (0..per_worker).map(|q| crew(w * per_worker + q)).collect()).collect(),
-        places: (0..workers)
-            .map(|worker| Places::of(partition, worker, &machine.cpus, args.reserve))
-            .collect(),
-        numerics: numerics_of(args),
-        exclusive: threads <= machine.cpus.len(),
-        quadrants: partition.quadrants.iter().take(workers * per_worker).cloned().collect(),
-        // Of a machine that is only described nobody knows what else runs there.
-        capacity: if machine.here { Capacity::now(machine) } else { Capacity::of_idle(machine) },
-        fast_memory: args.fast_memory,
-        strictness: args.strictness,
-        gpus: Vec::new(),
-        tf32: args.tf32,
-        how: partition.how.clone(),
-        notes: machine.notes.clone(),
-    }
 }

@@ -7,9 +7,9 @@ use quadrille_numa::memory::Census;
 use quadrille_numa::memory::plan::{FastMemory, MemoryPlan, Need, QuadrantNeeds, TooLittle, Wish, said};
 use quadrille_numa::verify::thread_place;
 
+use crate::crews::Crews;
 use crate::engine::{Engine, MappedEngine, on_gpu};
 use crate::failure::{Code, Failure};
-use crate::job::Crews;
 
 /// Mini-batches that the host holds of each program: two ahead, one in the making, one in use.
 const HELD_BATCHES: u64 = 4;
@@ -86,13 +86,11 @@ pub fn plan(machine: &Crews, workers: &[WorkerNeeds]) -> Result<Placement, Failu
     if workers.iter().all(|worker| worker.devices.is_empty()) {
         return Ok(Placement { homes: vec![Vec::new(); workers.len()], lines: Vec::new() });
     }
-    let needs = workers.iter().flat_map(WorkerNeeds::quadrants);
-    let quadrants: Vec<QuadrantNeeds> = machine
-        .quadrants
-        .iter()
-        .zip(needs)
-        .map(|(quadrant, needs)| QuadrantNeeds::of(quadrant, needs))
-        .collect();
+    // Workers on GPUs leave their quadrants alone.
+    let own = machine.quadrants.chunks(machine.workers[0].len());
+    let pairs = own.zip(workers).flat_map(|(own, worker)| own.iter().zip(worker.quadrants()));
+    let quadrants: Vec<QuadrantNeeds> =
+        pairs.map(|(quadrant, needs)| QuadrantNeeds::of(quadrant, needs)).collect();
     let plan = MemoryPlan::new(&quadrants, &machine.capacity, machine.fast_memory);
     let plan = plan.map_err(|error| too_little(&error, workers))?;
     let mut nodes = plan.quadrants.iter().map(|placed| placed.iter().map(|one| one.node));
@@ -139,7 +137,7 @@ pub fn planned(
     batch: usize,
 ) -> Result<(MappedEngine, Placement), Failure> {
     let mapped = match machine.gpu(0) {
-        Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, programs, options, machine.tf32)?),
+        Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, programs, options, machine.on_gpus)?),
         None => MappedEngine::Cpu(MappedWorker::new(&machine.workers[0], programs, options)?),
     };
     let placement = plan(machine, &[WorkerNeeds::of(&mapped, programs.len(), batch)])?;

@@ -157,3 +157,16 @@ pub fn period(args: &TrainArgs, workers: usize) -> Result<u64, Failure> {
     };
     Err(usage(format!("--period {period}: {reason}")))
 }
+
+/// Refuses workers on different kinds of devices where each keeps the weights of all by its own arithmetic.
+pub fn check_devices(args: &TrainArgs, workers: usize) -> Result<(), Failure> {
+    let device = &args.machine.device;
+    if args.method != Method::SyncSgd || workers == 1 || !device.is_mixed() {
+        return Ok(());
+    }
+    let message = format!(
+        "--device {device}: with sync-sgd all workers have the same weights, and quadrants and GPUs round differently, so they \
+         would drift apart\n  hint: the elastic methods (--method sync-easgd3) pull workers together"
+    );
+    Err(Failure::new(Code::Usage, message))
+}

@@ -6,12 +6,11 @@ use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
 
 use crate::cli::{DataShards, TrainArgs};
+use crate::crews::{Crews, crews};
 use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::identity::about;
-use crate::job::{
-    Crews, Named, PhaseJob, Samples, TestJob, check_same_parameters, crews, load_net, load_solver, no_data,
-};
+use crate::job::{Named, PhaseJob, Samples, TestJob, check_same_parameters, load_net, load_solver, no_data};
 use crate::parts;
 use crate::resume::{Beginner, Start, is_automatic};
 use crate::rewriting::Rewriting;
@@ -117,7 +116,7 @@ pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>
     let histories = solver.rule.kind.histories();
     let here = world.own(settings.workers).len();
     let copies = || Ok(parts::copies(&net, histories, here));
-    let mut machine = crews(&args.machine, here, smallest, copies)?;
+    let mut machine = crews(&args.machine, world.seats_before(), here, smallest, copies)?;
     machine.exclusive &= !world.shares_cpus;
     let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let about = about(&settings, &train, &net, &machine);

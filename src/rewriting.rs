@@ -5,7 +5,6 @@ use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{EngineError, adders, stepping_layers, storage_needs};
 
 use crate::cli::MachineArgs;
-use crate::engine::DeviceChoice;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -26,7 +25,7 @@ pub struct Rewriting<'a> {
     parts: usize,
     /// Whether updates ask for the norm of all gradients.
     clips: bool,
-    /// Whether the devices are GPUs, where all arrays are plain and no update is one with its gradient.
+    /// Whether the worker has a GPU, where all arrays are plain and no update is one with its gradient.
     gpu: bool,
 }
 
@@ -35,8 +34,13 @@ impl<'a> Rewriting<'a> {
     pub fn new(args: &'a MachineArgs, numerics: Numerics, workers: usize) -> Self {
         let (fusion, memory_sharing) = (!args.no_fusion, !args.no_memory_sharing);
         let (alone, kernels) = (workers == 1, args.kernels.as_slice());
-        let gpu = args.device != DeviceChoice::Cpu;
-        Self { fusion, alone, memory_sharing, numerics, kernels, parts: 1, clips: false, gpu }
+        let (parts, clips, gpu) = (1, false, false);
+        Self { fusion, alone, memory_sharing, numerics, kernels, parts, clips, gpu }
+    }
+
+    /// The same for a worker on a GPU, or on quadrants.
+    pub fn on(self, gpu: bool) -> Self {
+        Self { gpu, ..self }
     }
 
     /// The same for a training that needs what `settings` ask for.

@@ -96,6 +96,7 @@ impl Settings {
             return Err(Failure::new(Code::Usage, message));
         }
         let workers = processes.or(args.workers).unwrap_or_else(|| default_workers(args));
+        method::check_devices(args, workers)?;
         let momentum_aside = method::fit_rule(&mut solver, args, workers)?;
         let seed = args.seed.or(solver.seed).unwrap_or(1);
         let rho = method::rho(&solver, args, workers)?;

@@ -9,9 +9,10 @@ use quadrille_cpu::{EngineOptions, Program};
 use quadrille_io::data::Readers;
 
 use crate::cli::TestArgs;
+use crate::crews::{crews, threads_of};
 use crate::failure::{Code, Failure};
 use crate::feed::Draw;
-use crate::job::{PhaseJob, Samples, crews, load_net, no_data, say_bad_records, threads_of};
+use crate::job::{PhaseJob, Samples, load_net, no_data, say_bad_records};
 use crate::memory;
 use crate::parts;
 use crate::pass::Pass;
@@ -26,9 +27,10 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
     let job = PhaseJob::open(&spec, &spec.state(Phase::Test), &file, samples, args.batch)?;
     let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
     let whole = job.nets(&[1])?.swap_remove(0);
-    let machine = crews(&args.machine, 1, job.batch, || Ok(parts::copies(&whole, 0, 1)))?;
+    let machine = crews(&args.machine, 0, 1, job.batch, || Ok(parts::copies(&whole, 0, 1)))?;
     let threads = threads_of(&machine.workers[0]);
-    let nets = job.device_nets(&threads, Rewriting::new(&args.machine, machine.numerics, 1))?;
+    let rewriting = Rewriting::new(&args.machine, machine.numerics, 1).on(machine.gpu(0).is_some());
+    let nets = job.device_nets(&threads, rewriting)?;
     let mut weights = vec![0.0; nets[0].params.len()];
     let placed = read_weights(&args.weights, &whole, &mut weights)?;
     let missing = placed.missing(&whole);

@@ -13,12 +13,13 @@ use quadrille_cpu::{BlobBytes, CrewSpec, EngineOptions, Homes, MappedWorker, Pro
 use quadrille_io::weights::Tensors;
 
 use crate::breakdown::Clock;
+use crate::crews::{Crews, OnGpus, threads_of};
 use crate::debug;
 use crate::engine::{Engine, MappedEngine, WorkerEvent, on_gpu};
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
 use crate::feed::{Batches, Draw};
-use crate::job::{Crews, PhaseJob, TestJob, threads_of};
+use crate::job::{PhaseJob, TestJob};
 use crate::memory::{self, WorkerNeeds};
 use crate::nonfinite::{self, Moment, Watch};
 use crate::output;
@@ -161,8 +162,12 @@ impl Draft {
     /// Makes plans, and maps the devices that will run them.
     pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
         let (settings, threads) = (parts.settings, threads_of(parts.crews));
-        let nets = parts.train.device_nets(&threads, parts.rewriting)?;
-        let test_nets = parts.tests.iter().map(|test| test.job.device_nets(&threads, parts.rewriting));
+        let gpu = parts.machine.gpu(parts.seat);
+        let rewriting = parts.rewriting.on(gpu.is_some());
+        // A GPU is one device, whatever quadrants the machine is cut into.
+        let threads = if gpu.is_some() { &threads[..1] } else { &threads[..] };
+        let nets = parts.train.device_nets(threads, rewriting)?;
+        let test_nets = parts.tests.iter().map(|test| test.job.device_nets(threads, rewriting));
         let test_nets: Vec<Vec<Net>> = test_nets.collect::<Result<_, _>>()?;
         let plans = Plans::new(&nets, settings)?;
         let forward = test_nets.iter().map(|nets| settings.scheduling.forward(nets));
@@ -179,8 +184,14 @@ impl Draft {
             elastic: settings.is_elastic(),
             spin: parts.machine.exclusive,
         };
-        let mapped = match parts.machine.gpu(parts.seat) {
-            Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, &programs, &options, parts.machine.tf32)?),
+        let mapped = match gpu {
+            Some(gpu) => {
+                // A timeline has the times of tasks, which a graph does not tell.
+                let traced = settings.scheduling.traced.is_some();
+                let how = parts.machine.on_gpus;
+                let how = OnGpus { graph: how.graph && !traced, ..how };
+                MappedEngine::Cuda(on_gpu(gpu, &programs, &options, how)?)
+            }
             None => MappedEngine::Cpu(MappedWorker::new(parts.crews, &programs, &options)?),
         };
         Ok(Self { nets, test_nets, plans, forward, mapped })

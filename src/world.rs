@@ -90,6 +90,11 @@ impl World {
         self.several.as_ref().map_or(0, |several| several.mpi.rank())
     }
 
+    /// How many workers of other processes on this node come before those of this one.
+    pub fn seats_before(&self) -> usize {
+        self.several.as_ref().map_or(0, |several| several.mpi.node().rank)
+    }
+
     /// Whether this process speaks for all: it prints, writes the run folder, and has the master.
     pub fn leads(&self) -> bool {
         self.rank() == 0

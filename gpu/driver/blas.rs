@@ -6,6 +6,7 @@ use cudarc::cublas::sys;
 
 use super::{Gpu, Slice, Stream};
 use crate::op::Product;
+use crate::spec::Arithmetic;
 
 /// A handle of cuBLAS for one stream, whose workspace it uses, so that products give the same bits in every run.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct Blas {
     raw: sys::cublasHandle_t,
     /// What the library uses while a product runs.
     workspace: Slice,
+    /// How factors are rounded.
+    compute: sys::cublasComputeType_t,
 }
 
 // SAFETY: only handed to the library, by one thread at a time: callers hold a lock.
@@ -40,16 +43,23 @@ impl Blas {
     ///
     /// # Errors
     /// If the library refuses it.
-    pub fn new(gpu: &Arc<Gpu>, stream: &Stream, workspace: Slice, tf32: bool) -> Result<Self, String> {
-        use sys::cublasMath_t::{CUBLAS_DEFAULT_MATH, CUBLAS_TF32_TENSOR_OP_MATH};
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        stream: &Stream,
+        workspace: Slice,
+        arithmetic: Arithmetic,
+    ) -> Result<Self, String> {
+        use sys::cublasComputeType_t as Compute;
         gpu.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the library is there and a context is current; destroyed when the value is dropped.
         check(unsafe { sys::cublasCreate_v2(&mut raw) }, "making a handle")?;
-        let blas = Self { gpu: gpu.clone(), raw, workspace };
-        let math = if tf32 { CUBLAS_TF32_TENSOR_OP_MATH } else { CUBLAS_DEFAULT_MATH };
-        // SAFETY: a living handle.
-        check(unsafe { sys::cublasSetMathMode(raw, math) }, "setting the precision")?;
+        let compute = match arithmetic {
+            Arithmetic::F32 => Compute::CUBLAS_COMPUTE_32F,
+            Arithmetic::Tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+            Arithmetic::Bf16 => Compute::CUBLAS_COMPUTE_32F_FAST_16BF,
+        };
+        let blas = Self { gpu: gpu.clone(), raw, workspace, compute };
         // SAFETY: a living handle and a stream of the same context; both types name the runtime's and driver's same stream.
         check(unsafe { sys::cublasSetStream_v2(raw, stream.raw.cast()) }, "setting the stream")?;
         let (start, bytes) = (blas.workspace.address as *mut _, blas.workspace.len * size_of::<f32>());
@@ -71,24 +81,30 @@ impl Blas {
         let (of_a, lead_a) = if p.a.turned { (CUBLAS_OP_T, rows) } else { (CUBLAS_OP_N, depth) };
         let (of_b, lead_b) = if p.b.turned { (CUBLAS_OP_T, depth) } else { (CUBLAS_OP_N, columns) };
         let (one, zero) = (1.0f32, 0.0f32);
+        let (float, algorithm) = (sys::cudaDataType::CUDA_R_32F, sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT);
         self.gpu.enter()?;
         // SAFETY: a living handle; matrices as long as just asserted; the factors are read before the call returns.
         let status = unsafe {
-            sys::cublasSgemm_v2(
+            sys::cublasGemmEx(
                 self.raw,
                 of_b,
                 of_a,
                 columns,
                 rows,
                 depth,
-                &one,
-                b.address as *const f32,
+                (&raw const one).cast(),
+                b.address as *const _,
+                float,
                 lead_b,
-                a.address as *const f32,
+                a.address as *const _,
+                float,
                 lead_a,
-                &zero,
-                c.address as *mut f32,
+                (&raw const zero).cast(),
+                c.address as *mut _,
+                float,
                 columns,
+                self.compute,
+                algorithm,
             )
         };
         check(status, "a product")

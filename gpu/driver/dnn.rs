@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::cudnn::sys;
 
 use super::{Gpu, Slice, Stream};
-use crate::op::{Direction, Geometry};
+use crate::op::{Convolve, Direction, Geometry};
+use crate::spec::Arithmetic;
 
 /// Bytes of workspace beyond which an algorithm is not taken: all lanes have it, and the fast ones need less.
 const MOST_WORKSPACE: usize = 512 << 20;
@@ -95,15 +96,11 @@ impl Convolver {
         dnn: &Dnn,
         geometry: &Geometry,
         direction: Direction,
-        tf32: bool,
+        arithmetic: Arithmetic,
     ) -> Result<Option<Self>, String> {
         dnn.gpu.enter()?;
-        let shapes = Shapes::new(geometry, tf32)?;
-        let chosen = match direction {
-            Direction::Forward => shapes.forward(dnn)?,
-            Direction::GradActivation => shapes.grad_activation(dnn)?,
-            Direction::GradWeight => shapes.grad_weight(dnn)?,
-        };
+        let shapes = Shapes::new(geometry, direction, arithmetic)?;
+        let chosen = shapes.choose(dnn, direction)?;
         Ok(chosen.map(|(algorithm, workspace)| Self { shapes, algorithm, workspace }))
     }
 
@@ -231,19 +228,21 @@ fn int(extent: usize) -> Result<i32, String> {
     i32::try_from(extent).map_err(|_| format!("cuDNN takes no extent of {extent}"))
 }
 
-fn tensor(images: usize, [c, h, w]: [usize; 3]) -> Result<Tensor, String> {
+fn tensor(numbers: sys::cudnnDataType_t, images: usize, [c, h, w]: [usize; 3]) -> Result<Tensor, String> {
     let mut raw = std::ptr::null_mut();
     // SAFETY: writes one pointer; destroyed when the value is dropped.
     check(unsafe { sys::cudnnCreateTensorDescriptor(&mut raw) }, "a descriptor")?;
     let tensor = Tensor(raw);
     let (n, c, h, w) = (int(images)?, int(c)?, int(h)?, int(w)?);
     // SAFETY: a living descriptor.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, NCHW, FLOAT, n, c, h, w) };
+    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, NCHW, numbers, n, c, h, w) };
     check(status, "the shape of a blob").map(|()| tensor)
 }
 
 impl Shapes {
-    fn new(geometry: &Geometry, tf32: bool) -> Result<Self, String> {
+    fn new(geometry: &Geometry, direction: Direction, arithmetic: Arithmetic) -> Result<Self, String> {
+        let packed = Convolve::is_packed(direction, arithmetic);
+        let numbers = if packed { sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16 } else { FLOAT };
         use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
         let g = geometry;
         let (mut w, mut convolution) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -253,7 +252,7 @@ impl Shapes {
         let (o, c) = (int(g.output[0])?, int(g.input[0] / g.group)?);
         let [kh, kw] = [int(g.kernel[0])?, int(g.kernel[1])?];
         // SAFETY: a living descriptor.
-        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, FLOAT, NCHW, o, c, kh, kw) };
+        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, numbers, NCHW, o, c, kh, kw) };
         check(status, "the shape of a weight")?;
         // SAFETY: as above.
         check(unsafe { sys::cudnnCreateConvolutionDescriptor(&mut convolution) }, "a descriptor")?;
@@ -269,71 +268,71 @@ impl Shapes {
         let group = int(g.group)?;
         // SAFETY: a living descriptor.
         check(unsafe { sys::cudnnSetConvolutionGroupCount(convolution.0, group) }, "groups")?;
-        let math = if tf32 { CUDNN_DEFAULT_MATH } else { CUDNN_FMA_MATH };
+        let math = if arithmetic == Arithmetic::F32 { CUDNN_FMA_MATH } else { CUDNN_DEFAULT_MATH };
         // SAFETY: a living descriptor.
         check(unsafe { sys::cudnnSetConvolutionMathType(convolution.0, math) }, "the precision")?;
-        let (x, y) = (tensor(g.images, g.input)?, tensor(g.images, g.output)?);
+        let (x, y) = (tensor(numbers, g.images, g.input)?, tensor(numbers, g.images, g.output)?);
         Ok(Self { x, w, y, convolution })
     }
 
-    fn forward(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
-        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionFwdAlgoPerf_t>; ALGORITHMS] =
-            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
-        let mut count = 0;
+    /// The library's first choice for a direction that can be taken, with the bytes of workspace that it needs.
+    fn choose(&self, dnn: &Dnn, direction: Direction) -> Result<Option<(Algorithm, usize)>, String> {
         let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
-        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
-        // SAFETY: living descriptors; room for as many answers as are asked for.
-        let status = unsafe {
-            sys::cudnnGetConvolutionForwardAlgorithm_v7(dnn.raw, x, w, c, y, most, &mut count, first)
-        };
-        check(status, "choosing an algorithm")?;
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library has written so many.
-        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
-        let fits = |a: &&sys::cudnnConvolutionFwdAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
-        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::Forward(a.algo), a.memory)))
+        let mut most = ALGORITHMS as i32;
+        let mut count = 0;
+        macro_rules! first {
+            ($answer:ty, $kind:ident, $ask:ident, $workspace:ident, [$one:ident, $two:ident, $three:ident]) => {{
+                let mut found = [const { std::mem::MaybeUninit::<$answer>::zeroed() }; ALGORITHMS];
+                let first = found.as_mut_ptr().cast();
+                // SAFETY: living descriptors; room for as many answers as are asked for.
+                let status = unsafe { sys::$ask(dnn.raw, $one, $two, c, $three, most, &mut count, first) };
+                check(status, "choosing an algorithm")?;
+                most = count.clamp(0, most);
+                // SAFETY: the library has written so many.
+                let answers = found[..most as usize].iter().map(|answer| unsafe { answer.assume_init_ref() });
+                let fits = |a: &$answer| {
+                    let mut bytes = 0;
+                    // What an answer says of its workspace may be that of another precision than asked for.
+                    let (ask, to) = (sys::$workspace, &raw mut bytes);
+                    // SAFETY: living descriptors; writes one number.
+                    let status = unsafe { ask(dnn.raw, $one, $two, c, $three, a.algo, to) };
+                    let fits = is_fit(a.status, a.determinism, bytes) && is_done(status);
+                    fits.then_some((Algorithm::$kind(a.algo), bytes))
+                };
+                answers.into_iter().find_map(fits)
+            }};
+        }
+        Ok(match direction {
+            Direction::Forward => first!(
+                sys::cudnnConvolutionFwdAlgoPerf_t,
+                Forward,
+                cudnnGetConvolutionForwardAlgorithm_v7,
+                cudnnGetConvolutionForwardWorkspaceSize,
+                [x, w, y]
+            ),
+            Direction::GradActivation => first!(
+                sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                GradActivation,
+                cudnnGetConvolutionBackwardDataAlgorithm_v7,
+                cudnnGetConvolutionBackwardDataWorkspaceSize,
+                [w, y, x]
+            ),
+            Direction::GradWeight => first!(
+                sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                GradWeight,
+                cudnnGetConvolutionBackwardFilterAlgorithm_v7,
+                cudnnGetConvolutionBackwardFilterWorkspaceSize,
+                [x, y, w]
+            ),
+        })
     }
+}
 
-    fn grad_activation(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
-        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionBwdDataAlgoPerf_t>; ALGORITHMS] =
-            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
-        let mut count = 0;
-        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
-        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
-        // SAFETY: as in `forward`.
-        let status = unsafe {
-            sys::cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn.raw, w, y, c, x, most, &mut count, first)
-        };
-        check(status, "choosing an algorithm")?;
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library has written so many.
-        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
-        let fits = |a: &&sys::cudnnConvolutionBwdDataAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
-        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::GradActivation(a.algo), a.memory)))
-    }
-
-    fn grad_weight(&self, dnn: &Dnn) -> Result<Option<(Algorithm, usize)>, String> {
-        let mut found: [std::mem::MaybeUninit<sys::cudnnConvolutionBwdFilterAlgoPerf_t>; ALGORITHMS] =
-            [const { std::mem::MaybeUninit::zeroed() }; ALGORITHMS];
-        let mut count = 0;
-        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
-        let (most, first) = (ALGORITHMS as i32, found.as_mut_ptr().cast());
-        // SAFETY: as in `forward`.
-        let status = unsafe {
-            sys::cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn.raw, x, y, c, w, most, &mut count, first)
-        };
-        check(status, "choosing an algorithm")?;
-        let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the library has written so many.
-        let answers = found[..count].iter().map(|answer| unsafe { answer.assume_init_ref() });
-        let fits = |a: &&sys::cudnnConvolutionBwdFilterAlgoPerf_t| is_fit(a.status, a.determinism, a.memory);
-        Ok(answers.into_iter().find(fits).map(|a| (Algorithm::GradWeight(a.algo), a.memory)))
-    }
+fn is_done(status: sys::cudnnStatus_t) -> bool {
+    status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
 }
 
 /// Whether an algorithm is taken.
 fn is_fit(status: sys::cudnnStatus_t, determinism: sys::cudnnDeterminism_t, memory: usize) -> bool {
-    status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
-        && determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
-        && memory <= MOST_WORKSPACE
+    is_done(status) && determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC && memory <= MOST_WORKSPACE
 }

@@ -48,12 +48,21 @@ impl Arena {
         // SAFETY: the context is current; freed when the value is dropped.
         check(unsafe { sys::cuMemAlloc_v2(&mut address, len * BYTES) }, "allocating memory")?;
         let arena = Self { gpu: gpu.clone(), address, len };
+        arena.clear()?;
+        Ok(arena)
+    }
+
+    /// Makes all of it 0. Nothing that uses it may be under way.
+    ///
+    /// # Errors
+    /// If something failed before.
+    pub fn clear(&self) -> Result<(), String> {
+        self.gpu.enter()?;
         // SAFETY: the allocation has `len` words.
-        check(unsafe { sys::cuMemsetD32_v2(address, 0, len) }, "clearing memory")?;
+        check(unsafe { sys::cuMemsetD32_v2(self.address, 0, self.len) }, "clearing memory")?;
         // It goes on beside the host, in a stream that ours do not wait for.
         // SAFETY: the context is current.
-        check(unsafe { sys::cuCtxSynchronize() }, "clearing memory")?;
-        Ok(arena)
+        check(unsafe { sys::cuCtxSynchronize() }, "clearing memory")
     }
 
     /// A part of the arena.

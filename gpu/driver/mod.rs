@@ -17,12 +17,14 @@
 
 mod blas;
 mod dnn;
+mod graph;
 mod memory;
 mod module;
 mod stream;
 
 pub(crate) use blas::{Blas, WORKSPACE as BLAS_WORKSPACE};
 pub(crate) use dnn::{Convolver, Dnn};
+pub(crate) use graph::Graph;
 pub(crate) use memory::{Arena, HostBuffer, Slice};
 pub(crate) use module::{Compiler, Function, Module, Prepared};
 pub(crate) use stream::{Event, Stream};
@@ -31,6 +33,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use quadrille_core::plan::lanes::Limits;
 
 /// What a call of the driver answered, as words.
 fn check(result: sys::CUresult, what: &str) -> Result<(), String> {
@@ -187,6 +190,26 @@ impl Gpu {
         Ok(free)
     }
 
+    /// What its multiprocessors hold, and how many kernels run at once.
+    ///
+    /// # Errors
+    /// If the driver does not say it.
+    pub fn limits(&self) -> Result<Limits, String> {
+        use sys::CUdevice_attribute_enum as Attribute;
+        /// Nanoseconds of the host for a launch, as NVIDIA gives them; the driver does not know it.
+        const LAUNCH: f64 = 5_000.0;
+        let of = |attribute| Ok::<u32, String>(self.attribute(attribute)?.unsigned_abs());
+        Ok(Limits {
+            units: u32::try_from(self.multiprocessors).unwrap_or(u32::MAX),
+            blocks: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?,
+            threads: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+            registers: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+            shared: of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?.into(),
+            kernels: kernels_at_once(self.capability),
+            launch: LAUNCH,
+        })
+    }
+
     /// The priorities of streams: the lowest and the highest, which is the smaller number.
     ///
     /// # Errors
@@ -198,6 +221,16 @@ impl Gpu {
         let result = unsafe { sys::cuCtxGetStreamPriorityRange(&mut lowest, &mut highest) };
         check(result, "asking for the range of priorities")?;
         Ok((lowest, highest))
+    }
+}
+
+/// Kernels that run at once on a GPU of a compute capability: "resident grids per device" in the table of the CUDA programming
+/// guide. The driver does not say it.
+fn kernels_at_once(capability: i32) -> u32 {
+    match capability {
+        ..=34 | 53 | 62 | 72 => 16,
+        35..=52 | 61 => 32,
+        _ => 128,
     }
 }
 

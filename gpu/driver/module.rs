@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use cudarc::nvrtc::sys as nvrtc;
+use quadrille_core::plan::lanes::KernelUsage;
 
 use super::{Gpu, Slice, Stream, check};
 use crate::op::{Argument, Launch, Span, THREADS};
@@ -157,7 +158,7 @@ unsafe impl Sync for Module {}
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
     raw: sys::CUfunction,
-    _module: Arc<Module>,
+    module: Arc<Module>,
 }
 
 // SAFETY: as for modules.
@@ -189,7 +190,7 @@ impl Module {
         // SAFETY: a living module, a name that ends with 0.
         let result = unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, c_name.as_ptr()) };
         check(result, name)?;
-        Ok(Function { raw, _module: self.clone() })
+        Ok(Function { raw, module: self.clone() })
     }
 }
 
@@ -209,6 +210,7 @@ const ARGUMENTS: usize = 24;
 /// A launch with all its arguments, ready to be put into a stream.
 #[derive(Debug)]
 pub(crate) struct Prepared {
+    kernel: &'static str,
     function: Function,
     grid: [u32; 3],
     /// The arguments, each from a word of its own on.
@@ -226,8 +228,14 @@ impl Prepared {
     /// If there are more arguments than any kernel takes. A bug of the program.
     pub fn new(function: Function, launch: &Launch, resolve: impl Fn(Span) -> Slice) -> Result<Self, String> {
         let Launch { kernel, grid, arguments } = launch;
-        let mut prepared =
-            Self { function, grid: *grid, words: Vec::new(), starts: Vec::new(), workspaces: Vec::new() };
+        let mut prepared = Self {
+            kernel,
+            function,
+            grid: *grid,
+            words: Vec::new(),
+            starts: Vec::new(),
+            workspaces: Vec::new(),
+        };
         for argument in arguments {
             prepared.starts.push(prepared.words.len());
             prepared.push(argument, &resolve);
@@ -256,6 +264,29 @@ impl Prepared {
                 self.words.extend(values.chunks(2).map(word));
             }
         }
+    }
+
+    /// What the launch uses, where it takes so long alone.
+    ///
+    /// # Errors
+    /// If the driver does not say it.
+    pub fn usage(&self, nanoseconds: f64) -> Result<KernelUsage, String> {
+        use sys::CUfunction_attribute_enum as Attribute;
+        let of = |attribute| {
+            let mut value = 0;
+            // SAFETY: a kernel of a loaded module; writes one number.
+            let result = unsafe { sys::cuFuncGetAttribute(&mut value, attribute, self.function.raw) };
+            check(result, "an attribute of a kernel").map(|()| value.unsigned_abs())
+        };
+        self.function.module.gpu.enter()?;
+        Ok(KernelUsage {
+            name: self.kernel.to_owned(),
+            blocks: self.grid.iter().map(|extent| u64::from(*extent)).product(),
+            threads: THREADS as u32,
+            registers: of(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            shared: of(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?.into(),
+            nanoseconds,
+        })
     }
 
     /// Puts the launch into a stream whose lane has this workspace.

@@ -24,6 +24,13 @@ __device__ inline u32 place() {
     return blockIdx.x * blockDim.x + threadIdx.x;
 }
 
+// x as bf16 has it, seven bits of mantissa: the nearest, and of two the even one.
+__device__ inline float as_bf16(float x) {
+    u32 bits = __float_as_uint(x);
+    bool is_number = (bits & 0x7fffffffu) <= 0x7f800000u;
+    return is_number ? __uint_as_float((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u) : x;
+}
+
 // C++'s std::max and std::min: what is not a number stays so if it is the first.
 __device__ inline float larger(float a, float b) {
     return a < b ? b : a;

@@ -15,6 +15,33 @@ extern "C" __global__ void relu_backward(const float* dy, const float* sign, flo
     }
 }
 
+// Rounded to bf16, in f32.
+extern "C" __global__ void round_to_bf16(const float* x, float* y, int count) {
+    u32 i = place();
+    if (i < count) {
+        y[i] = as_bf16(x[i]);
+    }
+}
+
+// Two values of bf16 in a word, the first in its lower half; a thread makes a word.
+extern "C" __global__ void pack_bf16(const float* x, float* pairs, int count) {
+    u32 i = 2 * place();
+    if (i < count) {
+        u32 low = __float_as_uint(as_bf16(x[i])) >> 16;
+        u32 high = i + 1 < count ? __float_as_uint(as_bf16(x[i + 1])) : 0;
+        pairs[i / 2] = __uint_as_float(high & 0xffff0000u | low);
+    }
+}
+
+// The other way round.
+extern "C" __global__ void unpack_bf16(const float* pairs, float* y, int count) {
+    u32 i = place();
+    if (i < count) {
+        u32 pair = __float_as_uint(pairs[i / 2]);
+        y[i] = __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
+    }
+}
+
 extern "C" __global__ void fill(float* y, float value, int count) {
     u32 i = place();
     if (i < count) {

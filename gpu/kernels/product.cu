@@ -20,9 +20,10 @@ __device__ inline Terms share_of(int depth, int split, int splits) {
 }
 
 // C[m, n] = Σ A(m, k) B(k, n) for the tile at (blockIdx.y, blockIdx.x). `a.at(m, k)` is a term of the first matrix, `b.column(n)`
-// prepares a thread's column and `b.at(k)` is a term in it, and `c.put(m, n, sum)` takes the result.
+// prepares a thread's column and `b.at(k)` is a term in it, and `c.put(m, n, sum)` takes the result. With `bf16` both are rounded
+// to it before they are multiplied.
 template <class A, class B, class C>
-__device__ inline void multiply(int rows, int columns, Terms terms, const A& a, B& b, const C& c) {
+__device__ inline void multiply(int rows, int columns, int bf16, Terms terms, const A& a, B& b, const C& c) {
     __shared__ float left[DEPTH][TILE + 4];
     __shared__ float right[DEPTH][TILE];
     int thread = threadIdx.x;
@@ -38,11 +39,13 @@ __device__ inline void multiply(int rows, int columns, Terms terms, const A& a, 
     for (int k0 = terms.from; k0 < terms.to; k0 += DEPTH) {
         for (int i = 0; i < TILE; i += THREADS / DEPTH) {
             int m = first_row + load_m + i, k = k0 + load_k;
-            left[load_k][load_m + i] = m < rows && k < terms.to ? a.at(m, k) : 0.0f;
+            float term = m < rows && k < terms.to ? a.at(m, k) : 0.0f;
+            left[load_k][load_m + i] = bf16 ? as_bf16(term) : term;
         }
         for (int i = 0; i < DEPTH; i += THREADS / TILE) {
             int k = k0 + load_row + i;
-            right[load_row + i][load_n] = has_column && k < terms.to ? b.at(k) : 0.0f;
+            float term = has_column && k < terms.to ? b.at(k) : 0.0f;
+            right[load_row + i][load_n] = bf16 ? as_bf16(term) : term;
         }
         __syncthreads();
         for (int k = 0; k < DEPTH; k++) {
@@ -87,7 +90,7 @@ struct Plain {
 };
 
 struct Product {
-    int rows, columns, depth, a_row, a_column, b_row, b_column, splits;
+    int rows, columns, depth, a_row, a_column, b_row, b_column, splits, bf16;
 };
 
 // C (rows × columns) = A B, and a bias for each column where the sums are not shared; otherwise C is as many parts as splits.
@@ -95,7 +98,7 @@ extern "C" __global__ void product(const float* a, const float* b, const float* 
     Strided left = {a, (size_t)p.a_row, (size_t)p.a_column, 0};
     Strided right = {b, (size_t)p.b_row, (size_t)p.b_column, 0};
     Plain out = {c + (size_t)blockIdx.z * p.rows * p.columns, bias, (size_t)p.columns};
-    multiply(p.rows, p.columns, share_of(p.depth, blockIdx.z, p.splits), left, right, out);
+    multiply(p.rows, p.columns, p.bf16, share_of(p.depth, blockIdx.z, p.splits), left, right, out);
 }
 
 // out = Σ parts, and a bias for each of `columns` columns, if there is one.
@@ -112,7 +115,7 @@ extern "C" __global__ void sum_parts(const float* parts, const float* bias, floa
 
 struct Convolution {
     int images, channels, height, width, outputs, out_height, out_width;
-    int kernel_h, kernel_w, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, group, splits;
+    int kernel_h, kernel_w, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, group, splits, bf16;
     __device__ int channels_of_group() const { return channels / group; }
     __device__ int outputs_of_group() const { return outputs / group; }
     __device__ int taps() const { return kernel_h * kernel_w; }
@@ -162,7 +165,7 @@ extern "C" __global__ void convolution(const float* x, const float* w, const flo
     Weights left = {w + (size_t)group * rows * depth, depth};
     Unfolded right = {x, g, group * g.channels_of_group(), 0, 0, 0};
     Images out = {y, bias, group * rows, g.outputs, plane, relu};
-    multiply(rows, g.images * plane, {0, depth}, left, right, out);
+    multiply(rows, g.images * plane, g.bf16, {0, depth}, left, right, out);
 }
 
 // The weights of a group turned: rows are channels, and terms are output, row and column of the kernel.
@@ -204,7 +207,7 @@ extern "C" __global__ void convolution_grad_activation(const float* dy, const fl
     Turned left = {w + (size_t)group * outputs * rows * g.taps(), rows, g.taps()};
     Seen right = {dy, g, group * outputs, 0, 0, 0};
     Images out = {dx, nullptr, group * rows, g.channels, plane, 0};
-    multiply(rows, g.images * plane, {0, outputs * g.taps()}, left, right, out);
+    multiply(rows, g.images * plane, g.bf16, {0, outputs * g.taps()}, left, right, out);
 }
 
 // The gradients of a group's outputs: rows are outputs, terms places over all images.
@@ -243,5 +246,5 @@ extern "C" __global__ void convolution_grad_weight(const float* dy, const float*
     Gradients left = {dy, group * rows, g.outputs, plane};
     Under right = {x, g, group * g.channels_of_group(), 0, 0, 0};
     Plain out = {dw + ((size_t)split * g.group + group) * rows * columns, nullptr, (size_t)columns};
-    multiply(rows, columns, share_of(g.images * plane, split, g.splits), left, right, out);
+    multiply(rows, columns, g.bf16, share_of(g.images * plane, split, g.splits), left, right, out);
 }

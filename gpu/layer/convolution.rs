@@ -7,6 +7,7 @@ use super::Binder;
 use super::inner_product::{TILE, splits};
 use super::scale::{Summed, View, channel_sums, scaled};
 use crate::op::{Convolve, Direction, Geometry, Op, Span, arguments};
+use crate::spec::Arithmetic;
 
 impl Geometry {
     /// That of a layer.
@@ -19,11 +20,12 @@ impl Geometry {
     }
 
     /// `struct Convolution` of the kernels.
-    fn fields(&self, splits: usize) -> [usize; 17] {
+    fn fields(&self, splits: usize, at: &Binder<'_>) -> [usize; 18] {
+        let bf16 = usize::from(at.options.arithmetic == Arithmetic::Bf16);
         let Self { images, input, output, kernel, pad, stride, dilation, group } = *self;
         let ([c, h, w], [o, oh, ow]) = (input, output);
         let ([kh, kw], [ph, pw], [sh, sw], [dh, dw]) = (kernel, pad, stride, dilation);
-        [images, c, h, w, o, oh, ow, kh, kw, ph, pw, sh, sw, dh, dw, group, splits]
+        [images, c, h, w, o, oh, ow, kh, kw, ph, pw, sh, sw, dh, dw, group, splits, bf16]
     }
 
     /// Rows, columns and terms of the product that a direction is for each group.
@@ -39,12 +41,36 @@ impl Geometry {
     }
 }
 
-/// The operation that computes one direction by cuDNN, if it is there and can.
-fn library(at: &mut Binder<'_>, geometry: Geometry, direction: Direction, arrays: [Span; 3]) -> Option<Op> {
+/// The operations that compute one direction by cuDNN, if it is there and can.
+fn library(
+    at: &mut Binder<'_>,
+    geometry: Geometry,
+    direction: Direction,
+    arrays: [Span; 3],
+) -> Option<Vec<Op>> {
     let workspace = (at.dnn?)(&geometry, direction)?;
     let workspace = at.workspace(workspace);
     let [first, second, result] = arrays;
-    Some(Op::Convolve(Convolve { direction, geometry, first, second, result, workspace }))
+    let whole = Convolve { direction, geometry, first, second, result, workspace };
+    if at.options.arithmetic != Arithmetic::Bf16 {
+        return Some(vec![Op::Convolve(whole)]);
+    }
+    let packed = Convolve::is_packed(direction, at.options.arithmetic);
+    let mut rounded = |kernel, array: Span, words: usize| {
+        let to = at.workspace(words);
+        (to, Op::each(kernel, words, arguments![array, to, array.len]))
+    };
+    if !packed {
+        let (first, of_first) = rounded("round_to_bf16", first, first.len);
+        let (second, of_second) = rounded("round_to_bf16", second, second.len);
+        return Some(vec![of_first, of_second, Op::Convolve(Convolve { first, second, ..whole })]);
+    }
+    let (first, of_first) = rounded("pack_bf16", first, first.len.div_ceil(2));
+    let (second, of_second) = rounded("pack_bf16", second, second.len.div_ceil(2));
+    let pairs = at.workspace(result.len.div_ceil(2));
+    let convolve = Op::Convolve(Convolve { first, second, result: pairs, ..whole });
+    let unpack = Op::each("unpack_bf16", result.len, arguments![pairs, result, result.len]);
+    Some(vec![of_first, of_second, convolve, unpack])
 }
 
 /// The blocks of our own kernels, but for those that share the sums.
@@ -56,26 +82,26 @@ fn forward(layer: &Convolution, at: &mut Binder<'_>, geometry: Geometry) -> Resu
     let arrays = [at.get(Operand::Bottom(0))?, at.get(Operand::Param(0))?, at.get(Operand::Top(0))?];
     let bias = layer.bias.then(|| at.get(Operand::Param(1))).transpose()?;
     let [x, w, y] = arrays;
-    if let Some(op) = library(at, geometry, Direction::Forward, arrays) {
+    if let Some(ops) = library(at, geometry, Direction::Forward, arrays) {
         let ends = (layer.bias || layer.relu).then(|| scaled(y, None, bias, y, layer.relu, outputs(at)));
-        return Ok(std::iter::once(op).chain(ends).collect());
+        return Ok(ops.into_iter().chain(ends).collect());
     }
     let [across, down] = tiles(geometry.product(Direction::Forward));
-    let arguments = arguments![x, w, bias, y, layer.relu, geometry.fields(1)];
+    let arguments = arguments![x, w, bias, y, layer.relu, geometry.fields(1, at)];
     Ok(vec![Op::blocks("convolution", [across, down, geometry.group], arguments)])
 }
 
 fn grad_weight(at: &mut Binder<'_>, geometry: Geometry) -> Result<Vec<Op>, String> {
     let arrays = [at.get(Operand::TopGrad(0))?, at.get(Operand::Bottom(0))?, at.get(Operand::ParamGrad(0))?];
-    if let Some(op) = library(at, geometry, Direction::GradWeight, arrays) {
-        return Ok(vec![op]);
+    if let Some(ops) = library(at, geometry, Direction::GradWeight, arrays) {
+        return Ok(ops);
     }
     let [dy, x, dw] = arrays;
     let product = geometry.product(Direction::GradWeight);
     let [across, down] = tiles(product);
     let splits = splits(across * down * geometry.group, product[2]);
     let grid = [across, down, geometry.group * splits];
-    let fields = geometry.fields(splits);
+    let fields = geometry.fields(splits, at);
     if splits == 1 {
         return Ok(vec![Op::blocks("convolution_grad_weight", grid, arguments![dy, x, dw, fields])]);
     }
@@ -100,13 +126,13 @@ pub(super) fn ops(layer: &Convolution, at: &mut Binder<'_>, sub: SubTask) -> Res
         SubTask::GradActivation => {
             let arrays =
                 [at.get(Operand::TopGrad(0))?, at.get(Operand::Param(0))?, at.get(Operand::BottomGrad(0))?];
-            if let Some(op) = library(at, geometry, Direction::GradActivation, arrays) {
-                return Ok(vec![op]);
+            if let Some(ops) = library(at, geometry, Direction::GradActivation, arrays) {
+                return Ok(ops);
             }
             let [dy, w, dx] = arrays;
             let [across, down] = tiles(geometry.product(Direction::GradActivation));
             let grid = [across, down, geometry.group];
-            let arguments = arguments![dy, w, dx, geometry.fields(1)];
+            let arguments = arguments![dy, w, dx, geometry.fields(1, at)];
             Ok(vec![Op::blocks("convolution_grad_activation", grid, arguments)])
         }
         SubTask::GradWeight => grad_weight(at, geometry),

@@ -5,6 +5,7 @@ use quadrille_core::layer::{InnerProduct, Operand, SubTask};
 use super::Binder;
 use super::scale::{Summed, View, channel_sums, scaled};
 use crate::op::{Matrix, Op, Product, Span, THREADS, arguments};
+use crate::spec::Arithmetic;
 
 /// Rows and columns of a block's tile; `TILE` of the kernels.
 pub(super) const TILE: usize = 64;
@@ -29,11 +30,12 @@ fn product(at: &mut Binder<'_>, product: Product) -> Vec<Op> {
         let bias = bias.map(|bias| scaled(c, None, Some(bias), c, false, view));
         return std::iter::once(Op::Product(Product { bias: None, ..product })).chain(bias).collect();
     }
+    let bf16 = usize::from(at.options.arithmetic == Arithmetic::Bf16);
     let tiles = [columns.div_ceil(TILE), rows.div_ceil(TILE)];
     let splits = splits(tiles[0] * tiles[1], depth);
     let [a_row, a_column] = if a.turned { [1, rows] } else { [depth, 1] };
     let [b_row, b_column] = if b.turned { [1, depth] } else { [columns, 1] };
-    let fields = [rows, columns, depth, a_row, a_column, b_row, b_column, splits];
+    let fields = [rows, columns, depth, a_row, a_column, b_row, b_column, splits, bf16];
     let grid = [tiles[0], tiles[1], splits];
     let (a, b, count) = (a.values, b.values, rows * columns);
     if splits == 1 {

@@ -12,7 +12,7 @@ use crate::memory::{PackedMap, Space};
 use crate::op::{Argument, Direction, Geometry, Op, Span};
 use crate::program::MappedProgram;
 use crate::source::Signatures;
-use crate::spec::{CudaError, Options, Program};
+use crate::spec::{Arithmetic, CudaError, Options, Program};
 
 use super::DnnWorkspace;
 
@@ -118,11 +118,11 @@ fn spans(op: &Op) -> Vec<Span> {
     }
 }
 
-fn check(net: &Net, rule: Rule, libraries: bool) {
+fn check(net: &Net, rule: Rule, libraries: bool, arithmetic: Arithmetic) {
     let plans = [plan(net, Stage::Iteration), plan(net, Stage::Forward)];
     let part = (net.parts > 1).then(|| plan(net, Stage::Part));
     let plans: Vec<&Plan> = plans.iter().chain(&part).collect();
-    let (mut space, options) = (Space::default(), Options::new(rule, false));
+    let (mut space, options) = (Space::default(), Options { arithmetic, ..Options::new(rule, false) });
     let gathers = net.parts > 1;
     let packed = PackedMap::new(&mut space, net.params.len(), rule.kind.histories(), false, gathers);
     let scalars = space.reserve(6);
@@ -156,14 +156,15 @@ fn check(net: &Net, rule: Rule, libraries: bool) {
 
 #[test]
 fn every_launch_fits_its_kernel_and_stays_in_its_memory() {
-    for libraries in [false, true] {
+    let (plain, bf16) = (Arithmetic::F32, Arithmetic::Bf16);
+    for (libraries, arithmetic) in [(false, plain), (true, plain), (false, bf16), (true, bf16)] {
         for kind in [RuleKind::Sgd { momentum: 0.9 }, RuleKind::AdaDelta { momentum: 0.9, delta: 1e-6 }] {
             let rule = Rule { kind, clip: Some(1.0), ..Rule::default() };
             let apart = net(layers()).gathering(2).clipping(true);
-            check(&apart, rule, libraries);
+            check(&apart, rule, libraries, arithmetic);
             let fused = net(layers()).fused();
             let needs = StorageNeeds::from(fused.storages.clone());
-            check(&fused.sharing_memory(&needs), Rule { clip: None, ..rule }, libraries);
+            check(&fused.sharing_memory(&needs), Rule { clip: None, ..rule }, libraries, arithmetic);
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod training;
 use quadrille_core::check::check;
 use quadrille_core::device::Scalars;
 use quadrille_core::net::Net;
+use quadrille_core::plan::lanes::Limits;
 use quadrille_core::plan::priority::{Analysis, Estimates};
 use quadrille_core::plan::{Plan, PlanOptions, Rates, SavedPlan, Schedule, Stage};
 use quadrille_core::run::{StepTimes, run_step};
@@ -13,8 +14,9 @@ use quadrille_cpu::Program;
 use quadrille_io::prototxt::{read_machine, write_plan};
 
 use crate::cli::PlanArgs;
+use crate::crews::{Crews, crews};
+use crate::engine::Engine;
 use crate::failure::{Code, Failure};
-use crate::job::{Crews, crews};
 use crate::memory;
 use crate::pass::Pass;
 use crate::time;
@@ -24,7 +26,7 @@ use training::built;
 /// Plans.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (spec, batch) = time::on_made_up_data(args.model.as_deref(), args.batch, args.shape)?;
-    let machine = crews(&args.machine, 1, batch, || time::copies(&spec, batch))?;
+    let machine = crews(&args.machine, 0, 1, batch, || time::copies(&spec, batch))?;
     let nets = time::nets(&spec, batch, &machine, &args.machine, args.workers)?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
     let figures = args.machine_file.as_deref().map(read_machine).transpose()?;
@@ -65,9 +67,38 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         };
         explanation.lines()?.iter().for_each(|line| say!("{line}"));
     }
+    if machine.gpu(0).is_some() {
+        say_pool(&nets, &plans[0], &machine, args)?;
+    }
     if let Some(out) = &args.out {
         write_plan(out, &SavedPlan::new(&plans.iter().collect::<Vec<_>>(), &nets, schedule))?;
         say!("plan        written to {}", out.display());
+    }
+    Ok(())
+}
+
+/// Says how many kernels of each layer are worth running at once on the GPU, from what the driver says of it and of them.
+fn say_pool(nets: &[Net], plan: &Plan, machine: &Crews, args: &PlanArgs) -> Result<(), Failure> {
+    let batch = nets.iter().map(Net::batch).sum();
+    let program = Program { nets, plans: &[plan] };
+    let engine = time::engine(machine, &args.machine);
+    let (engine, _) = memory::worker(machine, &[program], &engine, batch)?;
+    let Engine::Cuda(worker) = engine else { return Ok(()) };
+    let pool = worker.pool(&nets[0], plan)?;
+    let Limits { units, blocks, threads, registers, shared, kernels, .. } = pool.limits;
+    say!(
+        "limits      {units} multiprocessors, each {threads} threads, {blocks} blocks, {registers} registers,"
+    );
+    say!(
+        "            {} KiB shared; {kernels} kernels at once (GLP4NN's figures, by the driver)",
+        shared >> 10
+    );
+    say!("pool        {} stream(s) beside the default one for kernels of one layer", pool.lanes);
+    for (layer, sub, lanes) in pool.layers.iter().filter(|(_, _, lanes)| *lanes > 1) {
+        say!("            {lanes} for {sub} of {layer}");
+    }
+    if pool.by_libraries > 0 {
+        say!("            {} operations by libraries are not known", pool.by_libraries);
     }
     Ok(())
 }

@@ -126,6 +126,20 @@ pub fn measure(
     Ok(Measured { rows, iteration_ms: median(&wholes), data_wait, iterations: wholes.len(), outside })
 }
 
+/// The median of whole iterations in ms, on what is loaded already, of which no task is timed.
+pub fn whole_iterations(pass: &Pass, plan: &Plan, iterations: u64) -> Result<f64, Failure> {
+    let mut times = StepTimes::default();
+    let mut once = || -> Result<f64, Failure> {
+        let start = Instant::now();
+        iterate(pass, plan, None, &mut times)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    };
+    // The first one is a warm-up.
+    once()?;
+    let samples: Result<Vec<f64>, Failure> = (0..iterations.max(1)).map(|_| once()).collect();
+    Ok(median(&samples?))
+}
+
 /// A row for each layer and sub-task of the plan, and the row of each task.
 fn rows(pass: &Pass, plan: &Plan) -> (Vec<Row>, Vec<usize>) {
     let mut rows: Vec<Row> = Vec::new();

@@ -19,10 +19,11 @@ use quadrille_numa::parts::Copies;
 
 use crate::bundled;
 use crate::cli::{MachineArgs, TimeArgs};
+use crate::crews::{Crews, crews, threads_of};
 use crate::engine::Engine;
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
-use crate::job::{Crews, PhaseJob, Samples, crews, load_net, no_data, say_bad_records, threads_of};
+use crate::job::{PhaseJob, Samples, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::memory;
 use crate::parts;
@@ -36,7 +37,7 @@ use report::Report;
 /// Measures.
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let Timed { spec, batch, data } = timed(args)?;
-    let machine = crews(&args.machine, 1, batch, || copies(&spec, batch))?;
+    let machine = crews(&args.machine, 0, 1, batch, || copies(&spec, batch))?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
     let Iteration { nets, plan, options: engine } =
         iteration(&spec, batch, &machine, &args.machine, schedule)?;
@@ -56,11 +57,19 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let mut trace = trace_to
         .as_ref()
         .map(|_| Trace::new(0, &pass.nets, &[&plan], worker.origin(), args.tracing.trace_iterations, 1));
+    let graphs = match &worker {
+        Engine::Cuda(worker) if worker.has_graphs() => Some(worker),
+        _ => None,
+    };
+    // Tasks have times of their own only where each is launched by itself.
+    graphs.iter().for_each(|worker| worker.use_graphs(false));
     let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut(), trace.as_mut())?;
     if let (Some(to), Some(trace)) = (trace_to, &trace) {
         trace::write(to, std::iter::once(trace))?;
     }
     drop(batches);
+    graphs.iter().for_each(|worker| worker.use_graphs(true));
+    let as_graph = graphs.map(|_| measure::whole_iterations(&pass, &plan, args.iterations)).transpose()?;
     // Before the ceilings are measured, which takes memory of its own.
     let peak_memory = peak_memory_mib();
     let threads: usize = machine.workers[0].iter().map(|c| c.cpus.len()).sum();
@@ -76,6 +85,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         placement: &placement,
         choices: &worker.choices(&pass.nets[0]),
         measured: &measured,
+        as_graph,
         ceilings,
         source,
         peak_memory,
@@ -139,7 +149,7 @@ pub fn nets(
     workers: usize,
 ) -> Result<Vec<Net>, Failure> {
     let nets = cut(spec, batch, &threads_of(&machine.workers[0]))?;
-    let rewriting = Rewriting::new(args, machine.numerics, workers);
+    let rewriting = Rewriting::new(args, machine.numerics, workers).on(machine.gpu(0).is_some());
     nets.into_iter().map(|net| rewriting.of(net)).collect()
 }
 

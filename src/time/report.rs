@@ -9,7 +9,7 @@ use quadrille_io::data::DataSource;
 use serde_json::{Value, json};
 
 use super::measure::{Measured, Row};
-use crate::job::Crews;
+use crate::crews::Crews;
 use crate::worker::blob_memory;
 
 /// Everything that a report tells.
@@ -34,6 +34,8 @@ pub struct Report<'a> {
     pub choices: &'a [Choice],
     /// The times.
     pub measured: &'a Measured,
+    /// The median of iterations that were launched as one CUDA graph each, in ms.
+    pub as_graph: Option<f64>,
     /// What the devices can do.
     pub ceilings: Ceilings,
     /// How that is known.
@@ -124,7 +126,7 @@ impl Report<'_> {
         }
         say!(
             "ceilings    {gflops:.0} GFLOP/s of multiply-adds in {}, {gbs:.1} GB/s of a triad in memory; {}",
-            self.machine.numerics.precision,
+            self.machine.precision(),
             self.source
         );
         say!("");
@@ -199,6 +201,9 @@ impl Report<'_> {
         );
         let least = if self.threads > self.quadrants { "at least " } else { "" };
         say!("            {least}{:.1} % of it outside of kernels", 100.0 * measured.outside);
+        if let Some(ms) = self.as_graph {
+            say!("cuda graph  {ms:.3} ms an iteration, {:.2} times as fast", measured.iteration_ms / ms);
+        }
         if let Some(wait) = measured.data_wait {
             say!("data wait   {:.1} % of an iteration: {:.3} ms (mean)", 100.0 * wait.share, wait.ms);
         }
@@ -224,13 +229,14 @@ impl Report<'_> {
             "network": self.net.name,
             "file": self.net.file.to_string(),
             "batch": self.batch,
-            "precision": self.machine.numerics.precision.to_string(),
+            "precision": self.machine.precision(),
             "isa": self.machine.isa(),
             "schedule": self.schedule.0.to_string(),
             "threads": self.threads,
             "quadrants": self.quadrants,
             "iterations": self.measured.iterations,
             "iteration_ms": whole.ms,
+            "graph_iteration_ms": self.as_graph,
             "data": self.data.map(DataSource::name),
             "data_wait_ms": self.measured.data_wait.map(|wait| wait.ms),
             "data_wait_percent": self.measured.data_wait.map(|wait| 100.0 * wait.share),

@@ -7,9 +7,9 @@ use quadrille_numa::parts::{self, Choice, Copies};
 use quadrille_numa::{Machine, Partition, Strictness};
 
 use crate::cli::{MachineArgs, TopoArgs};
-use crate::engine::DeviceChoice;
+use crate::crews::{assign, one_for_each_node};
+use crate::device_choice::DeviceChoice;
 use crate::failure::Failure;
-use crate::job::{assign, one_for_each_node};
 use crate::parts::Quadrants;
 use crate::{memory, time};
 
@@ -27,8 +27,9 @@ pub fn choose(args: &TopoArgs, machine: &Machine) -> Result<Option<Choice>, Fail
 pub fn lines(args: &TopoArgs, machine: &Machine, partition: &Partition) -> Result<Vec<String>, Failure> {
     let (spec, batch) = time::on_made_up_data(args.model.as_deref(), args.batch, None)?;
     let flags = MachineArgs {
-        device: DeviceChoice::Cpu,
+        device: DeviceChoice::default(),
         tf32: false,
+        cuda_graph: None,
         quadrants: args.quadrants,
         threads: args.threads,
         smt: args.smt,

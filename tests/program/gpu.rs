@@ -4,7 +4,12 @@ use crate::common::{Stage, hash_of};
 
 /// Whether the program sees a GPU and can compile kernels for it; says aloud if not.
 fn has_gpu(stage: &Stage, test: &str) -> bool {
-    let outcome = stage.run("time --model net.prototxt --data-shape 1,12,12 --iterations 1 --device cuda:0");
+    has(stage, test, "cuda:0")
+}
+
+fn has(stage: &Stage, test: &str, device: &str) -> bool {
+    let time = "time --model net.prototxt --data-shape 1,12,12 --iterations 1";
+    let outcome = stage.run(&format!("{time} --device {device}"));
     if outcome.code == Some(71) {
         println!("skipped: {test}: {}", outcome.stderr.trim_end());
     }
@@ -36,8 +41,10 @@ fn flags_of_quadrants_have_no_meaning_on_a_gpu() {
         ("--device cuda:0 --quadrants 2", "--quadrants"),
         ("--device cuda:0 --kernel conv=reference", "--kernel"),
         ("--device cuda:0 --isa portable", "--isa"),
-        ("--device cuda:0 --precision bf16", "--precision"),
+        ("--device cuda:0 --precision bf16 --tf32", "--tf32"),
         ("--tf32", "--tf32"),
+        ("--cuda-graph on", "--cuda-graph"),
+        ("--device cuda:0,cpu --method sync-sgd --workers 2", "drift apart"),
     ] {
         let outcome = stage.run(&format!("train --solver solver.prototxt {flags}"));
         assert_eq!(outcome.code, Some(2), "{flags}: {}", outcome.stderr);
@@ -74,4 +81,82 @@ fn a_gpu_trains_as_the_cpu_does() {
     let weights = "first/snapshots/iteration_20";
     let tested = stage.succeed(&format!("test --model net.prototxt --weights {weights} --device cuda:0"));
     assert!(tested.stdout.contains("accuracy = "), "{}", tested.stdout);
+}
+
+/// What a training says in its first lines, and the hash of its weights.
+fn trained(stage: &Stage, run: &str, flags: &str) -> (String, String) {
+    let train = "train --solver solver.prototxt --seed 5 --max-iter 20";
+    let said = stage.succeed(&format!("{train} --run {run} {flags}")).stdout;
+    (said, hash_of(&stage.summary(run)))
+}
+
+#[test]
+fn steps_as_graphs_and_task_by_task_have_the_same_bits() {
+    let stage = Stage::new();
+    if !has_gpu(&stage, "steps as graphs and task by task") {
+        return;
+    }
+    for (name, flags) in [("alone", "--workers 1"), ("together", "--workers 2 --method async-measgd")] {
+        let of = |graph: &str| {
+            let flags = format!("{flags} --device cuda:0 --cuda-graph {graph}");
+            trained(&stage, &format!("{name}-{graph}"), &flags)
+        };
+        let ((on, with), (off, without)) = (of("on"), of("off"));
+        assert!(on.contains("a step is one CUDA graph"), "{on}");
+        assert!(off.contains("without CUDA graphs"), "{off}");
+        // Workers that are served as they come are not the same in every run.
+        assert!(with == without || name == "together");
+    }
+    let traced = "--workers 1 --device cuda:0 --trace timeline.json";
+    assert!(trained(&stage, "traced", traced).0.contains("without CUDA graphs"));
+    let time = "time --model net.prototxt --data-shape 1,12,12 --iterations 2 --device cuda:0";
+    assert!(stage.succeed(time).stdout.lines().any(|line| line.starts_with("cuda graph  ")));
+}
+
+#[test]
+fn plans_say_how_many_streams_a_layer_is_worth() {
+    let stage = Stage::new();
+    if !has_gpu(&stage, "plans on a GPU") {
+        return;
+    }
+    for batch in [1, 50] {
+        let plan = format!("plan --model net.prototxt --data-shape 1,12,12 --batch {batch} --device cuda:0");
+        let said = stage.succeed(&plan).stdout;
+        let has = |word: &str| said.lines().any(|line| line.starts_with(word));
+        assert!(has("limits ") && has("pool "), "{said}");
+    }
+}
+
+#[test]
+fn workers_on_gpus_of_their_own() {
+    let stage = Stage::new();
+    if !has(&stage, "workers on GPUs of their own", "cuda:1") {
+        return;
+    }
+    for method in ["sync-easgd3", "sync-sgd"] {
+        let of = |run: &str, device: &str| {
+            let flags = format!("--workers 2 --method {method} --device {device}");
+            trained(&stage, &format!("{method}-{run}"), &flags)
+        };
+        let ((_, one), (said, two)) = (of("one", "cuda:0"), of("two", "cuda:0,cuda:1"));
+        assert_eq!(one, two, "{method}");
+        assert!(said.contains("worker 0 on cuda:0 (") && said.contains("worker 1 on cuda:1 ("), "{said}");
+        assert_eq!(of("all", "cuda:all").1, one, "{method}");
+    }
+}
+
+#[test]
+fn gpus_and_quadrants_train_together() {
+    let stage = Stage::new();
+    if !has_gpu(&stage, "GPUs and quadrants train together") {
+        return;
+    }
+    for (run, method) in [("sync", "sync-easgd3"), ("async", "async-easgd"), ("hogwild", "hogwild-easgd")] {
+        let flags = format!("--workers 2 --method {method} --device cuda:0,cpu");
+        let (said, _) = trained(&stage, run, &flags);
+        assert!(said.contains("worker 0 on cuda:0 (") && said.contains("worker 1 on the CPU"), "{said}");
+        let losses: Vec<f64> = stage.metrics(run).iter().filter_map(|line| line["loss"].as_f64()).collect();
+        let [first, last] = [losses[0], losses[losses.len() - 1]];
+        assert!(last.is_finite() && last < first, "{method}: {losses:?}");
+    }
 }

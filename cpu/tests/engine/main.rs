@@ -15,6 +15,7 @@ mod gathering;
 mod gemm;
 mod joined;
 mod lifetime;
+mod made;
 mod placement;
 mod refusals;
 mod running_sums;

@@ -5,10 +5,10 @@ use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::reference::Arrays;
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{DeviceId, Task, Tile};
-use quadrille_gpu::{Cuda, CudaDevice, Libraries, Options, Program};
+use quadrille_gpu::{Cuda, CudaDevice, Options, Program};
 
 use crate::case::{Case, SUBS};
-use crate::common::{gpu, own};
+use crate::common::own;
 
 /// What each sub-task writes, state aside, which cannot be read.
 pub fn written(case: &Case) -> impl Iterator<Item = (SubTask, Operand)> {
@@ -19,18 +19,17 @@ pub fn written(case: &Case) -> impl Iterator<Item = (SubTask, Operand)> {
 
 /// Compares all sub-tasks of `cases` with the oracle, with tolerance 0: on small integers all sums are exact. What libraries
 /// compute has a bound instead, since they may multiply by transforms.
-pub fn exact(test: &str, cases: &[Case]) {
+pub fn exact(gpu: &Cuda, cases: &[Case]) {
     for case in cases {
-        exact_on(test, case, &case.integers());
+        exact_on(gpu, case, &case.integers());
     }
 }
 
 /// The same for a case with arrays of its own.
-pub fn exact_on(test: &str, case: &Case, arrays: &Arrays<f32>) {
-    let Some(gpu) = gpu(test) else { return };
+pub fn exact_on(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>) {
     let mut expected = arrays.clone();
     case.reference(&mut expected);
-    let found = run(gpu, case, Libraries::NONE, arrays);
+    let found = run(gpu, case, &own(Rule::default()), arrays);
     for (sub, operand) in written(case) {
         let what = format!("{sub} {operand:?} of {case}");
         compare(&what, case, expected.get(operand), found.get(operand));
@@ -69,7 +68,7 @@ fn by_libraries(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, expected: &Arrays
         }
     }
     case.reference(&mut magnitudes);
-    let found = run(gpu, case, Libraries::ALL, arrays);
+    let found = run(gpu, case, &Options::new(Rule::default(), false), arrays);
     for (sub, operand) in written(case) {
         let what = format!("{sub} {operand:?} of {case} by libraries");
         let bounds = magnitudes.get(operand).iter().map(|m| TRANSFORMS * f64::from(f32::EPSILON) * m);
@@ -86,11 +85,10 @@ fn by_libraries(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, expected: &Arrays
 
 /// Everything that the layer's sub-tasks write when they read `arrays`: forward alone, then all of backward at once, each
 /// sub-task in its own lane.
-pub fn run(gpu: &Cuda, case: &Case, libraries: Libraries, arrays: &Arrays<f32>) -> Arrays<f32> {
+pub fn run(gpu: &Cuda, case: &Case, options: &Options, arrays: &Arrays<f32>) -> Arrays<f32> {
     let plan = case.plan();
-    let options = Options { libraries, ..own(Rule::default()) };
     let program = Program { net: &case.net, plans: &[&plan] };
-    let worker = gpu.worker(&[program], &options).unwrap_or_else(|error| panic!("{case}: {error}"));
+    let worker = gpu.worker(&[program], options).unwrap_or_else(|error| panic!("{case}: {error}"));
     let device = worker.device(0);
     let has = |sub: &SubTask| case.net.accesses(case.id, *sub).is_some();
     let mut found = Arrays::new();

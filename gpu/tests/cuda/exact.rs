@@ -5,17 +5,18 @@ use quadrille_core::layer::{
     Filler, Flatten, InnerProduct, Layer, Neuron, Operand, PoolMethod, Pooling, Relu, Scale, Slice, Softmax,
     Split,
 };
-use quadrille_gpu::Libraries;
+use quadrille_core::solver::Rule;
 
 use crate::bench::{exact, exact_on, run};
 use crate::case::Case;
-use crate::common::{convolution, gpu, inner_product, integers, labels};
+use crate::common::{convolution, gpu, inner_product, integers, labels, own};
 
 /// Mini-batches: one image, odd, and more than a block of threads has.
 const BATCHES: [usize; 3] = [1, 5, 64];
 
 #[test]
 fn convolutions() {
+    let Some(gpu) = gpu("convolutions") else { return };
     let padded = |out: usize, k: usize| Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) };
     let layers = [
         (convolution(3, [1, 1]), [7, 3, 5]),
@@ -36,21 +37,22 @@ fn convolutions() {
         Case::new(Layer::Convolution(layer.clone()), &[&[n, c, h, w]])
     };
     let cases = BATCHES.into_iter().flat_map(|n| layers.iter().map(move |(l, dims)| case(l, *dims, n)));
-    exact("convolutions", &cases.collect::<Vec<_>>());
+    exact(gpu, &cases.collect::<Vec<_>>());
     let rectified = |layer: &Convolution| Convolution { relu: true, ..layer.clone() };
     let half = "a ReLU lets only sums above 0 pass";
     let cases = layers.iter().map(|(layer, dims)| case(&rectified(layer), *dims, 2).zeros(half));
-    exact("convolutions with a ReLU", &cases.collect::<Vec<_>>());
+    exact(gpu, &cases.collect::<Vec<_>>());
 }
 
 #[test]
 fn convolutions_that_leave_pixels_out() {
+    let Some(gpu) = gpu("convolutions that leave pixels out") else { return };
     let strided = Convolution { stride: [3, 2], ..convolution(4, [1, 1]) };
     let outer = Convolution { pad: [1, 1], ..convolution(15, [5, 6]) };
     let case =
         |layer: Convolution, dims: &[usize], why| Case::new(Layer::Convolution(layer), &[dims]).zeros(why);
     exact(
-        "convolutions that leave pixels out",
+        gpu,
         &[
             case(strided, &[5, 3, 7, 6], "pixels between the windows have no gradient"),
             case(
@@ -64,6 +66,7 @@ fn convolutions_that_leave_pixels_out() {
 
 #[test]
 fn convolutions_of_images() {
+    let Some(gpu) = gpu("convolutions of images") else { return };
     let layers = [
         (Convolution { stride: [4, 4], ..convolution(24, [11, 11]) }, [3, 43, 39]),
         (Convolution { stride: [2, 2], pad: [3, 3], bias: false, ..convolution(16, [7, 7]) }, [3, 21, 33]),
@@ -72,11 +75,12 @@ fn convolutions_of_images() {
     let case = |(layer, [c, h, w]): &(Convolution, [usize; 3])| {
         Case::of_images(Layer::Convolution(layer.clone()), &[4, *c, *h, *w])
     };
-    exact("convolutions of images", &layers.iter().map(case).collect::<Vec<_>>());
+    exact(gpu, &layers.iter().map(case).collect::<Vec<_>>());
 }
 
 #[test]
 fn inner_products() {
+    let Some(gpu) = gpu("inner products") else { return };
     let mut cases = Vec::new();
     let dims_of = |n| [(1, [n, 3, 2, 2]), (10, [n, 5, 3, 1]), (17, [n, 1, 1, 1]), (133, [n, 7, 5, 9])];
     for (outputs, dims) in BATCHES.into_iter().flat_map(dims_of) {
@@ -89,7 +93,7 @@ fn inner_products() {
         let layer = InnerProduct { axis, bias: axis != 2, ..inner_product(6) };
         cases.push(Case::new(Layer::InnerProduct(layer), &[&[5, 3, 4]]));
     }
-    exact("inner products", &cases);
+    exact(gpu, &cases);
 }
 
 /// The least common multiple of all divisors of an average, so that shares of multiples of it are integers.
@@ -105,6 +109,7 @@ fn divisors(layer: &Pooling, input: [usize; 2]) -> f32 {
 
 #[test]
 fn poolings() {
+    let Some(gpu) = gpu("poolings") else { return };
     let windows = [
         ([2, 2], [2, 2], [0, 0], [5, 6, 4]),
         ([3, 3], [2, 2], [0, 0], [3, 8, 8]),
@@ -130,11 +135,12 @@ fn poolings() {
             }
         }
     }
-    exact("poolings", &cases);
+    exact(gpu, &cases);
 }
 
 #[test]
 fn relus_and_neurons() {
+    let Some(gpu) = gpu("relus and neurons") else { return };
     let mut cases = Vec::new();
     for slope in [0.0, 0.25, -0.5] {
         let layer = || Layer::Relu(Relu { negative_slope: slope, applied: false });
@@ -156,11 +162,12 @@ fn relus_and_neurons() {
             cases.push(Case::new(Layer::Neuron(neuron), &[dims]).zeros("what is cut off"));
         }
     }
-    exact("ReLUs and neurons", &cases);
+    exact(gpu, &cases);
 }
 
 #[test]
 fn sums_products_and_maxima() {
+    let Some(gpu) = gpu("sums products and maxima") else { return };
     let sum = |coefficients: Vec<f32>, relu| EltwiseOperation::Sum { coefficients, relu };
     let operations = [
         sum(Vec::new(), false),
@@ -185,11 +192,12 @@ fn sums_products_and_maxima() {
             }
         }
     }
-    exact("sums, products and maxima", &cases);
+    exact(gpu, &cases);
 }
 
 #[test]
 fn scales_and_biases() {
+    let Some(gpu) = gpu("scales and biases") else { return };
     let mut cases = Vec::new();
     for dims in [&[1, 3, 2, 2][..], &[5, 7, 3, 4], &[64, 20, 13, 9]] {
         for (axis, num_axes) in [(1, 1), (0, 2), (2, -1), (1, 0)] {
@@ -207,11 +215,12 @@ fn scales_and_biases() {
         let two = Bias { bottoms: 2, axis: 1, num_axes: 1, filler: Filler::default() };
         cases.push(Case::new(Layer::Bias(two), &[dims, &dims[1..2]]).zeros("opposite signs"));
     }
-    exact("scales and biases", &cases);
+    exact(gpu, &cases);
 }
 
 #[test]
 fn pieces_and_wholes() {
+    let Some(gpu) = gpu("pieces and wholes") else { return };
     let mut cases = Vec::new();
     for (axis, first, second) in
         [(1, &[2, 3, 4, 5][..], &[2, 1, 4, 5][..]), (0, &[3, 4], &[2, 4]), (-1, &[5, 2, 7], &[5, 2, 1])]
@@ -229,11 +238,12 @@ fn pieces_and_wholes() {
         cases.push(Case::blocked(Layer::Split(Split { tops }), &[&[3, 20, 5, 7]]).zeros(why));
     }
     cases.push(Case::new(Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &[&[5, 3, 7, 2]]));
-    exact("pieces and wholes", &cases);
+    exact(gpu, &cases);
 }
 
 #[test]
 fn dropouts() {
+    let Some(gpu) = gpu("dropouts") else { return };
     let mut cases = Vec::new();
     for ratio in [0.0, 0.5, 0.75] {
         let layer = || Layer::Dropout(Dropout { ratio, active: true });
@@ -241,11 +251,12 @@ fn dropouts() {
             cases.extend(Case::everywhere(layer(), dims).into_iter().map(|c| c.zeros("what is dropped")));
         }
     }
-    exact("dropouts", &cases);
+    exact(gpu, &cases);
 }
 
 #[test]
 fn accuracies() {
+    let Some(gpu) = gpu("accuracies") else { return };
     for (top_k, ignore_label) in [(1, None), (3, None), (1, Some(2)), (2, Some(-1))] {
         for (axis, dims) in [(1, &[1, 10][..]), (1, &[64, 5, 3]), (-1, &[5, 3, 7]), (1, &[3, 1000])] {
             let layer = Accuracy { top_k, axis, ignore_label };
@@ -256,11 +267,11 @@ fn accuracies() {
             let mut arrays = case.integers();
             let mut truths = labels(3, count, classes);
             arrays.insert(Operand::Bottom(1), truths.clone());
-            exact_on("accuracies", &case, &arrays);
+            exact_on(gpu, &case, &arrays);
             // A label that names no class.
             truths[count / 2] = classes as f32;
             arrays.insert(Operand::Bottom(1), truths);
-            exact_on("accuracies", &case, &arrays);
+            exact_on(gpu, &case, &arrays);
         }
     }
 }
@@ -273,7 +284,7 @@ fn gradients_of_a_softmax() {
         let case = Case::new(Layer::Softmax(Softmax { axis }), &[dims]);
         let mut arrays = case.integers();
         arrays.insert(Operand::Top(0), integers(7, case.bottoms[0].count(), 4));
-        let found = run(gpu, &case, Libraries::NONE, &arrays);
+        let found = run(gpu, &case, &own(Rule::default()), &arrays);
         let mut expected = arrays.clone();
         case.backward(&mut expected);
         let grad = Operand::BottomGrad(0);
@@ -283,13 +294,14 @@ fn gradients_of_a_softmax() {
 
 #[test]
 fn distances() {
+    let Some(gpu) = gpu("distances") else { return };
     for dims in [&[1, 1][..], &[4, 3, 4], &[64, 7, 31, 3]] {
         let case = Case::new(Layer::EuclideanLoss(EuclideanLoss), &[dims, dims]).zeros("equal values");
-        exact("distances", &[case]);
+        exact(gpu, &[case]);
     }
     let layer = ContrastiveLoss { margin: 100.0, legacy_version: true };
     let case = Case::new(Layer::ContrastiveLoss(layer), &[&[4, 5], &[4, 5], &[4]]).zeros("equal features");
     let mut arrays = case.integers();
     arrays.insert(Operand::Bottom(2), vec![0.0, 1.0, 0.5, 3.0]);
-    exact_on("distances of pairs", &case, &arrays);
+    exact_on(gpu, &case, &arrays);
 }

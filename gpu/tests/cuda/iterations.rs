@@ -3,14 +3,14 @@
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{
     BatchNorm, Concat, Convolution, Dropout, Eltwise, EltwiseOperation, Filler, Layer, Lrn, NormRegion,
-    PoolMethod, Pooling, Relu, Scale, Slice,
+    PoolMethod, Pooling, Relu, Scale, Slice, SubTask,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StorageNeeds};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::{Decay, Elastic, PackedRule, Rule, RuleKind, Step, update};
-use quadrille_gpu::{CudaDevice, Libraries, Options, Program};
+use quadrille_gpu::{Cuda, CudaDevice, Libraries, Options, Program};
 
 use crate::common::{
     convolution, fractions, gpu, inner_product, input, integers, labels, loss, network, own, plan,
@@ -160,8 +160,7 @@ fn oracle(net: &Net, weights: &[f32], seeds: &[u64]) -> (Vec<f32>, f32) {
 }
 
 /// Runs iterations on a GPU, and compares each with what the oracle makes of the weights before it.
-fn iterate(test: &str, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libraries) {
-    let Some(gpu) = gpu(test) else { return };
+fn iterate(gpu: &Cuda, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libraries) {
     let prepared = build(spec).gathering(parts).clipping(rule.clip.is_some());
     for net in [prepared.clone(), rewritten(prepared)] {
         let nets = std::slice::from_ref(&net);
@@ -186,7 +185,7 @@ fn iterate(test: &str, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libr
                 run_step(std::slice::from_ref(&device), plan, &scalars, &mut times).expect("a step");
             }
             let (gradients, loss) = oracle(&net_without_memory(spec, rule, parts), &weights, &seeds);
-            let what = format!("iteration {iteration} of {test} with {rule:?}, {parts} parts");
+            let what = format!("iteration {iteration} of {} with {rule:?}, {parts} parts", spec.name);
             let (blob, _) = net.losses().next().expect("a loss");
             let mut found = [0.0];
             device.read(Region::Storage(net.blob(blob).data), &mut found).expect("the loss");
@@ -219,14 +218,34 @@ fn net_without_memory(spec: &NetSpec, rule: Rule, parts: usize) -> Net {
 
 #[test]
 fn networks_of_all_kinds() {
+    let Some(gpu) = gpu("networks of all kinds") else { return };
     for spec in [branching(), residual()] {
         for libraries in [Libraries::NONE, Libraries::ALL] {
-            iterate("networks of all kinds", &spec, Rule::sgd(0.9, 5e-4), 1, libraries);
+            iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 1, libraries);
         }
-        iterate("several mini-batches", &spec, Rule::sgd(0.9, 5e-4), 3, Libraries::NONE);
+        iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 3, Libraries::NONE);
         let clipped = Rule { clip: Some(0.05), ..Rule::sgd(0.9, 5e-4) };
-        iterate("clipped gradients", &spec, clipped, 2, Libraries::NONE);
+        iterate(gpu, &spec, clipped, 2, Libraries::NONE);
     }
+}
+
+/// As many streams as layers' kernels are worth, from what the driver says.
+#[test]
+fn a_pool_of_streams_by_the_limits_of_the_gpu() {
+    let Some(gpu) = gpu("a pool of streams") else { return };
+    let net = rewritten(build(&branching()));
+    let whole = plan(std::slice::from_ref(&net), Stage::Iteration);
+    let options = own(Rule::sgd(0.9, 5e-4));
+    let worker = gpu.worker(&[Program { net: &net, plans: &[&whole] }], &options).expect("a worker");
+    let pool = worker.pool(&net, &whole).expect("a pool");
+    let limits = pool.limits;
+    assert!(limits.units > 0 && limits.threads >= 1024 && limits.shared >= 48 << 10, "{limits:?}");
+    assert!(limits.kernels >= 16 && limits.registers >= 1 << 15, "{limits:?}");
+    let most = pool.layers.iter().map(|(_, _, lanes)| *lanes).max();
+    assert_eq!(most, Some(pool.lanes), "{pool:?}");
+    assert!(pool.lanes <= limits.kernels && pool.by_libraries == 0, "{pool:?}");
+    let has = |name: &str, sub| pool.layers.iter().any(|(layer, of, _)| layer == name && *of == sub);
+    assert!(has("conv", SubTask::GradWeight) && has("ip", SubTask::Forward), "{pool:?}");
 }
 
 /// Every solver.
@@ -295,29 +314,55 @@ fn updates_by_every_rule() {
     }
 }
 
+/// Trains for five iterations with another forward pass in between, as plans or task by task; returns the bits of the weights.
+fn trained(gpu: &Cuda, net: &Net, options: &Options, at_once: bool) -> Vec<u32> {
+    let whole = plan(std::slice::from_ref(net), Stage::Iteration);
+    let forward = plan(std::slice::from_ref(net), Stage::Forward);
+    let programs = [Program { net, plans: &[&whole] }, Program { net, plans: &[&forward] }];
+    let worker = gpu.worker(&programs, options).expect("a worker");
+    assert_eq!(worker.has_graphs(), options.graph, "{:?}", worker.notes());
+    let (device, other) = (worker.device(0), worker.device(1));
+    let mut weights = vec![0.0; net.params.len()];
+    net.params.fill(1, &mut weights);
+    device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
+    let mut times = StepTimes::default();
+    for iteration in 0..5 {
+        load(net, &device, iteration);
+        let scalars =
+            Scalars { iteration, rate: 0.01 / (1.0 + iteration as f32), elastic: 0.0, seed: iteration };
+        match at_once {
+            true => run_step(std::slice::from_ref(&device), &whole, &scalars, &mut times).expect("a step"),
+            // No plan of the worker's, and so no graph.
+            false => {
+                device.begin(&scalars).expect("alive");
+                for node in &whole.nodes {
+                    device.submit(node.lane, &node.task).expect("a known task");
+                    device.synchronize().expect("alive");
+                }
+            }
+        }
+        assert!(times.spans().iter().all(|span| span.end >= span.start));
+        load(net, &other, iteration);
+        run_step(std::slice::from_ref(&other), &forward, &scalars, &mut times).expect("a step");
+        // Some steps have times for each task.
+        worker.use_graphs(iteration != 2);
+    }
+    read(&device, Packed::Weights, net.params.len()).into_iter().map(f32::to_bits).collect()
+}
+
 #[test]
 fn the_same_bits_in_every_run() {
     let Some(gpu) = gpu("the same bits in every run") else { return };
     for (spec, libraries) in [(branching(), Libraries::ALL), (residual(), Libraries::NONE)] {
         let net = rewritten(build(&spec));
-        let whole = plan(std::slice::from_ref(&net), Stage::Iteration);
+        let options = Options { libraries, ..own(Rule::sgd(0.9, 5e-4)) };
+        let first = trained(gpu, &net, &options, true);
+        assert!((0..2).all(|_| trained(gpu, &net, &options, true) == first), "{libraries:?}");
         let mut weights = vec![0.0; net.params.len()];
         net.params.fill(1, &mut weights);
-        let run = || {
-            let options = Options { libraries, ..own(Rule::sgd(0.9, 5e-4)) };
-            let worker = gpu.worker(&[Program { net: &net, plans: &[&whole] }], &options).expect("a worker");
-            let device = worker.device(0);
-            device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
-            for iteration in 0..5 {
-                load(&net, &device, iteration);
-                let scalars = Scalars { iteration, rate: 0.01, elastic: 0.0, seed: iteration };
-                run_step(std::slice::from_ref(&device), &whole, &scalars, &mut StepTimes::default())
-                    .expect("a step");
-            }
-            read(&device, Packed::Weights, net.params.len()).into_iter().map(f32::to_bits).collect::<Vec<_>>()
-        };
-        let first = run();
-        assert!((0..3).all(|_| run() == first), "{libraries:?}");
         assert_ne!(first, weights.iter().map(|w| w.to_bits()).collect::<Vec<_>>(), "nothing was trained");
+        let graph = Options { graph: true, ..options };
+        assert!(trained(gpu, &net, &graph, true) == first, "as a graph, {libraries:?}");
+        assert!(trained(gpu, &net, &graph, false) == first, "task by task, {libraries:?}");
     }
 }

@@ -4,10 +4,13 @@
 //! with a GPU (`scripts/gpu-check`).
 
 mod bench;
+mod bf16;
 #[path = "../../../cpu/tests/engine/exact/case.rs"]
 mod case;
 mod common;
 mod exact;
 mod iterations;
+#[path = "../../../cpu/tests/engine/made.rs"]
+mod made;
 mod refusals;
 mod rounded;
