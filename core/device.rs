@@ -144,6 +144,12 @@ pub trait Device: Send + Sync {
     /// Its lanes.
     fn lanes(&self) -> &[Lane];
 
+    /// Whether events tell of single tasks while others of the step still run, also those of the step before. A device that
+    /// runs steps as a whole does not.
+    fn tells_tasks(&self) -> bool {
+        true
+    }
+
     /// Sets what the tasks of the coming step use. Only between steps.
     ///
     /// # Errors

@@ -108,7 +108,8 @@ pub fn run_step_beside<D: Device>(
     times.spans.clear();
     let submitted = submit_all(devices, plan, scalars, &mut times.events);
     let mut beside = Some(beside);
-    if submitted.is_ok() && have_loaded(plan, &times.events) {
+    let tell_tasks = devices.iter().all(Device::tells_tasks);
+    if submitted.is_ok() && tell_tasks && have_loaded(plan, &times.events) {
         beside.take().into_iter().for_each(|beside| beside());
     }
     let mut synchronized = Ok(());

@@ -291,6 +291,11 @@ impl Device for CudaDevice {
         self.shared.add_wait(lane.0, event.moment)
     }
 
+    /// Never: a step may be a graph, and the events of tasks are used again in the next one.
+    fn tells_tasks(&self) -> bool {
+        false
+    }
+
     fn synchronize(&self) -> Result<(), DeviceError> {
         self.shared.synchronize()
     }

@@ -203,6 +203,10 @@ impl Device for WorkerDevice {
         }
     }
 
+    fn tells_tasks(&self) -> bool {
+        either!(Self, self, device => device.tells_tasks())
+    }
+
     fn synchronize(&self) -> Result<(), DeviceError> {
         either!(Self, self, device => device.synchronize())
     }
