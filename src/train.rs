@@ -257,7 +257,7 @@ fn attempt(
         let message = "--target-accuracy: the network that is tested has no Accuracy layer";
         return Err(Failure::new(Code::Usage, message));
     }
-    let trace_to = trace::open(args.tracing.trace.as_deref(), world.leads(), workers[0].rank)?;
+    let trace_to = trace::open(args.tracing.trace.as_deref(), world.leads())?;
     world.settle(&workers[0].places);
     let home = world.leads().then(|| prepared.start.open_home(args, &prepared.net.name, &prepared.settings));
     let home = home.transpose()?;
@@ -298,7 +298,9 @@ fn attempt(
     let outcomes = live_together(workers, &run, timeout, progress.as_mut());
     // The others wait for this process; the snapshot that is being written may take longer.
     let outcomes = outcomes.map_err(|failure| run.world.warn(failure))?;
-    trace_to.map_or(Ok(()), |to| trace::write(to, outcomes.iter().filter_map(|o| o.trace.as_ref())))?;
+    if args.tracing.trace.is_some() {
+        trace::gather(trace_to, outcomes.iter().filter_map(|o| o.trace.as_ref()), &run.world)?;
+    }
     match &mut progress {
         Some(progress) => conclude(&prepared, &run, &outcomes, progress),
         None => {
