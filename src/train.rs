@@ -190,6 +190,7 @@ fn live(
         worker.exchange = Exchange::join(&run.common, &worker.places, &worker.pace, transport)?;
     }
     let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
+    worker.finish_steps()?;
     let len = worker.pass.nets[0].params.len();
     worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
     let complete = reached.is_some() || iterations == run.settings.solver.max_iter;

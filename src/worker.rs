@@ -8,7 +8,7 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::Plan;
 use quadrille_core::rng::step_seed;
-use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::run::{StepTimes, StepsAhead, run_step};
 use quadrille_cpu::{BlobBytes, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
 use quadrille_io::weights::Tensors;
 
@@ -56,6 +56,8 @@ pub struct Worker {
     pub plans: Plans,
     /// When the tasks of the last step ran.
     pub times: StepTimes<WorkerEvent>,
+    /// Its iterations, where one may begin before the updates of that before have ended.
+    ahead: Option<StepsAhead<WorkerEvent>>,
     /// Its devices' memory and threads.
     pub engine: Engine,
     /// Its mini-batches.
@@ -226,12 +228,14 @@ impl Worker {
             let most = settings.solver.iter_size + 1;
             Trace::new(parts.rank, &nets, &plans.all(), engine.origin(), iterations, most)
         });
+        let ahead = plans.overlap(&nets).map(StepsAhead::new);
         let worker = Self {
             rank: parts.rank,
             seat: parts.seat,
             pass: Pass::new(nets, engine.devices(0)),
             plans,
             times: StepTimes::default(),
+            ahead,
             batches,
             losses: Vec::with_capacity(settings.solver.iter_size.min(MOST_LOSSES) as usize),
             exchange: Exchange::Alone,
@@ -318,14 +322,17 @@ impl Worker {
             let shows = self.shows(settings, scalars.iteration);
             let (pass, times, shown) = (&self.pass, &mut self.times, &mut self.shown);
             let begin = Instant::now();
-            let took = self.pace.compute(|| match shows {
-                true => debug::run(pass, plan, &scalars, times, shown),
-                false => Ok(run_step(&pass.devices, plan, &scalars, times)?),
+            let ahead = &mut self.ahead;
+            let took = self.pace.compute(|| match ahead {
+                _ if shows => debug::run(pass, plan, &scalars, times, shown),
+                Some(steps) => Ok(steps.run(&pass.devices, plan, &scalars)?),
+                None => Ok(run_step(&pass.devices, plan, &scalars, times)?),
             })?;
             self.clock.computing += took;
+            let ended = self.ahead.as_ref().map_or(&self.times, StepsAhead::ended);
             if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
                 trace.phase("forward_backward", begin, took);
-                trace.step(plan.stage, self.times.spans());
+                trace.step(plan.stage, ended.spans());
             }
             let loss = self.pass.loss()?;
             self.losses.push(loss);
@@ -407,9 +414,10 @@ impl Worker {
         settings.solver.debug_info && self.rank == 0 && settings.displays(iteration)
     }
 
-    /// Notes how long the quadrants moved gradients in the last step.
+    /// Notes how long the quadrants moved gradients in the last step that has ended.
     fn note_transfers(&mut self) {
-        let spans = self.plans.gradients.nodes.iter().zip(self.times.spans());
+        let ended = self.ahead.as_ref().map_or(&self.times, StepsAhead::ended);
+        let spans = self.plans.gradients.nodes.iter().zip(ended.spans());
         let transfers = spans.filter(|(n, _)| {
             n.device.0 == 0 && matches!(n.task.sub, SubTask::Accumulate | SubTask::Broadcast)
         });
@@ -417,8 +425,23 @@ impl Worker {
             std::time::Duration::from_nanos(transfers.map(|(_, span)| span.end - span.start).sum());
     }
 
+    /// Waits for what the last iteration has left to do. Tests and whatever ends a training come behind it.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn finish_steps(&mut self) -> Result<(), Failure> {
+        let Some(steps) = &mut self.ahead else { return Ok(()) };
+        let runs = steps.is_running();
+        steps.finish(&self.pass.devices)?;
+        if let Some(trace) = self.trace.as_mut().filter(|_| runs) {
+            trace.step(self.plans.gradients.stage, steps.ended().spans());
+        }
+        Ok(())
+    }
+
     /// The worker's state after an iteration; every worker calls this.
     pub fn state(&mut self) -> Result<WorkerState, Failure> {
+        self.finish_steps()?;
         let len = self.pass.nets[0].params.len();
         let histories = self.histories * len;
         let course = self.course.clone();
@@ -481,6 +504,7 @@ impl Worker {
     ) -> Result<Option<(Vec<Output>, TestResult)>, Failure> {
         self.meet()?;
         let start = self.pace.now();
+        self.finish_steps()?;
         let weights = self.result()?;
         let tester = &mut self.testers[index];
         let batches = tester.test.batches;
