@@ -3,9 +3,9 @@
 use quadrille_core::device::{Device, Packed, Region, Scalars, Span};
 use quadrille_core::net::Net;
 use quadrille_core::plan::priority::Estimates;
-use quadrille_core::plan::{Plan, PlanOptions, Schedule, Stage};
+use quadrille_core::plan::{Overlap, Plan, PlanOptions, Schedule, Stage};
 use quadrille_core::rng::{Purpose, Stream};
-use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::run::{StepTimes, StepsAhead, run_step};
 use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::{Isa, Precision};
 use quadrille_cpu::{CpuDevice, CpuWorker, EngineOptions, Program};
@@ -16,6 +16,7 @@ pub struct Engine {
     pub nets: [Net; 1],
     /// An iteration.
     pub plan: Plan,
+    overlap: Overlap,
     worker: CpuWorker,
 }
 
@@ -40,7 +41,8 @@ impl Engine {
         };
         let program = Program { nets: &nets, plans: &[&plan] };
         let worker = CpuWorker::new(&[crew], &[program], &options).map_err(|error| error.to_string())?;
-        let engine = Self { nets, plan, worker };
+        let overlap = plan.overlap(&nets);
+        let engine = Self { nets, plan, overlap, worker };
         engine.fill().map_err(|error| error.to_string())?;
         Ok(engine)
     }
@@ -66,6 +68,19 @@ impl Engine {
             device.write(Region::Stage(blob.data), &values)?;
         }
         Ok(())
+    }
+
+    /// So many iterations that overlap, and the end of the last.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn steps_ahead(&self, count: usize) -> Result<(), String> {
+        let mut steps = StepsAhead::new(self.overlap.clone());
+        let scalars = Scalars { rate: 0.0, ..Scalars::default() };
+        for _ in 0..count {
+            steps.run(&[self.device()], &self.plan, &scalars).map_err(|error| error.to_string())?;
+        }
+        steps.finish(&[self.device()]).map_err(|error| error.to_string())
     }
 
     /// One iteration: when each task ran. Weights stay as they are, since nothing is to run away.

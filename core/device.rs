@@ -150,7 +150,8 @@ pub trait Device: Send + Sync {
         true
     }
 
-    /// Sets what the tasks of the coming step use. Only between steps.
+    /// Sets what the tasks of the coming step use. Tasks of the step before may still run, with what was set for them; those of
+    /// any step before that are done.
     ///
     /// # Errors
     /// If the device has failed.
@@ -179,6 +180,15 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// If the device has failed, now or before.
     fn synchronize(&self) -> Result<(), DeviceError>;
+
+    /// Waits until a task of this device is done. A device that cannot wait for one task alone waits for all.
+    ///
+    /// # Errors
+    /// If the device has failed, now or before.
+    fn settle(&self, event: &Self::Event) -> Result<(), DeviceError> {
+        let _ = event;
+        self.synchronize()
+    }
 
     /// Copies `values` to the beginning of a region.
     ///

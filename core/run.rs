@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::device::{Device, DeviceError, Event, Scalars, Span};
 use crate::layer::SubTask;
-use crate::plan::Plan;
+use crate::plan::{Overlap, Plan};
 
 /// So often the host looks whether sources have loaded before it waits for the end of a step.
 const GLANCES: usize = 100;
@@ -22,6 +22,17 @@ pub struct StepTimes<E> {
 impl<E> Default for StepTimes<E> {
     fn default() -> Self {
         Self { events: Vec::new(), spans: Vec::new() }
+    }
+}
+
+impl<E: Event> StepTimes<E> {
+    /// Notes when tasks that are all done ran.
+    fn note_spans(&mut self) -> Result<(), StepError> {
+        self.spans.clear();
+        for (task, event) in self.events.iter().enumerate() {
+            self.spans.push(event.span().ok_or(StepError::NotDone { task })?);
+        }
+        Ok(())
     }
 }
 
@@ -101,27 +112,131 @@ pub fn run_step_beside<D: Device>(
     times: &mut StepTimes<D::Event>,
     beside: impl FnOnce(),
 ) -> Result<(), StepError> {
-    if devices.len() != plan.devices {
-        return Err(StepError::Devices { planned: plan.devices, given: devices.len() });
-    }
+    check_devices(devices, plan)?;
     times.events.clear();
     times.spans.clear();
-    let submitted = submit_all(devices, plan, scalars, &mut times.events);
+    // A step that runs ahead may have left something to do.
+    synchronize(devices)?;
+    let submitted = submit_all(devices, plan, scalars, None, &mut times.events);
     let mut beside = Some(beside);
-    let tell_tasks = devices.iter().all(Device::tells_tasks);
-    if submitted.is_ok() && tell_tasks && have_loaded(plan, &times.events) {
-        beside.take().into_iter().for_each(|beside| beside());
+    if submitted.is_ok() {
+        call_early(devices, plan, &times.events, &mut beside);
     }
+    let synchronized = synchronize(devices);
+    submitted.and(synchronized)?;
+    beside.into_iter().for_each(|beside| beside());
+    times.note_spans()
+}
+
+/// Steps of one plan that overlap: while gradients and updates of one are still on their way, the next begins.
+#[derive(Debug)]
+pub struct StepsAhead<E> {
+    overlap: Overlap,
+    /// The last step, whose events are those of tasks that may still run.
+    running: StepTimes<E>,
+    /// The step before.
+    ended: StepTimes<E>,
+}
+
+impl<E: Event> StepsAhead<E> {
+    /// Steps of a plan that overlap so.
+    pub fn new(overlap: Overlap) -> Self {
+        Self { overlap, running: StepTimes::default(), ended: StepTimes::default() }
+    }
+
+    /// Runs the next step until load, forward and ∇A are done, and all of the step before. What is left runs beside whatever comes
+    /// next: another step, or a use of the devices that waits for it. `beside` is called as by [`run_step_beside`].
+    ///
+    /// # Errors
+    /// As [`run_step`].
+    pub fn run<D: Device<Event = E>>(
+        &mut self,
+        devices: &[D],
+        plan: &Plan,
+        scalars: &Scalars,
+        beside: impl FnOnce(),
+    ) -> Result<(), StepError> {
+        let outcome = self.begin(devices, plan, scalars, beside);
+        if outcome.is_err() {
+            // None still works on the buffers.
+            synchronize(devices).ok();
+        }
+        outcome
+    }
+
+    fn begin<D: Device<Event = E>>(
+        &mut self,
+        devices: &[D],
+        plan: &Plan,
+        scalars: &Scalars,
+        beside: impl FnOnce(),
+    ) -> Result<(), StepError> {
+        check_devices(devices, plan)?;
+        std::mem::swap(&mut self.running, &mut self.ended);
+        let (running, ended) = (&mut self.running, &mut self.ended);
+        running.events.clear();
+        running.spans.clear();
+        let before = (!ended.events.is_empty()).then_some((&self.overlap, &ended.events[..]));
+        submit_all(devices, plan, scalars, before, &mut running.events)?;
+        let mut beside = Some(beside);
+        call_early(devices, plan, &running.events, &mut beside);
+        let settle = |events: &[E], task: usize| devices[plan.nodes[task].device.0].settle(&events[task]);
+        self.overlap.awaited.iter().try_for_each(|task| settle(&running.events, task.0))?;
+        beside.into_iter().for_each(|beside| beside());
+        (0..ended.events.len()).try_for_each(|task| settle(&ended.events, task))?;
+        ended.note_spans()
+    }
+
+    /// Waits until nothing is left to do. What follows is a first step again.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn finish<D: Device<Event = E>>(&mut self, devices: &[D]) -> Result<(), StepError> {
+        synchronize(devices)?;
+        std::mem::swap(&mut self.running, &mut self.ended);
+        self.running.events.clear();
+        self.running.spans.clear();
+        self.ended.note_spans()
+    }
+
+    /// Whether a step was begun that nobody has waited for.
+    pub fn is_running(&self) -> bool {
+        !self.running.events.is_empty()
+    }
+
+    /// When each task of the last step that has ended ran: behind [`StepsAhead::run`] that before the one which still runs. Nothing
+    /// behind the first.
+    pub fn ended(&self) -> &StepTimes<E> {
+        &self.ended
+    }
+}
+
+fn check_devices<D: Device>(devices: &[D], plan: &Plan) -> Result<(), StepError> {
+    match devices.len() == plan.devices {
+        true => Ok(()),
+        false => Err(StepError::Devices { planned: plan.devices, given: devices.len() }),
+    }
+}
+
+/// Synchronises every device, whatever becomes of the others.
+fn synchronize<D: Device>(devices: &[D]) -> Result<(), DeviceError> {
     let mut synchronized = Ok(());
     for device in devices {
         synchronized = synchronized.and(device.synchronize());
     }
-    submitted.and(synchronized)?;
-    beside.into_iter().for_each(|beside| beside());
-    for (task, event) in times.events.iter().enumerate() {
-        times.spans.push(event.span().ok_or(StepError::NotDone { task })?);
+    synchronized
+}
+
+/// Calls `beside` if the sources of a step that has begun load soon and the devices tell so.
+fn call_early<D: Device>(
+    devices: &[D],
+    plan: &Plan,
+    events: &[D::Event],
+    beside: &mut Option<impl FnOnce()>,
+) {
+    if devices.iter().all(Device::tells_tasks) && have_loaded(plan, events) {
+        beside.take().into_iter().for_each(|beside| beside());
     }
-    Ok(())
 }
 
 /// Gives the sources of a step that has begun some time to load. Whether they all have: a device that has failed never does.
@@ -140,13 +255,19 @@ fn submit_all<D: Device>(
     devices: &[D],
     plan: &Plan,
     scalars: &Scalars,
+    before: Option<(&Overlap, &[D::Event])>,
     events: &mut Vec<D::Event>,
 ) -> Result<(), DeviceError> {
     for device in devices {
         device.begin(scalars)?;
     }
-    for node in &plan.nodes {
+    for (task, node) in plan.nodes.iter().enumerate() {
         let device = &devices[node.device.0];
+        if let Some((overlap, before)) = before {
+            for wait in &overlap.waits[task] {
+                device.wait_on(node.lane, &before[wait.0])?;
+            }
+        }
         for wait in &node.waits {
             device.wait_on(node.lane, &events[wait.0])?;
         }

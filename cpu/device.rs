@@ -1,7 +1,7 @@
 //! `CpuDevice`: a quadrant as a device of the one scheduler.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Packed, Region, Scalars, Span};
 use quadrille_core::layer::SubTask;
@@ -25,23 +25,65 @@ pub(crate) struct BoundProgram {
     pub copies: Vec<Copy>,
 }
 
+/// What changes from step to step: see [`Scalars`].
+#[derive(Debug, Default)]
+struct StepScalars {
+    iteration: AtomicU64,
+    /// The bits of an f32.
+    rate: AtomicU32,
+    /// The bits of an f32.
+    elastic: AtomicU32,
+    seed: AtomicU64,
+}
+
+/// What two steps of a device use, of which the first may not have ended when the second begins.
+#[derive(Debug, Default)]
+pub(crate) struct TwoSteps {
+    scalars: [StepScalars; 2],
+    /// Which of them the step has that began last.
+    turn: AtomicUsize,
+}
+
+impl TwoSteps {
+    /// A step begins, and that before the last is over.
+    fn begin(&self, scalars: &Scalars) {
+        let turn = 1 - self.turn();
+        let to = &self.scalars[turn];
+        to.iteration.store(scalars.iteration, Ordering::Relaxed);
+        to.rate.store(scalars.rate.to_bits(), Ordering::Relaxed);
+        to.elastic.store(scalars.elastic.to_bits(), Ordering::Relaxed);
+        to.seed.store(scalars.seed, Ordering::Relaxed);
+        self.turn.store(turn, Ordering::Relaxed);
+    }
+
+    fn turn(&self) -> usize {
+        self.turn.load(Ordering::Relaxed) & 1
+    }
+
+    fn scalars(&self, turn: usize) -> Scalars {
+        let from = &self.scalars[turn & 1];
+        let float = |bits: &AtomicU32| f32::from_bits(bits.load(Ordering::Relaxed));
+        Scalars {
+            iteration: from.iteration.load(Ordering::Relaxed),
+            rate: float(&from.rate),
+            elastic: float(&from.elastic),
+            seed: from.seed.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// Everything that the crews need to run a grain.
 pub(crate) struct Bound {
     /// What devices run.
     pub programs: Vec<BoundProgram>,
-    /// What changes from step to step: see [`Scalars`].
-    pub iteration: AtomicU64,
-    /// The bits of an f32.
-    pub rate: AtomicU32,
-    /// The bits of an f32.
-    pub elastic: AtomicU32,
-    /// Of this step.
-    pub seed: AtomicU64,
+    /// The steps of each device.
+    pub steps: Vec<TwoSteps>,
 }
 
-/// What is pushed into a lane, in one word: 8 bits program, 8 bits kind, 8 bits stage, 32 bits layer or copy.
+/// What is pushed into a lane, in one word: a bit whose step of two, 8 bits program, 8 bits kind, 8 bits stage, 32 bits layer or copy.
 #[derive(Clone, Copy)]
 struct Payload {
+    turn: usize,
     program: usize,
     kind: u8,
     stage: usize,
@@ -52,7 +94,8 @@ const COPY: u8 = SubTask::ALL.len() as u8;
 
 impl Payload {
     fn pack(self) -> u64 {
-        (self.program as u64) << 48
+        (self.turn as u64) << 56
+            | (self.program as u64) << 48
             | u64::from(self.kind) << 40
             | (self.stage as u64) << 32
             | self.index as u64
@@ -60,6 +103,7 @@ impl Payload {
 
     fn unpack(word: u64) -> Self {
         Self {
+            turn: (word >> 56) as usize & 1,
             program: (word >> 48) as usize & 0xff,
             kind: (word >> 40) as u8,
             stage: (word >> 32) as usize & 0xff,
@@ -77,16 +121,6 @@ impl Payload {
 pub(crate) const COPY_GRAIN: usize = Machine::of(Isa::Portable).grain_elements;
 
 impl Bound {
-    fn scalars(&self) -> Scalars {
-        let float = |bits: &AtomicU32| f32::from_bits(bits.load(Ordering::Relaxed));
-        Scalars {
-            iteration: self.iteration.load(Ordering::Relaxed),
-            rate: float(&self.rate),
-            elastic: float(&self.elastic),
-            seed: self.seed.load(Ordering::Relaxed),
-        }
-    }
-
     fn stages(&self, device: usize, payload: Payload) -> Stages {
         let program = &self.programs[payload.program];
         let Some(sub) = payload.sub() else {
@@ -144,7 +178,7 @@ impl Work for Bound {
             grains,
             stage,
             scratch,
-            scalars: self.scalars(),
+            scalars: self.steps[device].scalars(payload.turn),
             update: &layer.update,
             first_image: net.tile.first,
             everywhere: Everywhere::new(nets, &layer.sources),
@@ -275,8 +309,21 @@ impl CpuDevice {
         let kind = SubTask::ALL.iter().position(|s| *s == task.sub)? as u8;
         let index = task.layer.0;
         let layers = self.engine.bound.programs[self.program].nets[self.index].layers.len();
-        let payload = Payload { program: self.program, kind, stage: 0, index };
+        let payload = Payload { turn: 0, program: self.program, kind, stage: 0, index };
         (index < layers).then(|| self.engine.bound.stages(self.index, payload).iter().collect())
+    }
+
+    fn turn(&self) -> usize {
+        self.engine.bound.steps[self.index].turn()
+    }
+
+    /// Waits for what a step that runs ahead has left to do on any quadrant: gradients and updates, and so whatever is not a value
+    /// or a gradient of a blob, which are there already.
+    fn wait_for_rest(&self, region: Region) {
+        let lanes = &self.engine.lanes;
+        if !matches!(region, Region::Stage(_) | Region::Storage(_)) && lanes.runs_ahead() {
+            (0..self.engine.infos.len()).for_each(|device| lanes.wait_idle(device));
+        }
     }
 
     fn memory(&self) -> &Memory {
@@ -356,6 +403,7 @@ impl CpuDevice {
         region: Region,
         len: usize,
     ) -> Result<(crate::memory::Span, Option<Arrangement>), DeviceError> {
+        self.wait_for_rest(region);
         // After a failure threads may still be working on grains of other tasks.
         self.check_alive()?;
         if self.memory().is_shared(region) {
@@ -385,11 +433,7 @@ impl Device for CpuDevice {
     fn begin(&self, scalars: &Scalars) -> Result<(), DeviceError> {
         self.check_alive()?;
         self.engine.lanes.serve_program(self.program);
-        let bound = &self.engine.bound;
-        bound.iteration.store(scalars.iteration, Ordering::Relaxed);
-        bound.rate.store(scalars.rate.to_bits(), Ordering::Relaxed);
-        bound.elastic.store(scalars.elastic.to_bits(), Ordering::Relaxed);
-        bound.seed.store(scalars.seed, Ordering::Relaxed);
+        self.engine.bound.steps[self.index].begin(scalars);
         Ok(())
     }
 
@@ -414,7 +458,13 @@ impl Device for CpuDevice {
             }
             Some(kind) if net.layers.get(task.layer.0).is_some_and(has_it) => self.push(
                 lane,
-                Payload { program: self.program, kind: kind as u8, stage: 0, index: task.layer.0 },
+                Payload {
+                    turn: self.turn(),
+                    program: self.program,
+                    kind: kind as u8,
+                    stage: 0,
+                    index: task.layer.0,
+                },
             ),
             _ => Err(self.unknown(format!("{} of layer {}", task.sub, task.layer.0))),
         }
@@ -423,7 +473,7 @@ impl Device for CpuDevice {
     fn copy(&self, lane: LaneId, copy: &Copy) -> Result<CpuEvent, DeviceError> {
         let known = self.engine.bound.programs[self.program].copies.iter().position(|c| c == copy);
         let index = known.ok_or_else(|| self.unknown(format!("{copy:?}")))?;
-        self.push(lane, Payload { program: self.program, kind: COPY, stage: 0, index })
+        self.push(lane, Payload { turn: self.turn(), program: self.program, kind: COPY, stage: 0, index })
     }
 
     fn wait_on(&self, lane: LaneId, event: &CpuEvent) -> Result<(), DeviceError> {
@@ -435,7 +485,12 @@ impl Device for CpuDevice {
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        self.engine.lanes.wait_idle(self.index);
+        self.engine.lanes.synchronize(self.index);
+        self.check_alive()
+    }
+
+    fn settle(&self, event: &CpuEvent) -> Result<(), DeviceError> {
+        self.engine.lanes.settle(self.index, event.last);
         self.check_alive()
     }
 

@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use quadrille_core::check::check;
 use quadrille_core::device::{DeviceInfo, Lane};
 use quadrille_core::net::{Net, Phase};
-use quadrille_core::plan::{Plan, tiles};
+use quadrille_core::plan::{Plan, Stage, tiles};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{Copy, DeviceId};
 use quadrille_numa::memory::plan::Need;
 
 use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
 use crate::crew::{CrewThread, Crews, Lanes, Scratch, Work};
-use crate::device::{Bound, BoundProgram, CpuDevice, Engine};
+use crate::device::{Bound, BoundProgram, CpuDevice, Engine, TwoSteps};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::lanes::{LaneTable, lanes_of};
 use crate::layer::{Choice, MAX_STAGES};
@@ -165,11 +164,10 @@ impl MappedWorker {
             elastic: options.elastic,
             gathers: programs.iter().flat_map(|p| p.nets).any(|net| net.parts > 1),
         };
-        // No lane gets more than all stages of all tasks of a plan and all their waits.
-        let entries = |plan: &&Plan| plan.nodes.iter().map(|n| MAX_STAGES + n.waits.len()).sum::<usize>();
-        let longest = programs.iter().flat_map(|p| p.plans).map(entries).max().unwrap_or(0);
+        let plans = programs.iter().flat_map(|p| p.plans.iter().map(|plan| (p.nets, *plan)));
         let programs: Vec<MappedProgram> =
             programs.iter().map(|program| MappedProgram::new(program, options)).collect::<Result<_, _>>()?;
+        let longest = plans.map(|(nets, plan)| entries(nets, plan)).max().unwrap_or(0);
         let nets = || programs.iter().flat_map(|program| &program.nets);
         let scratch = nets().map(|net| net.scratch).max().unwrap_or(0);
         let choices = nets().next().map_or(Vec::new(), |net| net.choices.clone());
@@ -224,13 +222,8 @@ impl MappedWorker {
         let priorities = |lanes: &Vec<Lane>| lanes.iter().map(|lane| lane.priority).collect();
         let priorities: Vec<Vec<u8>> = lanes_of_programs.iter().map(priorities).collect();
         let lanes = Arc::new(Lanes::new(self.crews.len(), &priorities, self.longest));
-        let bound = Arc::new(Bound {
-            programs,
-            iteration: AtomicU64::new(0),
-            rate: AtomicU32::new(0),
-            elastic: AtomicU32::new(0),
-            seed: AtomicU64::new(0),
-        });
+        let steps = self.crews.iter().map(|_| TwoSteps::default()).collect();
+        let bound = Arc::new(Bound { programs, steps });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();
         let scratch = |homes: &&Homes| Scratch { len: self.scratch, home: homes.of(Purpose::Scratch) };
         let scratch: Vec<Scratch> = homes.iter().map(scratch).collect();
@@ -251,6 +244,16 @@ impl MappedWorker {
             notes: refused.into_iter().map(|r| format!("a thread is not pinned: {r}")).collect(),
         };
         Ok(worker.settled())
+    }
+}
+
+/// The most that a lane ever holds of a plan: all stages of all tasks and all their waits. Whole iterations may overlap, so that
+/// there are two of them.
+fn entries(nets: &[Net], plan: &Plan) -> usize {
+    let of_step = plan.nodes.iter().map(|node| MAX_STAGES + node.waits.len()).sum::<usize>();
+    match plan.stage {
+        Stage::Iteration => 2 * of_step + plan.overlap(nets).waits.iter().map(Vec::len).sum::<usize>(),
+        _ => of_step,
     }
 }
 

@@ -55,6 +55,31 @@ pub enum Event<'a> {
     },
 }
 
+/// Events as text, to be sent to who writes the timeline: a line for each.
+#[derive(Debug, Default)]
+pub struct TraceText(String);
+
+impl TraceText {
+    /// Adds an event.
+    pub fn add(&mut self, event: &Event<'_>) {
+        for value in values(event) {
+            self.0.push_str(&value.to_string());
+            self.0.push('\n');
+        }
+    }
+
+    /// What was added, in pieces of whole lines of about so many bytes.
+    pub fn pieces(&self, bytes: usize) -> impl Iterator<Item = &str> {
+        let mut rest = self.0.as_str();
+        std::iter::from_fn(move || {
+            let end = rest.bytes().enumerate().find(|(at, byte)| *byte == b'\n' && at + 1 >= bytes);
+            let (piece, behind) = rest.split_at(end.map_or(rest.len(), |(at, _)| at + 1));
+            rest = behind;
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+}
+
 /// Writes a timeline.
 #[derive(Debug)]
 pub struct TraceWriter {
@@ -79,37 +104,24 @@ impl TraceWriter {
     /// # Errors
     /// [`IoError::WriteFailed`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), IoError> {
-        let events = match event {
-            Event::Named { row, name, process } => vec![
-                meta("process_name", *row, json!({ "name": process })),
-                meta("process_sort_index", *row, json!({ "sort_index": row.process })),
-                meta("thread_name", *row, json!({ "name": name })),
-                meta("thread_sort_index", *row, json!({ "sort_index": row.thread })),
-            ],
-            Event::Slice { row, name, category, start, end } => vec![json!({
-                "ph": "X", "pid": row.process, "tid": row.thread, "name": name, "cat": category,
-                "ts": microseconds(*start), "dur": microseconds(end.saturating_sub(*start)),
-            })],
-            // An arrow is bound to the slices around its ends.
-            Event::Arrow { id, from, to } => vec![
-                json!({
-                    "ph": "s", "pid": from.0.process, "tid": from.0.thread, "name": "waits", "cat": "event",
-                    "id": id, "ts": microseconds(from.1.saturating_sub(1)),
-                }),
-                json!({
-                    "ph": "f", "bp": "e", "pid": to.0.process, "tid": to.0.thread, "name": "waits",
-                    "cat": "event", "id": id, "ts": microseconds(to.1),
-                }),
-            ],
-        };
-        events.iter().try_for_each(|event| self.line(event)).map_err(|source| self.failed(source))
+        values(event)
+            .iter()
+            .try_for_each(|value| self.line(&value.to_string()))
+            .map_err(|source| self.failed(source))
     }
 
-    fn line(&mut self, event: &Value) -> io::Result<()> {
+    /// Adds the events of some lines of a [`TraceText`].
+    ///
+    /// # Errors
+    /// [`IoError::WriteFailed`].
+    pub fn append(&mut self, lines: &str) -> Result<(), IoError> {
+        lines.lines().try_for_each(|line| self.line(line)).map_err(|source| self.failed(source))
+    }
+
+    fn line(&mut self, event: &str) -> io::Result<()> {
         self.to.write_all(if self.first { b"[\n" } else { b",\n" })?;
         self.first = false;
-        serde_json::to_writer(&mut self.to, event)?;
-        Ok(())
+        self.to.write_all(event.as_bytes())
     }
 
     /// Ends the file.
@@ -124,6 +136,33 @@ impl TraceWriter {
 
     fn failed(&self, source: io::Error) -> IoError {
         IoError::WriteFailed { path: self.path.clone(), what: WHAT, source }
+    }
+}
+
+/// An event in the words of the format.
+fn values(event: &Event<'_>) -> Vec<Value> {
+    match event {
+        Event::Named { row, name, process } => vec![
+            meta("process_name", *row, json!({ "name": process })),
+            meta("process_sort_index", *row, json!({ "sort_index": row.process })),
+            meta("thread_name", *row, json!({ "name": name })),
+            meta("thread_sort_index", *row, json!({ "sort_index": row.thread })),
+        ],
+        Event::Slice { row, name, category, start, end } => vec![json!({
+            "ph": "X", "pid": row.process, "tid": row.thread, "name": name, "cat": category,
+            "ts": microseconds(*start), "dur": microseconds(end.saturating_sub(*start)),
+        })],
+        // An arrow is bound to the slices around its ends.
+        Event::Arrow { id, from, to } => vec![
+            json!({
+                "ph": "s", "pid": from.0.process, "tid": from.0.thread, "name": "waits", "cat": "event",
+                "id": id, "ts": microseconds(from.1.saturating_sub(1)),
+            }),
+            json!({
+                "ph": "f", "bp": "e", "pid": to.0.process, "tid": to.0.thread, "name": "waits",
+                "cat": "event", "id": id, "ts": microseconds(to.1),
+            }),
+        ],
     }
 }
 
@@ -164,6 +203,14 @@ mod tests {
             (&events[5]["id"], &events[5]["ph"], &events[6]["tid"]),
             (&json!(9), &json!("s"), &json!(2))
         );
+        let mut text = TraceText::default();
+        (0..3).for_each(|_| text.add(&Event::Arrow { id: 9, from: (one, 2750), to: (two, 3000) }));
+        assert_eq!(text.pieces(1).count(), 6);
+        assert_eq!(text.pieces(1 << 20).count(), 1);
+        let mut writer = TraceWriter::create(&path).unwrap();
+        text.pieces(150).for_each(|piece| writer.append(piece).unwrap());
+        writer.finish().unwrap();
+        assert_eq!((read().len(), &read()[5]), (6, &events[6]));
         let missing = TraceWriter::create(&folder.path().join("none/trace.json"));
         assert!(matches!(missing, Err(IoError::CannotCreate { .. })));
     }

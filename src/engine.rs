@@ -207,6 +207,14 @@ impl Device for WorkerDevice {
         either!(Self, self, device => device.tells_tasks())
     }
 
+    fn settle(&self, event: &WorkerEvent) -> Result<(), DeviceError> {
+        match (self, event) {
+            (Self::Cpu(device), WorkerEvent::Cpu(event)) => device.settle(event),
+            (Self::Cuda(device), WorkerEvent::Cuda(event)) => device.settle(event),
+            _ => self.synchronize(),
+        }
+    }
+
     fn synchronize(&self) -> Result<(), DeviceError> {
         either!(Self, self, device => device.synchronize())
     }

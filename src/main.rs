@@ -46,6 +46,7 @@ mod solver_state;
 mod staging;
 mod state;
 mod test;
+mod tester;
 mod time;
 mod topo;
 mod trace;

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 use quadrille_core::device::Span;
 use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, Stage};
-use quadrille_io::trace::{Event, Row, TraceWriter};
+use quadrille_io::trace::{Event, Row, TraceText, TraceWriter};
 
 use crate::failure::Failure;
+use crate::world::World;
 
 /// A plan as it is drawn.
 struct Drawn {
@@ -113,25 +114,28 @@ impl Trace {
         self.left = self.left.saturating_sub(1);
     }
 
-    fn write(&self, to: &mut TraceWriter, arrows: &mut u64) -> Result<(), Failure> {
+    /// Gives all that was traced to `to`, event by event.
+    fn tell(&self, mut to: impl FnMut(&Event<'_>) -> Result<(), Failure>) -> Result<(), Failure> {
+        // Arrows of several workers have numbers of their own.
+        let mut arrows = (self.rank as u64) << 40;
         let row = |thread: usize| Row { process: self.rank, thread };
         let process = format!("worker {}", self.rank);
         for (thread, name) in self.rows.iter().enumerate() {
-            to.write(&Event::Named { row: row(thread), name, process: &process })?;
+            to(&Event::Named { row: row(thread), name, process: &process })?;
         }
         for (name, start, end) in &self.phases {
-            to.write(&Event::Slice { row: row(0), name, category: PHASES, start: *start, end: *end })?;
+            to(&Event::Slice { row: row(0), name, category: PHASES, start: *start, end: *end })?;
         }
         for (plan, first) in &self.steps {
             let tasks = &self.plans[*plan].tasks;
             let spans = &self.spans[*first..first + tasks.len()];
             for ((name, category, thread, waits), span) in tasks.iter().zip(spans) {
                 let [start, end] = [span.start, span.end].map(|time| self.devices + time);
-                to.write(&Event::Slice { row: row(*thread), name, category, start, end })?;
+                to(&Event::Slice { row: row(*thread), name, category, start, end })?;
                 for wait in waits {
                     let from = (row(tasks[*wait].2), self.devices + spans[*wait].end);
-                    to.write(&Event::Arrow { id: *arrows, from, to: (row(*thread), start) })?;
-                    *arrows += 1;
+                    to(&Event::Arrow { id: arrows, from, to: (row(*thread), start) })?;
+                    arrows += 1;
                 }
             }
         }
@@ -139,23 +143,52 @@ impl Trace {
     }
 }
 
-/// Opens the file of a process, before anything is trained: the leader's has the name that was asked for, any other's its
-/// first worker's number behind it.
-pub fn open(asked: Option<&Path>, leads: bool, rank: usize) -> Result<Option<TraceWriter>, Failure> {
-    let Some(asked) = asked else { return Ok(None) };
-    let mut name = asked.as_os_str().to_owned();
-    if !leads {
-        name.push(format!(".{rank}"));
-    }
-    Ok(Some(TraceWriter::create(Path::new(&name))?))
+/// Opens the file of a run, in the process that leads, before anything is trained.
+pub fn open(asked: Option<&Path>, leads: bool) -> Result<Option<TraceWriter>, Failure> {
+    Ok(asked.filter(|_| leads).map(TraceWriter::create).transpose()?)
 }
 
-/// Writes the timelines of a process's workers.
+/// Writes the timelines of this process's workers.
 pub fn write<'a>(mut to: TraceWriter, traces: impl Iterator<Item = &'a Trace>) -> Result<(), Failure> {
-    // Arrows of several processes have numbers of their own, too.
-    let mut arrows = None;
-    for trace in traces {
-        trace.write(&mut to, arrows.get_or_insert((trace.rank as u64) << 40))?;
+    write_to(&mut to, traces)?;
+    Ok(to.finish()?)
+}
+
+fn write_to<'a>(to: &mut TraceWriter, mut traces: impl Iterator<Item = &'a Trace>) -> Result<(), Failure> {
+    traces.try_for_each(|trace| trace.tell(|event| Ok(to.write(event)?)))
+}
+
+/// Bytes of events that are sent in one message.
+const PIECE: usize = 1 << 16;
+
+/// Writes the timelines of all processes into the file of the one that leads, to which the others send theirs. Every process that was
+/// asked for a timeline calls this.
+pub fn gather<'a>(
+    to: Option<TraceWriter>,
+    traces: impl Iterator<Item = &'a Trace>,
+    world: &World,
+) -> Result<(), Failure> {
+    let Some(mut to) = to else {
+        let mut text = TraceText::default();
+        for trace in traces {
+            trace.tell(|event| {
+                text.add(event);
+                Ok(())
+            })?;
+        }
+        text.pieces(PIECE).try_for_each(|piece| world.tell(0, piece))?;
+        // No piece is empty.
+        return world.tell(0, "");
+    };
+    write_to(&mut to, traces)?;
+    for other in 1..world.size().unwrap_or(1) {
+        loop {
+            let piece = world.hear(other)?;
+            if piece.is_empty() {
+                break;
+            }
+            to.append(&piece)?;
+        }
     }
     Ok(to.finish()?)
 }

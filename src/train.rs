@@ -80,6 +80,7 @@ fn step(
     // The centre has moved by the pull that was known when the exchange began, and so does the worker.
     worker.update(settings, &Scalars { rate, ..scalars })?;
     if settings.on_nonfinite.is_close() || settings.displays(iteration) {
+        worker.finish_steps()?;
         nonfinite::check_weights(&worker.pass, Moment { rank: worker.rank, iteration, rate })?;
     }
 
@@ -190,6 +191,7 @@ fn live(
         worker.exchange = Exchange::join(&run.common, &worker.places, &worker.pace, transport)?;
     }
     let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
+    worker.finish_steps()?;
     let len = worker.pass.nets[0].params.len();
     worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
     let complete = reached.is_some() || iterations == run.settings.solver.max_iter;
@@ -257,7 +259,7 @@ fn attempt(
         let message = "--target-accuracy: the network that is tested has no Accuracy layer";
         return Err(Failure::new(Code::Usage, message));
     }
-    let trace_to = trace::open(args.tracing.trace.as_deref(), world.leads(), workers[0].rank)?;
+    let trace_to = trace::open(args.tracing.trace.as_deref(), world.leads())?;
     world.settle(&workers[0].places);
     let home = world.leads().then(|| prepared.start.open_home(args, &prepared.net.name, &prepared.settings));
     let home = home.transpose()?;
@@ -298,7 +300,9 @@ fn attempt(
     let outcomes = live_together(workers, &run, timeout, progress.as_mut());
     // The others wait for this process; the snapshot that is being written may take longer.
     let outcomes = outcomes.map_err(|failure| run.world.warn(failure))?;
-    trace_to.map_or(Ok(()), |to| trace::write(to, outcomes.iter().filter_map(|o| o.trace.as_ref())))?;
+    if args.tracing.trace.is_some() {
+        trace::gather(trace_to, outcomes.iter().filter_map(|o| o.trace.as_ref()), &run.world)?;
+    }
     match &mut progress {
         Some(progress) => conclude(&prepared, &run, &outcomes, progress),
         None => {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quadrille_core::device::{Packed, Region, Scalars};
+use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::Plan;
 use quadrille_core::rng::step_seed;
-use quadrille_core::run::{StepTimes, run_step, run_step_beside};
+use quadrille_core::run::{StepTimes, StepsAhead, run_step, run_step_beside};
 use quadrille_cpu::{BlobBytes, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
 use quadrille_io::weights::Tensors;
 
@@ -32,18 +32,11 @@ use crate::rewriting::Rewriting;
 use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
+use crate::tester::Tester;
 use crate::trace::Trace;
 
 /// Room for the losses of so many mini-batches is made at the start; more make it as they come.
 const MOST_LOSSES: u64 = 1024;
-
-/// One of the tests of a worker.
-struct Tester {
-    pass: Pass,
-    forward: Plan,
-    times: StepTimes<WorkerEvent>,
-    test: TestJob,
-}
 
 /// One worker.
 pub struct Worker {
@@ -57,6 +50,8 @@ pub struct Worker {
     pub plans: Plans,
     /// When the tasks of the last step ran.
     pub times: StepTimes<WorkerEvent>,
+    /// Its iterations, where one may begin before the updates of that before have ended.
+    ahead: Option<StepsAhead<WorkerEvent>>,
     /// Its devices' memory and threads.
     pub engine: Engine,
     /// Its mini-batches.
@@ -237,12 +232,15 @@ impl Worker {
             let most = settings.solver.iter_size + 1;
             Trace::new(parts.rank, &nets, &plans.all(), engine.origin(), iterations, most)
         });
+        let overlaps = engine.devices(0).iter().all(Device::tells_tasks);
+        let ahead = plans.overlap(&nets).filter(|_| overlaps).map(StepsAhead::new);
         let worker = Self {
             rank: parts.rank,
             seat: parts.seat,
             pass: Pass::new(nets, engine.devices(0)),
             plans,
             times: StepTimes::default(),
+            ahead,
             batches,
             losses: Vec::with_capacity(settings.solver.iter_size.min(MOST_LOSSES) as usize),
             exchange: Exchange::Alone,
@@ -325,6 +323,7 @@ impl Worker {
             let sound =
                 loss.is_finite() && (!looks_closely || nonfinite::is_finite(&self.pass, Packed::Gradients)?);
             if !sound && !known && found.is_none() {
+                self.finish_steps()?;
                 self.batches.load_again(&self.pass)?;
                 found = Some(nonfinite::first(&self.pass, self.plans.of_part(last), &scalars)?);
             }
@@ -364,29 +363,35 @@ impl Worker {
     /// Forward and backward of a mini-batch, the `last` of the iteration or an earlier one. Beside it the next mini-batch is
     /// handed over.
     fn compute(&mut self, settings: &Settings, scalars: &Scalars, last: bool) -> Result<(), Failure> {
-        let plan = self.plans.of_part(last);
         let shows = self.shows(settings, scalars.iteration);
+        if shows {
+            self.finish_steps()?;
+        }
+        let plan = self.plans.of_part(last);
         let (pass, times, shown, batches) = (&self.pass, &mut self.times, &mut self.shown, &mut self.batches);
-        let mut ahead = Ok(None);
+        let mut loaded = Ok(None);
         let load_ahead = || {
             let start = Instant::now();
-            ahead = batches.load_ahead(pass).map(|()| Some((start, start.elapsed())));
+            loaded = batches.load_ahead(pass).map(|()| Some((start, start.elapsed())));
         };
         let begin = Instant::now();
-        let took = self.pace.compute(|| match shows {
+        let steps = &mut self.ahead;
+        let took = self.pace.compute(|| match steps {
             // It runs a step for each task.
-            true => debug::run(pass, plan, scalars, times, shown),
-            false => Ok(run_step_beside(&pass.devices, plan, scalars, times, load_ahead)?),
+            _ if shows => debug::run(pass, plan, scalars, times, shown),
+            Some(steps) => Ok(steps.run(&pass.devices, plan, scalars, load_ahead)?),
+            None => Ok(run_step_beside(&pass.devices, plan, scalars, times, load_ahead)?),
         })?;
         self.clock.computing += took;
-        let ahead = ahead?.filter(|_| self.pace.is_real());
-        self.clock.data_copied_beside += ahead.map_or(Duration::ZERO, |(_, took)| took);
+        let loaded = loaded?.filter(|_| self.pace.is_real());
+        self.clock.data_copied_beside += loaded.map_or(Duration::ZERO, |(_, took)| took);
+        let ended = self.ahead.as_ref().map_or(&self.times, StepsAhead::ended);
         if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
             trace.phase("forward_backward", begin, took);
-            if let Some((begin, took)) = ahead {
+            if let Some((begin, took)) = loaded {
                 trace.phase("data_copy", begin, took);
             }
-            trace.step(plan.stage, self.times.spans());
+            trace.step(plan.stage, ended.spans());
         }
         Ok(())
     }
@@ -444,17 +449,33 @@ impl Worker {
         settings.solver.debug_info && self.rank == 0 && settings.displays(iteration)
     }
 
-    /// Notes how long the quadrants moved gradients in the last step.
+    /// Notes how long the quadrants moved gradients in the last step that has ended.
     fn note_transfers(&mut self) {
-        let spans = self.plans.gradients.nodes.iter().zip(self.times.spans());
+        let ended = self.ahead.as_ref().map_or(&self.times, StepsAhead::ended);
+        let spans = self.plans.gradients.nodes.iter().zip(ended.spans());
         let transfers = spans.filter(|(n, _)| {
             n.device.0 == 0 && matches!(n.task.sub, SubTask::Accumulate | SubTask::Broadcast)
         });
         self.clock.transfers += Duration::from_nanos(transfers.map(|(_, span)| span.end - span.start).sum());
     }
 
+    /// Waits for what the last iteration has left to do. Tests and whatever ends a training come behind it.
+    ///
+    /// # Errors
+    /// If a device fails.
+    pub fn finish_steps(&mut self) -> Result<(), Failure> {
+        let Some(steps) = &mut self.ahead else { return Ok(()) };
+        let runs = steps.is_running();
+        steps.finish(&self.pass.devices)?;
+        if let Some(trace) = self.trace.as_mut().filter(|_| runs) {
+            trace.step(self.plans.gradients.stage, steps.ended().spans());
+        }
+        Ok(())
+    }
+
     /// The worker's state after an iteration; every worker calls this.
     pub fn state(&mut self) -> Result<WorkerState, Failure> {
+        self.finish_steps()?;
         let len = self.pass.nets[0].params.len();
         let histories = self.histories * len;
         let course = self.course.clone();
@@ -517,6 +538,7 @@ impl Worker {
     ) -> Result<Option<(Vec<Output>, TestResult)>, Failure> {
         self.meet()?;
         let start = self.pace.now();
+        self.finish_steps()?;
         let weights = self.result()?;
         let tester = &mut self.testers[index];
         let batches = tester.test.batches;
@@ -543,48 +565,4 @@ impl Worker {
         outputs.iter_mut().zip(sums).for_each(|(output, mean)| output.value = mean);
         Ok(Some((outputs, result)))
     }
-}
-
-impl Tester {
-    /// Adds up the outputs of this worker's share of the mini-batches: a run of them, so that one prefetcher does. False if
-    /// it was left because the run is to stop.
-    fn run(
-        &mut self,
-        batches: u64,
-        [rank, workers]: [u64; 2],
-        places: &Places,
-        stop: &StopAgreement,
-        sums: &mut [f32],
-    ) -> Result<bool, Failure> {
-        let share = batches * rank / workers..batches * (rank + 1) / workers;
-        if share.is_empty() {
-            return Ok(true);
-        }
-        let job = &self.test.job;
-        let mut batches = job.feed.start(Draw::Test, job.batch, share.start, places.readers())?;
-        for _ in share {
-            if stop.is_asked() {
-                return Ok(false);
-            }
-            batches.load(&self.pass)?;
-            run_step(&self.pass.devices, &self.forward, &Scalars::default(), &mut self.times)?;
-            let (loss, outputs) = sums.split_last_mut().ok_or_else(no_outputs)?;
-            *loss += self.pass.loss()?;
-            self.pass.add_outputs(outputs)?;
-        }
-        Ok(true)
-    }
-
-    /// The output that is the first Accuracy layer's.
-    fn accuracy_output(&self) -> Option<usize> {
-        let net = &self.pass.nets[0];
-        let layer =
-            net.layers.iter().find(|l| matches!(l.layer, quadrille_core::layer::Layer::Accuracy(_)))?;
-        let name = &net.blob(*layer.tops.first()?).name;
-        self.pass.output_names().position(|n| n == name)
-    }
-}
-
-fn no_outputs() -> Failure {
-    Failure::new(Code::Bug, "a test without a place for its loss")
 }

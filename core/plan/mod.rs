@@ -5,6 +5,7 @@ mod build;
 mod cost;
 pub mod lanes;
 mod layout;
+mod overlap;
 pub mod priority;
 mod saved;
 mod schedule;
@@ -12,6 +13,7 @@ mod schedule;
 pub use build::{PlanError, PlanOptions, normed_params, tiles, trained_params};
 pub(crate) use build::{norms, operand_buffers, stepped_rows, task_buffers};
 pub use cost::{CostModel, Rates};
+pub use overlap::Overlap;
 pub use saved::{SavedPlan, SavedTask};
 pub use schedule::{LaneRole, Schedule};
 

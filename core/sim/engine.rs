@@ -134,7 +134,16 @@ impl Engine {
 
     /// Runs until all lanes are empty, and lets the host wait for that. False if some lane waits for what will never be.
     pub fn run(&mut self) -> bool {
-        loop {
+        self.run_until(|| false);
+        let stuck = |device: &Device| device.lanes.iter().any(|lane| !lane.entries.is_empty());
+        let ended = !self.devices.iter().any(stuck);
+        self.devices.iter_mut().flat_map(|device| &mut device.lanes).for_each(|lane| lane.entries.clear());
+        ended
+    }
+
+    /// Runs until something is so or nothing happens any more, and lets the host wait for that.
+    pub fn run_until(&mut self, is_so: impl Fn() -> bool) {
+        while !is_so() {
             for device in &mut self.devices {
                 device.turn(self.now, &self.model);
                 device.dispatch(self.now, &self.model);
@@ -148,11 +157,6 @@ impl Engine {
             self.now = next;
         }
         self.host = self.host.max(self.now as f64);
-        self.now = self.host.ceil() as u64;
-        let stuck = |device: &Device| device.lanes.iter().any(|lane| !lane.entries.is_empty());
-        let ended = !self.devices.iter().any(stuck);
-        self.devices.iter_mut().flat_map(|device| &mut device.lanes).for_each(|lane| lane.entries.clear());
-        ended
     }
 }
 
@@ -256,29 +260,20 @@ impl Device {
         true
     }
 
-    /// Says how fast each cohort goes on. Units hold their even share of all threads; where cohorts ask memory for more than it
-    /// gives, each grain gets what it asks for up to an even share.
+    /// Says how fast each cohort goes on. Each grain asks for what it can use by itself; then memory, the arithmetic of all units
+    /// that are busy, and what these can move are shared in turn.
     fn set_speeds(&mut self, model: &DeviceModel) {
-        let held = self.held();
-        let busy = held.blocks.min(model.limits.units.into()).max(1) as f64;
-        let resident = held.threads as f64 / busy;
-        let mut hungry: Vec<&mut Cohort> = Vec::new();
+        let busy = self.held().blocks.min(model.limits.units.into()) as f64;
+        let mut working: Vec<&mut Cohort> = Vec::new();
         for cohort in &mut self.cohorts {
-            cohort.speed = model.grain_speed(&cohort.kernel, resident);
-            if cohort.beside <= 0.0 && cohort.kernel.bytes > 0.0 {
-                hungry.push(cohort);
+            cohort.speed = model.grain_speed(&cohort.kernel, 0.0);
+            if cohort.beside <= 0.0 {
+                working.push(cohort);
             }
         }
-        let asked = |cohort: &Cohort| cohort.speed * cohort.kernel.grain_bytes();
-        hungry.sort_by(|a, b| asked(a).total_cmp(&asked(b)));
-        let mut grains: f64 = hungry.iter().map(|cohort| cohort.grains as f64).sum();
-        let mut left = model.memory;
-        for cohort in hungry {
-            let rate = asked(cohort).min(left / grains);
-            cohort.speed = rate / cohort.kernel.grain_bytes();
-            left -= rate * cohort.grains as f64;
-            grains -= cohort.grains as f64;
-        }
+        share(&mut working, model.memory, Kernel::grain_bytes, |_| 1.0);
+        share(&mut working, busy * model.flops, Kernel::grain_flops, |kernel| kernel.threads.into());
+        share(&mut working, busy * model.bytes, Kernel::grain_bytes, |kernel| kernel.threads.into());
     }
 
     /// The next moment after `now` at which something changes by itself.
@@ -316,6 +311,28 @@ impl Device {
                 lane.running = None;
             }
         }
+    }
+}
+
+/// Shares something of which there is `most` in a nanosecond and a grain takes `work`: where more is asked for, each grain gets what
+/// it asks for up to an even share by `weight`, and goes on as much slower.
+fn share(
+    cohorts: &mut [&mut Cohort],
+    most: f64,
+    work: impl Fn(&Kernel) -> f64,
+    weight: impl Fn(&Kernel) -> f64,
+) {
+    let asked = |cohort: &Cohort| cohort.speed * work(&cohort.kernel) / weight(&cohort.kernel);
+    let mut hungry: Vec<&mut &mut Cohort> = cohorts.iter_mut().filter(|c| work(&c.kernel) > 0.0).collect();
+    hungry.sort_by(|a, b| asked(a).total_cmp(&asked(b)));
+    let weight_of = |cohort: &Cohort| cohort.grains as f64 * weight(&cohort.kernel);
+    let mut weights: f64 = hungry.iter().map(|cohort| weight_of(cohort)).sum();
+    let mut left = most;
+    for cohort in hungry {
+        let rate = asked(cohort).min(left / weights);
+        cohort.speed = rate * weight(&cohort.kernel) / work(&cohort.kernel);
+        left -= rate * weight_of(cohort);
+        weights -= weight_of(cohort);
     }
 }
 

@@ -11,9 +11,11 @@
 //!   lower lanes get what higher ones leave; grains that run are never interrupted. Of equal priority the task that was ready
 //!   first is served first, as GPUs do. Where the device is a crew ([`DeviceModel::crew`]) lanes of one priority take turns,
 //!   grain by grain, and tasks bound by memory are first offered to half of the units only.
-//! - **Speed.** Of the threads on a unit each gets an even share of its operations and of the bytes that it can move; with fewer
-//!   threads than a kind of work needs to hide latencies, a part of the unit is idle. Grains are spread evenly over units
-//!   (the assumption of GLP4NN, section 3.2). A grain goes on at the slower of arithmetic and memory.
+//! - **Speed.** A grain by itself goes on at the slower of arithmetic and memory, as fast as its threads can drive a unit: with
+//!   fewer threads than a kind of work needs to hide latencies, a part of the unit is idle. Where grains together ask for more
+//!   operations than the busy units have, or for more bytes than these can move, each gets what it asks for up to an even share
+//!   by threads; what one that waits for memory does not use others do. Grains are spread evenly over units (the assumption of
+//!   GLP4NN, section 3.2).
 //! - **Memory** has one bandwidth for all units. If more is asked for, each grain gets what it asks for up to an even share.
 //! - **The host** submits one thing after the other: so long for a task, so long for a wait. A task can start when it was submitted
 //!   and its lane has come to it, and then takes a moment to start; each grain takes a moment beside its work.
@@ -204,6 +206,13 @@ impl Device for SimDevice {
         let ended = self.engine().run();
         self.check(LaneId(0))?;
         if ended { Ok(()) } else { Err(self.failed("a lane waits for a task that was not submitted")) }
+    }
+
+    fn settle(&self, event: &SimEvent) -> Result<(), DeviceError> {
+        self.engine().run_until(|| event.is_done());
+        self.check(LaneId(0))?;
+        let waits_for_nothing = || self.failed("a task waits for one that was not submitted");
+        event.is_done().then_some(()).ok_or_else(waits_for_nothing)
     }
 
     fn write(&self, _: Region, _: &[f32]) -> Result<(), DeviceError> {

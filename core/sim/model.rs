@@ -128,6 +128,21 @@ impl DeviceModel {
         self.start + full as f64 * of(wave) + of(rest)
     }
 
+    /// Nanoseconds that the device needs at least for all of these kernels, however they are scheduled: for their operations with all
+    /// units at their peak, for their bytes at full bandwidth, and, where a unit holds one grain at a time, for the grains.
+    pub fn least<'a>(&self, kernels: impl IntoIterator<Item = &'a Kernel>) -> f64 {
+        let units = f64::from(self.limits.units);
+        let one_by_one = self.limits.blocks == 1;
+        let (mut flops, mut bytes, mut grains) = (0.0, 0.0, 0.0);
+        for kernel in kernels {
+            flops += kernel.flops / (units * self.flops);
+            bytes += kernel.bytes / self.memory.min(units * self.bytes);
+            let grain = self.grain + 1.0 / self.grain_speed(kernel, 0.0);
+            grains += if one_by_one { kernel.grains as f64 * grain / units } else { 0.0 };
+        }
+        flops.max(bytes).max(grains)
+    }
+
     /// The part of a grain that is done in a nanosecond while so many grains of the kernel have the device to themselves.
     fn speed(&self, kernel: &Kernel, grains: u64) -> f64 {
         let busy = grains.min(self.limits.units.into()) as f64;

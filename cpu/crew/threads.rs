@@ -35,6 +35,8 @@ struct Quadrant {
     work: Bell,
     /// Rings for the host when a lane ran empty.
     idle: Bell,
+    /// Whether a step was left before all of it was done, and nobody has waited for the rest since.
+    ahead: AtomicBool,
 }
 
 /// The lanes of all quadrants of a worker, shared by their crews.
@@ -65,6 +67,7 @@ impl Lanes {
             lanes: (0..each).map(|_| lane()).collect(),
             work: Bell::default(),
             idle: Bell::default(),
+            ahead: AtomicBool::new(false),
         };
         Self {
             quadrants: (0..quadrants).map(|_| quadrant()).collect(),
@@ -158,6 +161,31 @@ impl Lanes {
             }
             quadrant.idle.sleep(heard);
         }
+    }
+
+    /// Waits until the lanes of a quadrant are empty: no step is left.
+    pub fn synchronize(&self, device: usize) {
+        self.wait_idle(device);
+        self.quadrants[device].ahead.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits until an entry is done, or something has failed; others of its step may be left. The bell rings whenever a lane
+    /// has become empty, so at the latest when that of the entry has.
+    pub fn settle(&self, device: usize, ticket: Ticket) {
+        let quadrant = &self.quadrants[device];
+        quadrant.ahead.store(true, Ordering::Relaxed);
+        loop {
+            let heard = quadrant.idle.listen();
+            if self.is_done(ticket) || self.failed.load(Ordering::Acquire) {
+                return;
+            }
+            quadrant.idle.sleep(heard);
+        }
+    }
+
+    /// Whether a step was left before all of it was done, on any quadrant.
+    pub fn runs_ahead(&self) -> bool {
+        self.quadrants.iter().any(|quadrant| quadrant.ahead.load(Ordering::Relaxed))
     }
 
     /// Tells the crews to go home.

@@ -19,8 +19,8 @@ pub struct ScheduleArgs {
 /// The timeline; the same for every command that trains or measures.
 #[derive(Args, Clone, Debug)]
 pub struct TraceArgs {
-    /// Write when each task of the first iterations ran, a row for each lane and one for the phases of an iteration, for
-    /// chrome://tracing or ui.perfetto.dev; other processes than the first write to FILE.RANK
+    /// Write when each task of the first iterations ran on all workers, a row for each lane and one for the phases of an iteration,
+    /// for chrome://tracing or ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Iterations that --trace covers

@@ -3,9 +3,9 @@
 use quadrille_core::device::Scalars;
 use quadrille_core::net::{LayerId, Net};
 use quadrille_core::plan::priority::{Analysis, Block, Estimates, SubTaskGraph};
-use quadrille_core::plan::{Node, Plan, Rates, Schedule};
+use quadrille_core::plan::{Node, Plan, Schedule};
 use quadrille_core::run::{StepTimes, run_step};
-use quadrille_core::sim::SimDevice;
+use quadrille_core::sim::{DeviceModel, SimDevice};
 
 use super::training::lanes_of;
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ pub struct Explanation<'a> {
     /// How it was made.
     pub schedule: Schedule,
     /// Of a machine that is described, for a simulation.
-    pub rates: Option<Rates>,
+    pub device: Option<DeviceModel>,
     /// By what times were estimated.
     pub by: String,
 }
@@ -143,9 +143,9 @@ impl Explanation<'_> {
             chain.splice(SHOWN / 2..chain.len() - SHOWN / 2, ["...".to_owned()]);
         }
         lines.push(format!("            {}", chain.join(" > ")));
-        let simulated = match self.rates {
-            Some(rates) => {
-                let devices = SimDevice::group(self.nets, self.plan, rates);
+        let simulated = match &self.device {
+            Some(device) => {
+                let devices = SimDevice::of_model(self.nets, &[self.plan], device);
                 let mut times = StepTimes::default();
                 run_step(&devices, self.plan, &Scalars::default(), &mut times)?;
                 format!("; {:.3} ms on simulated devices (sim)", times.elapsed() as f64 * 1e-6)

@@ -8,8 +8,9 @@ use quadrille_core::device::Scalars;
 use quadrille_core::net::Net;
 use quadrille_core::plan::lanes::Limits;
 use quadrille_core::plan::priority::{Analysis, Estimates};
-use quadrille_core::plan::{Plan, PlanOptions, Rates, SavedPlan, Schedule, Stage};
+use quadrille_core::plan::{Plan, PlanOptions, SavedPlan, Schedule, Stage};
 use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::sim::DeviceModel;
 use quadrille_cpu::Program;
 use quadrille_io::prototxt::{read_machine, write_plan};
 
@@ -30,7 +31,8 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let nets = time::nets(&spec, batch, &machine, &args.machine, args.workers)?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
     let figures = args.machine_file.as_deref().map(read_machine).transpose()?;
-    let mut estimates = figures.as_ref().map_or_else(Estimates::default, |m| Estimates::by(m.rates));
+    let device = figures.as_ref().map(|machine| machine.device.unwrap_or(DeviceModel::serial(machine.rates)));
+    let mut estimates = device.map_or_else(Estimates::default, Estimates::on);
     if args.measure {
         estimates = measured(estimates, &nets, &machine, args)?;
     }
@@ -55,14 +57,13 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
                 "the figures of no machine in particular (sim); see --machine and --measure".to_owned()
             }
         };
-        let rates: Option<Rates> = figures.filter(|_| !args.measure).map(|figures| figures.rates);
         let explanation = Explanation {
             nets: &nets,
             plan: &plans[0],
             analysis: &analysis,
             estimates: &estimates,
             schedule,
-            rates,
+            device: device.filter(|_| !args.measure),
             by,
         };
         explanation.lines()?.iter().for_each(|line| say!("{line}"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quadrille_core::net::Net;
-use quadrille_core::plan::{Plan, PlanOptions, SavedPlan, Schedule, Stage};
+use quadrille_core::plan::{Overlap, Plan, PlanOptions, SavedPlan, Schedule, Stage};
 use quadrille_io::prototxt::read_plan;
 
 use crate::cli::{ClockKind, TrainArgs};
@@ -117,6 +117,12 @@ impl Plans {
         }
         let update = scheduling.plan(nets, Stage::Update, settings.is_elastic())?;
         Ok(Self { part, gradients: scheduling.plan(nets, Stage::Gradients, false)?, update: Some(update) })
+    }
+
+    /// How iterations overlap: where nothing comes between gradients and updates, and an iteration is one step.
+    pub fn overlap(&self, nets: &[Net]) -> Option<Overlap> {
+        let is_one = self.part.is_none() && self.gradients.stage == Stage::Iteration;
+        is_one.then(|| self.gradients.overlap(nets))
     }
 
     /// All of them.

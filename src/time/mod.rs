@@ -53,7 +53,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let draw = Draw::Train { seed: 1, rank: 0, workers: 1 };
     let mut batches =
         data.as_ref().map(|data| data.start(draw, batch, 0, machine.places[0].readers())).transpose()?;
-    let trace_to = trace::open(args.tracing.trace.as_deref(), true, 0)?;
+    let trace_to = trace::open(args.tracing.trace.as_deref(), true)?;
     let mut trace = trace_to
         .as_ref()
         .map(|_| Trace::new(0, &pass.nets, &[&plan], worker.origin(), args.tracing.trace_iterations, 1));

@@ -66,6 +66,31 @@ fn methods_without_an_order_train_and_leave_a_snapshot() {
 }
 
 #[test]
+fn a_timeline_shows_the_workers_of_all_processes() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.train_over_mpi(3, "traced", "--trace trace.json --trace-iterations 2");
+    let events: Vec<serde_json::Value> = serde_json::from_str(&stage.text("trace.json")).expect("a timeline");
+    for worker in 0..3 {
+        let count = |phase: &str, name: &str| {
+            let is_it = |e: &&serde_json::Value| e["pid"] == worker && e["ph"] == phase && e["name"] == name;
+            events.iter().filter(is_it).count()
+        };
+        assert_eq!(count("X", "forward_backward"), 2, "worker {worker}");
+        assert_eq!(count("X", "conv1/forward"), 2, "worker {worker}");
+        let arrows = [count("s", "waits"), count("f", "waits")];
+        assert!(arrows[0] == arrows[1] && arrows[0] > 0, "worker {worker}: {arrows:?}");
+    }
+    let mut ids: Vec<_> = events.iter().filter(|e| e["ph"] == "s").map(|e| e["id"].to_string()).collect();
+    let all = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), all, "an arrow's number is its own");
+}
+
+#[test]
 fn the_workers_are_the_processes() {
     if is_skipped(missing()) {
         return;

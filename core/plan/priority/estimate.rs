@@ -6,15 +6,25 @@ use crate::device::Span;
 use crate::layer::SubTask;
 use crate::net::{LayerId, Net};
 use crate::plan::{CostModel, Node, Plan, Rates};
+use crate::sim::DeviceModel;
 
 /// Rates of a machine that nobody has described. Schedules ask only which of two chains takes longer, so what counts is how
 /// many operations take as long as a byte.
 const UNKNOWN_MACHINE: Rates = Rates { flops: 500.0, bytes: 50.0, overhead: 2_000.0 };
 
+/// What is known of the machine.
+#[derive(Clone, Debug)]
+enum Known {
+    /// What it computes and moves.
+    Rates(CostModel),
+    /// Its units, and how tasks are cut for them.
+    Device(DeviceModel),
+}
+
 /// Estimated times of tasks.
 #[derive(Clone, Debug)]
 pub struct Estimates {
-    model: CostModel,
+    known: Known,
     /// Of sub-tasks that were run, on the device on which they took longest.
     measured: HashMap<(LayerId, SubTask), f64>,
 }
@@ -29,7 +39,12 @@ impl Default for Estimates {
 impl Estimates {
     /// Those for a device with these rates.
     pub fn by(rates: Rates) -> Self {
-        Self { model: CostModel { rates }, measured: HashMap::new() }
+        Self { known: Known::Rates(CostModel { rates }), measured: HashMap::new() }
+    }
+
+    /// Those for a device that is described: each task in grains, with all units to itself.
+    pub fn on(device: DeviceModel) -> Self {
+        Self { known: Known::Device(device), measured: HashMap::new() }
     }
 
     /// The same, corrected by an iteration of `plan`: `spans` say when each of its tasks ran. It should have run alone, one task
@@ -51,6 +66,9 @@ impl Estimates {
     /// Nanoseconds that a task takes, alone on its device.
     pub fn of(&self, nets: &[Net], node: &Node) -> f64 {
         let measured = self.measured.get(&(node.task.layer, node.task.sub));
-        measured.copied().unwrap_or_else(|| self.model.task(nets, node))
+        measured.copied().unwrap_or_else(|| match &self.known {
+            Known::Rates(model) => model.task(nets, node),
+            Known::Device(device) => device.alone(&device.kernel_of(nets, node)),
+        })
     }
 }

@@ -67,27 +67,32 @@ impl Weights {
     }
 }
 
-/// All sub-tasks of one kind on the layer paths of one rank.
+/// All sub-tasks of one kind on the layer paths of one rank, of layers whose gradients are asked for about equally soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputingPath {
     /// What they do.
     pub kind: Kind,
     /// On which path of its block each is: 0 for the longest.
     pub rank: usize,
+    /// Of gradients and updates, how soon the next forward asks for them: 0 for the layers that it comes to first.
+    pub band: usize,
     /// The higher, the sooner they run.
     pub priority: i32,
 }
 
 /// The computing paths of a net with so many layer paths side by side, that has sub-tasks of these kinds, by falling priority.
 /// The longest layer path has priority 0, the next -1 and so on; ∇W and ∇B have that of their path, less α and β. Transfers
-/// come behind ∇A; updates behind all, for the next iteration alone waits for them.
-pub fn computing_paths(width: usize, kinds: &[Kind], weights: Weights) -> Vec<ComputingPath> {
-    let count = i32::try_from(width).unwrap_or(i32::MAX / 4);
+/// come behind ∇A; updates behind the gradients of their band, and each of the `bands` behind the one before, for the next
+/// iteration alone waits for them.
+pub fn computing_paths(width: usize, kinds: &[Kind], weights: Weights, bands: usize) -> Vec<ComputingPath> {
+    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX / 4);
+    let count = number(width);
     let mut paths = Vec::new();
     for kind in kinds {
         let ranks = if matches!(kind, Kind::Transfer | Kind::Update) { 1 } else { width };
-        for rank in 0..ranks {
-            let of_path = -i32::try_from(rank).unwrap_or(i32::MAX / 4);
+        let bands = if matches!(kind, Kind::Activation | Kind::Transfer) { 1 } else { bands.max(1) };
+        for (rank, band) in (0..ranks).flat_map(|rank| (0..bands).map(move |band| (rank, band))) {
+            let of_path = -number(rank);
             let priority = match kind {
                 Kind::Activation => of_path,
                 Kind::Transfer => -count,
@@ -95,10 +100,12 @@ pub fn computing_paths(width: usize, kinds: &[Kind], weights: Weights) -> Vec<Co
                 Kind::Bias => of_path - weights.beta,
                 Kind::Update => -count - weights.alpha.max(weights.beta),
             };
-            paths.push(ComputingPath { kind: *kind, rank, priority });
+            // As far apart as the priorities of one band are at most.
+            let behind = number(band).saturating_mul(count + (weights.alpha - weights.beta).abs() + 1);
+            paths.push(ComputingPath { kind: *kind, rank, band, priority: priority.saturating_sub(behind) });
         }
     }
-    paths.sort_by_key(|path| (-path.priority, path.kind, path.rank));
+    paths.sort_by_key(|path| (-path.priority, path.kind, path.rank, path.band));
     paths
 }
 
@@ -107,8 +114,13 @@ pub fn computing_paths(width: usize, kinds: &[Kind], weights: Weights) -> Vec<Co
 pub struct LaneLimits {
     /// Lanes, at least 1.
     pub lanes: usize,
+    /// Lanes for forward and ∇A, at least 1: layer paths beyond them share the last.
+    pub activation_lanes: usize,
     /// Lanes for ∇W and as many for ∇B, at least 1: each has a workspace of its own.
     pub gradient_lanes: usize,
+    /// How often there are these lanes, and one for updates: for layers that the next forward comes to sooner or later, so that
+    /// gradients which it waits for first need not stand behind others. At least 1, which does where it waits for all of them.
+    pub bands: usize,
     /// Different priorities, at least 1.
     pub priorities: usize,
     /// Whether, where a layer path has to have the priority of the longest, its first ∇A waits for the first of that: the
@@ -120,7 +132,14 @@ impl Default for LaneLimits {
     /// Those of a quadrant: queues cost next to nothing, and each can have a priority of its own, but every lane for gradients
     /// has a workspace for their partial sums.
     fn default() -> Self {
-        Self { lanes: 10, gradient_lanes: 1, priorities: usize::from(u8::MAX), extra_waits: false }
+        Self {
+            lanes: 10,
+            activation_lanes: 4,
+            gradient_lanes: 1,
+            bands: 1,
+            priorities: usize::from(u8::MAX),
+            extra_waits: false,
+        }
     }
 }
 
@@ -138,20 +157,23 @@ pub struct LaneSet {
 struct Counts {
     activation: usize,
     gradient: usize,
+    bands: usize,
     /// Whether ∇B, updates and transfers have lanes of their own; else they are with ∇W.
     own: [bool; 3],
 }
 
 impl Counts {
-    fn lane_of(self, kind: Kind, rank: usize) -> (Kind, usize) {
-        let gradient = (Kind::Weight, rank.min(self.gradient - 1));
+    /// What stands for a lane: the most urgent kind in it, which of that kind's lanes it is, and its band.
+    fn lane_of(self, path: &ComputingPath) -> (Kind, usize, usize) {
+        let (kind, band) = (path.kind, path.band.min(self.bands - 1));
+        let gradient = path.rank.min(self.gradient - 1);
         match kind {
-            Kind::Activation => (kind, rank.min(self.activation - 1)),
-            Kind::Bias if self.own[0] => (kind, rank.min(self.gradient - 1)),
-            Kind::Update if self.own[1] => (kind, 0),
-            Kind::Transfer if self.own[2] => (kind, 0),
-            Kind::Update | Kind::Transfer => (Kind::Weight, 0),
-            Kind::Weight | Kind::Bias => gradient,
+            Kind::Activation => (kind, path.rank.min(self.activation - 1), 0),
+            Kind::Bias if self.own[0] => (kind, gradient, band),
+            Kind::Update if self.own[1] => (kind, 0, band),
+            Kind::Transfer if self.own[2] => (kind, 0, 0),
+            Kind::Update | Kind::Transfer => (Kind::Weight, 0, band),
+            Kind::Weight | Kind::Bias => (Kind::Weight, gradient, band),
         }
     }
 
@@ -159,6 +181,7 @@ impl Counts {
     fn fewer(mut self) -> Option<Self> {
         match self.own.iter().position(|own| *own) {
             _ if self.gradient > 1 => self.gradient -= 1,
+            _ if self.bands > 1 => self.bands -= 1,
             _ if self.activation > 2 => self.activation -= 1,
             Some(own) => self.own[own] = false,
             None if self.activation > 1 => self.activation -= 1,
@@ -173,11 +196,15 @@ impl LaneSet {
     /// one. Of priorities, that between ∇A and gradients is the last to go, then that between the longest path and the others.
     pub fn new(paths: &[ComputingPath], limits: LaneLimits) -> Self {
         let width = paths.iter().map(|path| path.rank + 1).max().unwrap_or(1);
-        let all =
-            Counts { activation: width, gradient: width.min(limits.gradient_lanes.max(1)), own: [true; 3] };
+        let all = Counts {
+            activation: width.min(limits.activation_lanes.max(1)),
+            gradient: width.min(limits.gradient_lanes.max(1)),
+            bands: paths.iter().map(|path| path.band + 1).max().unwrap_or(1),
+            own: [true; 3],
+        };
         let keys = |counts: Counts| {
-            let mut keys: Vec<(Kind, usize)> = Vec::new();
-            for key in paths.iter().map(|path| counts.lane_of(path.kind, path.rank)) {
+            let mut keys: Vec<(Kind, usize, usize)> = Vec::new();
+            for key in paths.iter().map(|path| counts.lane_of(path)) {
                 if !keys.contains(&key) {
                     keys.push(key);
                 }
@@ -191,8 +218,7 @@ impl LaneSet {
             return Self { lanes: vec![lane], of: vec![LaneId(0); paths.len()] };
         };
         let keys = keys(counts);
-        let lane =
-            |path: &ComputingPath| keys.iter().position(|key| *key == counts.lane_of(path.kind, path.rank));
+        let lane = |path: &ComputingPath| keys.iter().position(|key| *key == counts.lane_of(path));
         let of: Vec<LaneId> = paths.iter().map(|path| LaneId(lane(path).unwrap_or(0))).collect();
         let highest = |lane: usize| {
             let priorities =
@@ -200,7 +226,7 @@ impl LaneSet {
             priorities.max().unwrap_or(0)
         };
         let wanted: Vec<(Kind, i32)> =
-            keys.iter().enumerate().map(|(lane, (kind, _))| (*kind, highest(lane))).collect();
+            keys.iter().enumerate().map(|(lane, (kind, ..))| (*kind, highest(lane))).collect();
         let levels = levels(&wanted, limits.priorities.max(1));
         let lane = |(id, priority)| Lane { id: LaneId(id), priority };
         Self { lanes: levels.into_iter().enumerate().map(lane).collect(), of }

@@ -41,6 +41,8 @@ pub struct Analysis {
     pub lanes: LaneSet,
     /// The sub-tasks that are on the path of ∇A whatever they do: the very next step asks for what they find.
     pub joined: HashSet<(LayerId, SubTask)>,
+    /// The band of each layer's gradients and updates.
+    pub bands: Vec<usize>,
     limits: LaneLimits,
 }
 
@@ -50,6 +52,7 @@ impl Analysis {
     /// # Errors
     /// Those of [`Plan::build`](super::Plan::build).
     pub fn new(nets: &[Net], options: PlanOptions, estimates: &Estimates) -> Result<Self, PlanError> {
+        let limits = options.limits;
         let nodes = nodes_of(nets, PlanOptions { stage: Stage::Iteration, ..options })?;
         let graph = SubTaskGraph::new(nets, &nodes);
         let net = &nets[0];
@@ -65,12 +68,13 @@ impl Analysis {
             .filter(|kind| nodes.iter().any(|node| Kind::of(node.task.sub) == *kind))
             .collect();
         let width = layers.width();
-        let paths = computing_paths(width, &kinds, Weights::behind(width));
-        let lanes = LaneSet::new(&paths, options.limits);
+        let paths = computing_paths(width, &kinds, Weights::behind(width), limits.bands);
+        let lanes = LaneSet::new(&paths, limits);
         let next = graph.distances.iter().zip(&nodes).filter(|(distance, _)| **distance == Some(1));
         let aside = next.filter(|(_, node)| LaneRole::of(node.task.sub) != LaneRole::Critical);
         let joined = aside.map(|(_, node)| (node.task.layer, node.task.sub)).collect();
-        Ok(Self { layers, paths, lanes, joined, limits: options.limits })
+        let bands = bands(nets, &nodes, estimates, limits.bands);
+        Ok(Self { layers, paths, lanes, joined, bands, limits })
     }
 
     /// The computing path of a sub-task.
@@ -80,7 +84,8 @@ impl Analysis {
             Kind::Transfer | Kind::Update => 0,
             _ => self.layers.ranks[layer.0],
         };
-        self.paths.iter().position(|path| (path.kind, path.rank) == (kind, rank))
+        let band = if matches!(kind, Kind::Activation | Kind::Transfer) { 0 } else { self.bands[layer.0] };
+        self.paths.iter().position(|path| (path.kind, path.rank, path.band) == (kind, rank, band))
     }
 
     /// The lane of a sub-task.
@@ -166,6 +171,23 @@ impl Analysis {
         }
         blocks
     }
+}
+
+/// The band of each layer's gradients: the layers in the order of forward, cut where each has the same part of the time that
+/// gradients and updates take.
+fn bands(nets: &[Net], nodes: &[Node], estimates: &Estimates, most: usize) -> Vec<usize> {
+    let mut times = vec![0.0; nets[0].layers.len()];
+    for node in nodes.iter().filter(|node| LaneRole::of(node.task.sub) > LaneRole::Transfer) {
+        times[node.task.layer.0] += estimates.of(nets, node);
+    }
+    let whole: f64 = times.iter().sum();
+    let mut before = 0.0;
+    let band = |time: f64| {
+        let middle = before + time / 2.0;
+        before += time;
+        ((most as f64 * middle / whole) as usize).min(most.max(1) - 1)
+    };
+    times.into_iter().map(band).collect()
 }
 
 fn is_forward(node: &Node) -> bool {

@@ -31,7 +31,7 @@ fn the_layer_paths_of_the_worked_example_are_sorted_by_their_times() {
 #[test]
 fn the_worked_example_has_nine_computing_paths_of_three_priorities() {
     let width = figure_6().width();
-    let paths = computing_paths(width, &KINDS, Weights::behind(width));
+    let paths = computing_paths(width, &KINDS, Weights::behind(width), 1);
     assert_eq!(paths.len(), 9);
     let priority = |kind: Kind, rank: usize| {
         let path = paths.iter().find(|path| (path.kind, path.rank) == (kind, rank)).expect("a path");
@@ -44,7 +44,7 @@ fn the_worked_example_has_nine_computing_paths_of_three_priorities() {
             assert!((0..3).all(|other| priority(gradient, other) < priority(Kind::Activation, rank)));
         }
     }
-    let limits = LaneLimits { lanes: 9, gradient_lanes: 3, priorities: 3, extra_waits: false };
+    let limits = LaneLimits { lanes: 9, gradient_lanes: 3, priorities: 3, ..LaneLimits::default() };
     let lanes = LaneSet::new(&paths, limits);
     let level = |kind: Kind, rank: usize| {
         let at = paths.iter().position(|path| (path.kind, path.rank) == (kind, rank)).expect("a path");
@@ -60,8 +60,8 @@ fn the_worked_example_has_nine_computing_paths_of_three_priorities() {
 /// A P100 has two: the highest and the less share one, as in the paper's first method.
 #[test]
 fn with_two_priorities_gradients_alone_come_last() {
-    let paths = computing_paths(3, &Kind::ALL, Weights::behind(3));
-    let limits = LaneLimits { lanes: 99, gradient_lanes: 3, priorities: 2, extra_waits: false };
+    let paths = computing_paths(3, &Kind::ALL, Weights::behind(3), 1);
+    let limits = LaneLimits { lanes: 99, gradient_lanes: 3, priorities: 2, ..LaneLimits::default() };
     let lanes = LaneSet::new(&paths, limits);
     for (path, lane) in paths.iter().zip(&lanes.of) {
         let last = !matches!(path.kind, Kind::Activation | Kind::Transfer);
@@ -71,7 +71,7 @@ fn with_two_priorities_gradients_alone_come_last() {
 
 #[test]
 fn lanes_are_shared_from_the_least_urgent_on() {
-    let paths = computing_paths(3, &Kind::ALL, Weights::behind(3));
+    let paths = computing_paths(3, &Kind::ALL, Weights::behind(3), 1);
     let limits = |lanes, gradient_lanes| LaneLimits { lanes, gradient_lanes, ..LaneLimits::default() };
     let counts = [
         (99, 3, 11),

@@ -7,6 +7,7 @@ mod fusion;
 mod gathering;
 mod joined;
 mod lifetime;
+mod overlap;
 mod schedules;
 mod sharing;
 mod stepping;
@@ -46,14 +47,20 @@ fn every_case() -> Vec<(Vec<Net>, Plan)> {
         for devices in [1, 2, 3, 4, 5, 8] {
             let nets = nets(&spec, Phase::Train, devices);
             let nets: Vec<Net> = nets.into_iter().map(rewrite).collect();
+            let mut plans: Vec<Plan> = Vec::new();
             for stage in STAGES {
-                for elastic in [false, true] {
-                    for chunk_layers in [1, 2, 100] {
-                        let options = PlanOptions { elastic, chunk_layers, ..PlanOptions::new(stage) };
-                        cases.push((nets.clone(), Plan::build(&nets, options).expect("a plan")));
+                for (elastic, chunk_layers) in
+                    [false, true].into_iter().flat_map(|e| [1, 2, 100].map(|c| (e, c)))
+                {
+                    let options = PlanOptions { elastic, chunk_layers, ..PlanOptions::new(stage) };
+                    let plan = Plan::build(&nets, options).expect("a plan");
+                    // Where nothing is pulled or summed these say the same.
+                    if !plans.contains(&plan) {
+                        plans.push(plan);
                     }
                 }
             }
+            cases.extend(plans.into_iter().map(|plan| (nets.clone(), plan)));
         }
     }
     cases.extend(stepping::cases());
@@ -144,21 +151,26 @@ fn test_phase_plans_are_accepted() {
     }
 }
 
-/// Every single wait that the planner left in is needed: without it there is a race.
+/// Every single wait that the planner left in is needed: without it there is a race. Of many devices, which all do the same, every
+/// third is tried.
 #[test]
 fn every_wait_is_needed() {
     let mut removed = 0;
-    for (nets, plan) in every_case() {
-        for node in 0..plan.nodes.len() {
-            for wait in 0..plan.nodes[node].waits.len() {
-                let mut broken = plan.clone();
-                broken.nodes[node].waits.remove(wait);
-                assert!(matches!(check(&broken, &nets), Err(Violation::Race(..))), "task {node} wait {wait}");
-                removed += 1;
-            }
+    for (nets, mut plan) in every_case() {
+        let waits: Vec<(usize, usize)> = plan
+            .nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(node, task)| (0..task.waits.len()).map(move |wait| (node, wait)))
+            .collect();
+        for (node, wait) in waits.into_iter().step_by(if plan.devices > 3 { 3 } else { 1 }) {
+            let without = plan.nodes[node].waits.remove(wait);
+            assert!(matches!(check(&plan, &nets), Err(Violation::Race(..))), "task {node} wait {wait}");
+            plan.nodes[node].waits.insert(wait, without);
+            removed += 1;
         }
     }
-    assert!(removed > 1000, "only {removed} waits were tried");
+    assert!(removed > 10_000, "only {removed} waits were tried");
 }
 
 /// Every single task is needed.

@@ -4,7 +4,7 @@ use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::net::Net;
 use quadrille_core::plan::priority::LaneLimits;
 use quadrille_core::plan::{Plan, PlanOptions, Schedule, Stage};
-use quadrille_core::run::{StepTimes, run_step};
+use quadrille_core::run::{StepTimes, StepsAhead, run_step};
 use quadrille_core::solver::Rule;
 use quadrille_cpu::{CpuWorker, EngineError, EngineOptions, NAN_HALVES, Program};
 
@@ -13,7 +13,7 @@ use crate::lifetime::sharing;
 use crate::whole_nets::branching;
 
 const BATCH: usize = 9;
-const STEPS: u64 = 3;
+const STEPS: u64 = 4;
 const PER_IMAGE: usize = 3 * 12 * 12;
 
 /// Several branches between fork and merge, with values and gradients in shared memory.
@@ -22,13 +22,15 @@ fn branches(quadrants: usize, options: &EngineOptions) -> Vec<Net> {
     nets.into_iter().map(|net| sharing(net.fused(), options)).collect()
 }
 
-/// The losses of all steps and the weights behind them, with NaN in all that does not outlive a step before each.
-fn train(nets: &[Net], plan: &Plan, threads: usize, options: &EngineOptions) -> Vec<u32> {
+/// The losses of all steps and the weights behind them: of steps one by one, with NaN in all that does not outlive a step before
+/// each, or of steps that overlap.
+fn train(nets: &[Net], plan: &Plan, threads: usize, options: &EngineOptions, overlap: bool) -> Vec<u32> {
     let worker = worker(nets, plan, threads, options).expect("a worker");
     let devices = worker.devices(0);
     let mut weights = vec![0.0; nets[0].params.len()];
     nets[0].params.fill(7, &mut weights);
     let mut found = Vec::new();
+    let mut ahead = overlap.then(|| StepsAhead::new(plan.overlap(nets)));
     for device in &devices {
         device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
     }
@@ -36,7 +38,9 @@ fn train(nets: &[Net], plan: &Plan, threads: usize, options: &EngineOptions) -> 
         let (images, classes) = (fractions(step, BATCH * PER_IMAGE), labels(step, BATCH, 5));
         let mut first = 0;
         for (device, net) in devices.iter().zip(nets) {
-            device.fill_transient(NAN_HALVES).expect("memory");
+            if !overlap || step == 0 {
+                device.fill_transient(NAN_HALVES).expect("memory");
+            }
             let end = first + net.batch();
             let stage = |name: &str| {
                 Region::Stage(net.blobs.iter().find(|blob| blob.name == name).expect("a blob").data)
@@ -45,8 +49,13 @@ fn train(nets: &[Net], plan: &Plan, threads: usize, options: &EngineOptions) -> 
             device.write(stage("label"), &classes[first..end]).expect("a stage");
             first = end;
         }
-        let scalars = Scalars { iteration: step, rate: 0.01, seed: step, ..Scalars::default() };
-        run_step(&devices, plan, &scalars, &mut StepTimes::default()).expect("a step");
+        // A step that took the scalars of another would show.
+        let rate = 0.01 / (1 + step) as f32;
+        let scalars = Scalars { iteration: step, rate, seed: step, ..Scalars::default() };
+        match &mut ahead {
+            Some(steps) => steps.run(&devices, plan, &scalars).expect("a step"),
+            None => run_step(&devices, plan, &scalars, &mut StepTimes::default()).expect("a step"),
+        }
         for (device, net) in devices.iter().zip(nets) {
             let (blob, _) = net.losses().next().expect("a loss");
             let mut loss = [0.0];
@@ -65,7 +74,7 @@ fn train(nets: &[Net], plan: &Plan, threads: usize, options: &EngineOptions) -> 
 #[test]
 fn all_schedules_give_the_same_losses_and_weights() {
     let quadrant = LaneLimits::default();
-    let every_path = LaneLimits { lanes: 64, gradient_lanes: 64, ..quadrant };
+    let every_path = LaneLimits { lanes: 64, gradient_lanes: 64, bands: 3, ..quadrant };
     let as_on_a_p100 = LaneLimits { priorities: 2, extra_waits: true, ..quadrant };
     for isa in tiers("schedules").into_iter().rev().take(1) {
         let options = EngineOptions { rule: Rule::sgd(0.9, 5e-4), ..options(isa) };
@@ -77,11 +86,13 @@ fn all_schedules_give_the_same_losses_and_weights() {
             for (schedule, limits) in schedules.into_iter().chain(more) {
                 let wanted = PlanOptions { schedule, limits, ..PlanOptions::new(Stage::Iteration) };
                 let plan = Plan::build(&nets, wanted).expect("a plan");
-                for threads in [1, 3] {
-                    let found = train(&nets, &plan, threads, &options);
+                for (threads, overlap) in [(1, false), (3, false), (1, true), (3, true)] {
+                    let found = train(&nets, &plan, threads, &options, overlap);
                     let expected = first.get_or_insert_with(|| found.clone());
-                    let what =
-                        format!("{schedule} with {limits:?}, {threads} threads, {quadrants} quadrants");
+                    let steps = if overlap { "that overlap" } else { "one by one" };
+                    let what = format!(
+                        "{schedule} with {limits:?}, {threads} threads, {quadrants} quadrants, steps {steps}"
+                    );
                     assert!(*expected == found, "{what} on {isa}");
                 }
             }
