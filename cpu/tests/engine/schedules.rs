@@ -53,7 +53,7 @@ fn train(nets: &[Net], plan: &Plan, threads: usize, options: &EngineOptions, ove
         let rate = 0.01 / (1 + step) as f32;
         let scalars = Scalars { iteration: step, rate, seed: step, ..Scalars::default() };
         match &mut ahead {
-            Some(steps) => steps.run(&devices, plan, &scalars).expect("a step"),
+            Some(steps) => steps.run(&devices, plan, &scalars, || {}).expect("a step"),
             None => run_step(&devices, plan, &scalars, &mut StepTimes::default()).expect("a step"),
         }
         for (device, net) in devices.iter().zip(nets) {
