@@ -78,7 +78,7 @@ impl Engine {
         let mut steps = StepsAhead::new(self.overlap.clone());
         let scalars = Scalars { rate: 0.0, ..Scalars::default() };
         for _ in 0..count {
-            steps.run(&[self.device()], &self.plan, &scalars).map_err(|error| error.to_string())?;
+            steps.run(&[self.device()], &self.plan, &scalars, || {}).map_err(|error| error.to_string())?;
         }
         steps.finish(&[self.device()]).map_err(|error| error.to_string())
     }

@@ -268,7 +268,7 @@ fn simulate(net: &Net, model: &DeviceModel) -> Result<Times, String> {
         // The first has nothing before it; the others are like each other.
         let mut starts = Vec::new();
         for _ in 0..STEPS {
-            steps.run(&devices, &plan, &Scalars::default()).map_err(|error| error.to_string())?;
+            steps.run(&devices, &plan, &Scalars::default(), || {}).map_err(|error| error.to_string())?;
             starts.extend(steps.ended().spans().iter().map(|span| span.start).min());
         }
         *time = (starts[STEPS - 2] - starts[1]) as f64 / (STEPS - 3) as f64;
