@@ -334,11 +334,13 @@ mod tests {
         let varied = machine(Some(Jitter { seed: 1, share: 0.2 }));
         let slower = |overlaps| {
             let load = Load { forward_backward: 1e8, update: 0.0, batch: 0, parameters: 1_000, overlaps };
-            let seconds = |nodes| simulate(&varied, load, nodes, 100).unwrap();
+            let seconds = |nodes| simulate(&varied, load, nodes, 1_000).unwrap();
             seconds(16) / seconds(1)
         };
-        // The mean of the longest of 16 even draws is 16/17 of the largest: 1.188 to 1.1 of a single node.
-        assert!((slower(false) - 1.188 / 1.1).abs() < 0.01, "{}", slower(false));
+        // If all waited for all: the mean of the longest of 16 even draws is 16/17 of the largest, 1.188 to 1.1 of a single node. A
+        // node waits for those above it in the tree and for their last sums, which is a little less.
+        let behind = slower(false);
+        assert!((1.06..1.188 / 1.1).contains(&behind), "{behind}");
         assert!(slower(true) < 1.03, "{}", slower(true));
     }
 

@@ -34,13 +34,16 @@ pub struct Trace {
     plans: Vec<Drawn>,
     steps: Vec<(usize, usize)>,
     spans: Vec<Span>,
-    phases: Vec<(&'static str, u64, u64)>,
+    /// Row, name, start and end.
+    phases: Vec<(usize, &'static str, u64, u64)>,
     /// Iterations that are still to be traced.
     left: u64,
 }
 
 /// The first row, above those of lanes.
 const PHASES: &str = "iteration";
+/// The last row: what the host does while a step runs.
+const BESIDE: &str = "beside the step";
 
 impl Trace {
     /// Room for so many iterations of a worker's plans, which run `most` steps in each; `origin` is that of the devices' times.
@@ -63,6 +66,7 @@ impl Trace {
         for device in 0..nets.len() {
             rows.extend((0..lanes).map(|lane| format!("quadrant {device} lane {lane}")));
         }
+        rows.push(BESIDE.to_owned());
         let drawn = |plan: &&Plan| Drawn {
             stage: plan.stage,
             tasks: plan
@@ -103,9 +107,18 @@ impl Trace {
 
     /// Notes a phase of an iteration.
     pub fn phase(&mut self, name: &'static str, begin: Instant, took: Duration) {
+        self.note(0, name, begin, took);
+    }
+
+    /// Notes what the host did while a step ran.
+    pub fn beside(&mut self, name: &'static str, begin: Instant, took: Duration) {
+        self.note(self.rows.len() - 1, name, begin, took);
+    }
+
+    fn note(&mut self, row: usize, name: &'static str, begin: Instant, took: Duration) {
         if self.left > 0 && !took.is_zero() {
             let start = self.begin + begin.saturating_duration_since(self.started).as_nanos() as u64;
-            self.phases.push((name, start, start + took.as_nanos() as u64));
+            self.phases.push((row, name, start, start + took.as_nanos() as u64));
         }
     }
 
@@ -123,8 +136,8 @@ impl Trace {
         for (thread, name) in self.rows.iter().enumerate() {
             to(&Event::Named { row: row(thread), name, process: &process })?;
         }
-        for (name, start, end) in &self.phases {
-            to(&Event::Slice { row: row(0), name, category: PHASES, start: *start, end: *end })?;
+        for (thread, name, start, end) in &self.phases {
+            to(&Event::Slice { row: row(*thread), name, category: PHASES, start: *start, end: *end })?;
         }
         for (plan, first) in &self.steps {
             let tasks = &self.plans[*plan].tasks;

@@ -389,7 +389,7 @@ impl Worker {
         if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
             trace.phase("forward_backward", begin, took);
             if let Some((begin, took)) = loaded {
-                trace.phase("data_copy", begin, took);
+                trace.beside("data_copy", begin, took);
             }
             trace.step(plan.stage, ended.spans());
         }

@@ -1,6 +1,7 @@
 // NVRTC's calls that gpu/driver/module.rs makes. Kernels are compiled by g++; what is called machine code is the name of a
 // library, which driver.cpp loads.
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,6 +72,9 @@ bool compile(Program &program) {
     std::string text = as_cpp(program), at = store();
     std::string key = std::to_string(std::hash<std::string>()(BUILD + text + contents(folder() + "/builtins.h")));
     std::string base = at + "/" + key, done = base + ".so", own = base + "." + std::to_string(getpid());
+    // Threads of one process, too, may compile the same at the same time.
+    static std::atomic<unsigned> compilations{0};
+    own += "." + std::to_string(compilations++);
     program.image = "emulated kernels: " + done;
     if (access(done.c_str(), R_OK) == 0) {
         return true;
@@ -88,7 +92,7 @@ bool compile(Program &program) {
     }
     bool compiled = pclose(output) == 0;
     unlink((own + ".cpp").c_str());
-    // Others may compile the same at the same time.
+    // So may other processes; whoever is last replaces what is the same.
     return compiled && rename((own + ".so").c_str(), done.c_str()) == 0;
 }
 
