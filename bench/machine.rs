@@ -11,7 +11,7 @@ use quadrille_comm::protocol::Method;
 use quadrille_comm::transport::threads::endpoints;
 use quadrille_comm::transport::{Buffer, Kind, Tag, Transport};
 use quadrille_io::prototxt::parse_machine;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::nets::{batch_bytes, training};
 use crate::record::{median, surroundings, write};
@@ -35,7 +35,7 @@ pub struct Args {
     /// Iterations of each run
     #[arg(long, default_value_t = 200, value_name = "N")]
     iterations: u64,
-    /// How often each run is made, in turn; the medians count
+    /// Rounds, in which each run is made once; medians count, each at the speed of the middle round
     #[arg(long, default_value_t = 5, value_name = "N")]
     repeats: usize,
     /// Where to write the machine file
@@ -70,32 +70,32 @@ struct Measured {
     /// A message of a packed buffer between workers, and to or from the master.
     message: f64,
     master: f64,
+    /// The same to or from memory that all share.
+    shared: f64,
     overlap: f64,
 }
 
 /// Measures, checks that the file can be read, and writes it.
 pub fn run(args: &Args) -> Result<(), String> {
-    let measured = measure(args)?;
+    let (measured, real) = measure(args)?;
     let text = file(&measured);
     let name = args.record.display().to_string();
     parse_machine(&text, &name).map_err(|error| error.to_string())?;
     std::fs::write(&args.record, &text).map_err(|error| format!("{name}: {error}"))?;
     print!("{text}");
-    if args.check { check(args, &text) } else { Ok(()) }
+    if args.check { check(args, &text, &real) } else { Ok(()) }
 }
 
-/// Milliseconds of an iteration by both clocks, method by method.
-fn check(args: &Args, text: &str) -> Result<(), String> {
+/// Milliseconds of an iteration by both clocks, method by method. The real ones were measured in the rounds that the figures are
+/// from.
+fn check(args: &Args, text: &str, real: &[f64]) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let solver = solver(folder.path(), &args.net, 0.01, 0)?;
     let around = surroundings();
     println!("\n{:15} {:>10} {:>10} {:>7}", "ms/iteration", "real", "sim", "error");
     let mut found = Vec::new();
-    for method in Method::ALL {
+    for (method, real) in Method::ALL.into_iter().zip(real) {
         let mut flags = flags(args, &solver, method.name());
-        let runs: Result<Vec<f64>, String> =
-            (0..args.repeats.max(1)).map(|_| Ok(train(&flags)?.milliseconds())).collect();
-        let real = median(&runs?);
         let machine = args.record.display().to_string();
         flags.extend(["--clock".to_owned(), "sim".to_owned(), "--machine".to_owned(), machine]);
         let sim = train(&flags)?.milliseconds();
@@ -105,7 +105,7 @@ fn check(args: &Args, text: &str) -> Result<(), String> {
     }
     let record = json!({
         "experiment": "machine",
-        "what": "milliseconds of an iteration by the real clock, and by the virtual one (sim) with the figures measured before",
+        "what": "milliseconds of an iteration by the real clock, and by the virtual one (sim) with the figures of the same rounds",
         "workers": args.workers,
         "iterations": args.iterations,
         "machine_file": text,
@@ -115,48 +115,103 @@ fn check(args: &Args, text: &str) -> Result<(), String> {
     args.check_record.as_ref().map_or(Ok(()), |path| write(path, &record))
 }
 
-fn measure(args: &Args) -> Result<Measured, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let solver = solver(folder.path(), &args.net, 0.01, 0)?;
-    let around = surroundings();
-    let mut rounds = Vec::new();
-    for _ in 0..args.repeats.max(1) {
+/// One run of each kind, close together in time.
+struct Round {
+    /// Exchanges behind backward, beside it, in turn, and with shared memory.
+    measured: [Outcome; 4],
+    /// Milliseconds of an iteration by each method; nothing if that is not asked for.
+    by_method: Vec<f64>,
+}
+
+const BEHIND: usize = 0;
+const BESIDE: usize = 1;
+const TURNS: usize = 2;
+const SHARED: usize = 3;
+
+impl Round {
+    fn new(args: &Args, solver: &str) -> Result<Self, String> {
         let run = |method: Method| {
-            let mut flags = flags(args, &solver, method.name());
+            let mut flags = flags(args, solver, method.name());
             flags.extend(by_tree(method.name()));
             train(&flags)
         };
-        rounds.push([run(Method::SyncEasgd2)?, run(Method::SyncEasgd3)?, run(Method::OriginalEasgd)?]);
+        let plain = |method: Method| Ok(train(&flags(args, solver, method.name()))?.milliseconds());
+        Ok(Self {
+            measured: [
+                run(Method::SyncEasgd2)?,
+                run(Method::SyncEasgd3)?,
+                run(Method::OriginalEasgd)?,
+                run(Method::HogwildSgd)?,
+            ],
+            by_method: Method::ALL
+                .into_iter()
+                .filter(|_| args.check)
+                .map(plain)
+                .collect::<Result<_, String>>()?,
+        })
     }
-    // Of each figure the median, so that a disturbance of one run does no harm.
-    let of = |method: usize, figure: &dyn Fn(&Outcome) -> f64| {
-        1e6 * median(&rounds.iter().map(|round| figure(&round[method])).collect::<Vec<_>>())
+
+    /// What the same work took in this round; a machine that others use, too, is not equally fast in all of them.
+    fn pace(&self) -> f64 {
+        self.measured[BEHIND].part("forward_backward")
+    }
+}
+
+/// The median over all rounds of what `figure` says, each at the speed of the middle round: a disturbance of one run does no harm
+/// then, nor do rounds that are slower as a whole.
+fn middle(rounds: &[Round], figure: impl Fn(&Round) -> f64) -> f64 {
+    let usual = median(&rounds.iter().map(Round::pace).collect::<Vec<_>>());
+    median(&rounds.iter().map(|round| figure(round) * usual / round.pace()).collect::<Vec<_>>())
+}
+
+fn measure(args: &Args) -> Result<(Measured, Vec<f64>), String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let solver = solver(folder.path(), &args.net, 0.01, 0)?;
+    let around = surroundings();
+    let rounds: Result<Vec<Round>, String> =
+        (0..args.repeats.max(1)).map(|_| Round::new(args, &solver)).collect();
+    let rounds = rounds?;
+    let methods = rounds[0].by_method.len();
+    let real = (0..methods).map(|method| middle(&rounds, |round| round.by_method[method])).collect();
+    Ok((figures(args, &rounds, &around)?, real))
+}
+
+fn figures(args: &Args, rounds: &[Round], around: &Value) -> Result<Measured, String> {
+    let of = |kind: usize, figure: &dyn Fn(&Outcome) -> f64| {
+        1e6 * middle(rounds, |round| figure(&round.measured[kind]))
     };
-    let (behind, beside, turns) = (0, 1, 2);
     let part = |method: usize, name: &str| of(method, &|outcome| outcome.part(name));
     let net = training(&args.net, args.batch)?;
     // A sum and a broadcast over the tree of these workers, one message after the other.
     let depth = f64::from(args.workers.next_power_of_two().trailing_zeros().max(1));
-    let exchange = part(behind, "comm_workers");
-    let hidden = of(behind, &Outcome::milliseconds) - of(beside, &Outcome::milliseconds);
-    let there_and_back = of(turns, &|run| run.part("comm_host") + run.part("hidden_communication"));
+    let exchange = part(BEHIND, "comm_workers");
+    let hidden =
+        |round: &Round| round.measured[BEHIND].milliseconds() - round.measured[BESIDE].milliseconds();
+    let overlap = (1e6 * middle(rounds, hidden) / exchange.max(1.0)).clamp(0.0, 1.0);
+    let there_and_back = of(TURNS, &|run| run.part("comm_host") + run.part("hidden_communication"));
+    let shared = of(SHARED, &|run| run.part("comm_host") + run.part("centre_update"));
+    let (bytes, centre_update) = ((size_of::<f32>() * net.params.len()) as f64, part(TURNS, "centre_update"));
+    let beside_step = part(BEHIND, "hidden_data_copy");
     Ok(Measured {
         machine: around["machine"].as_str().unwrap_or("unknown").to_owned(),
         date: around["date"].as_str().unwrap_or("unknown").to_owned(),
-        bytes: (size_of::<f32>() * net.params.len()) as f64,
+        bytes,
         batch_bytes: batch_bytes(&net) as f64,
         network: net.name,
         batch: args.batch,
         workers: args.workers,
-        forward_backward: part(behind, "forward_backward"),
-        other: part(behind, "other"),
-        data_copy: part(behind, "data_copy") + part(behind, "hidden_data_copy"),
-        worker_update: part(behind, "worker_update"),
-        centre_update: part(turns, "centre_update"),
+        // What the copy of the next mini-batch takes away is in the step that was measured; the virtual clock adds it again.
+        forward_backward: part(BEHIND, "forward_backward") - (1.0 - overlap) * beside_step,
+        other: part(BEHIND, "other"),
+        data_copy: part(BEHIND, "data_copy") + beside_step,
+        worker_update: part(BEHIND, "worker_update"),
+        centre_update,
         latency: latency()?,
         message: exchange / (2.0 * depth),
         master: there_and_back / 2.0,
-        overlap: (hidden / exchange.max(1.0)).clamp(0.0, 1.0),
+        // The virtual clock counts the change of the centre there by itself.
+        shared: (shared - centre_update).max(0.0) / 2.0,
+        overlap,
     })
 }
 
@@ -206,7 +261,7 @@ fn file(m: &Measured) -> String {
         let bandwidth = rate(m.bytes, (message - m.latency).max(0.05 * message));
         format!("{{ latency_us: {:.2} gbytes_per_s: {bandwidth} }}", m.latency * 1e-3)
     };
-    let (workers, master) = (way(m.message), way(m.master));
+    let [workers, master, shared] = [m.message, m.master, m.shared].map(way);
     format!(
         "# Measured by quadrille-bench machine, with {} workers of one thread each.\n\
          name: \"{}, {} workers\"\nsource: \"measured on {}\"\n\n\
@@ -215,7 +270,7 @@ fn file(m: &Measured) -> String {
          worker {{ gflops: 50 gbytes_per_s: 8 task_us: 5 update_gbytes_per_s: {} }}\n\
          host_update_gbytes_per_s: {}\n\
          data {{ latency_us: 0 gbytes_per_s: {} }}\n\
-         workers {workers}\nhost {workers}\nmaster {master}\n\
+         workers {workers}\nhost {workers}\nmaster {master}\nshared {shared}\n\
          control_us: {:.2}\noverlap: {:.3}\n",
         m.workers,
         m.machine.replace(['"', '\\'], " "),
@@ -255,6 +310,7 @@ mod tests {
             latency: 5e3,
             message: 4e5,
             master: 5e5,
+            shared: 6e5,
             overlap: 0.25,
         };
         let machine = parse_machine(file(&measured), "m").unwrap();
@@ -262,6 +318,7 @@ mod tests {
         near(machine.steps[0].forward_backward, 9.5e6);
         near(machine.workers.message(1_700_000), 4e5);
         near(machine.master.message(1_700_000), 5e5);
+        near(machine.shared.message(1_700_000), 6e5);
         near(machine.update(1_700_000), 3e5);
         near(machine.data.message(200_000), 4e4);
         assert_eq!((machine.overlap, machine.control), (0.25, 5e3));

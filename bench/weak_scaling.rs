@@ -307,6 +307,7 @@ mod tests {
             workers: link,
             host: link,
             master: link,
+            shared: link,
             control: 0.0,
             overlap: 1.0,
             jitter,

@@ -72,8 +72,10 @@ pub struct Machine {
     pub workers: Link,
     /// From worker to worker through the memory of the host: the tree of Sync EASGD1.
     pub host: Link,
-    /// Between a worker and the master, and to memory that all share.
+    /// Between a worker and the master.
     pub master: Link,
+    /// Between a worker and memory that all share.
+    pub shared: Link,
     /// Nanoseconds of a message without values.
     pub control: f64,
     /// The share of an exchange's own work that another core than those that compute does beside them, of 1. The rest makes

@@ -45,6 +45,7 @@ fn machine(message: &Message, steps: Vec<Step>) -> Result<Machine, Fault> {
             None => master.latency,
         },
         master,
+        shared: message.shared.as_ref().map_or(Ok(master), |shared| link(Some(shared), "shared"))?,
         overlap: share(message.overlap(), "overlap", 1.0)?,
         jitter: message.jitter.as_ref().map(jitter).transpose()?,
         steps,
@@ -204,6 +205,9 @@ master {
         assert_eq!((machine.steps.len(), machine.steps[0].forward_backward), (2, 6.07e6));
         assert_eq!((machine.steps[1].batch, machine.steps[1].other), (32, 2e6));
         assert_eq!(machine.control, 1200.0, "the latency of the way to the master");
+        assert_eq!(machine.shared, machine.master);
+        let apart = format!("{GOOD}shared {{ latency_us: 1 gbytes_per_s: 3 }}");
+        assert_eq!(parse_machine(apart, "m").unwrap().shared.bandwidth, 3.0);
         let told = parse_machine(format!("{GOOD}control_us: 0\njitter {{ share: 0.1 }}"), "m").unwrap();
         assert_eq!(
             (machine.overlap, parse_machine(format!("{GOOD}overlap: 0.25"), "m").unwrap().overlap),

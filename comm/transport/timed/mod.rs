@@ -78,7 +78,7 @@ impl Wires {
         let on_worker = method.keeper() == Keeper::Workers && !by_host;
         Wires {
             workers: if by_host { machine.host } else { machine.workers },
-            master: machine.master,
+            master: if method.keeper() == Keeper::SharedMemory { machine.shared } else { machine.master },
             data: machine.data,
             centre: if on_worker { machine.worker_update } else { machine.host_update },
             control: machine.control,
