@@ -26,6 +26,15 @@ use std::str::FromStr;
 /// α/β in bytes: 1.2 µs over 0.3 ns a byte, the middle of SC17's Table 2 (Mellanox 40 Gb/s QDR).
 const LATENCY_BYTES: f64 = 4000.0;
 
+/// A message of a part of a buffer loses at most one in so many bytes' time to its latency.
+const PART_OVER_LATENCY: f64 = 64.0;
+
+/// The least length of the parts in which a buffer that is summed over `ranks` ranks may travel one after the other, in values: also
+/// the pieces of a part that go around a ring are long beside what latency costs. The same on every rank, on every machine.
+pub fn bucket_len(ranks: usize) -> usize {
+    (PART_OVER_LATENCY * LATENCY_BYTES) as usize * ranks.max(4) / size_of::<f32>()
+}
+
 /// A way to add up over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {

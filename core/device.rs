@@ -59,6 +59,9 @@ pub enum Packed {
 pub enum Region {
     /// A packed buffer.
     Packed(Packed),
+    /// A packed buffer of one value a weight, from this element on. While a step runs, too, once all of its tasks that touch what
+    /// is read or written are settled.
+    PackedFrom(Packed, usize),
     /// Values of blobs.
     Storage(StorageId),
     /// The next mini-batch of a source's top.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::device::{Device, DeviceError, Event, Scalars, Span};
 use crate::layer::SubTask;
 use crate::plan::{Overlap, Plan};
+use crate::task::TaskId;
 
 /// So often the host looks whether sources have loaded before it waits for the end of a step.
 const GLANCES: usize = 100;
@@ -97,7 +98,36 @@ pub fn run_step<D: Device>(
     scalars: &Scalars,
     times: &mut StepTimes<D::Event>,
 ) -> Result<(), StepError> {
-    run_step_beside(devices, plan, scalars, times, || {})
+    run_step_beside(devices, plan, scalars, times, |_| {})
+}
+
+/// A step that was begun, to whoever works beside it.
+#[derive(Debug)]
+pub struct Running<'a, D: Device> {
+    devices: &'a [D],
+    plan: &'a Plan,
+    events: &'a [D::Event],
+}
+
+impl<D: Device> Running<'_, D> {
+    /// Waits until a task is done. What it wrote, and no later task of the step touches, the host may read and write from then on.
+    ///
+    /// # Errors
+    /// If its device fails.
+    ///
+    /// # Panics
+    /// If the plan has no such task.
+    pub fn settle(&self, task: TaskId) -> Result<(), DeviceError> {
+        self.devices[self.plan.nodes[task.0].device.0].settle(&self.events[task.0])
+    }
+
+    /// Whether a task is done.
+    ///
+    /// # Panics
+    /// If the plan has no such task.
+    pub fn is_done(&self, task: TaskId) -> bool {
+        self.events[task.0].is_done()
+    }
 }
 
 /// As [`run_step`], and calls `beside` once all sources have loaded their mini-batches, mostly while the rest of the step runs:
@@ -110,7 +140,7 @@ pub fn run_step_beside<D: Device>(
     plan: &Plan,
     scalars: &Scalars,
     times: &mut StepTimes<D::Event>,
-    beside: impl FnOnce(),
+    beside: impl FnOnce(&Running<'_, D>),
 ) -> Result<(), StepError> {
     check_devices(devices, plan)?;
     times.events.clear();
@@ -119,12 +149,13 @@ pub fn run_step_beside<D: Device>(
     synchronize(devices)?;
     let submitted = submit_all(devices, plan, scalars, None, &mut times.events);
     let mut beside = Some(beside);
+    let running = Running { devices, plan, events: &times.events };
     if submitted.is_ok() {
-        call_early(devices, plan, &times.events, &mut beside);
+        call_early(&running, &mut beside);
     }
     let synchronized = synchronize(devices);
     submitted.and(synchronized)?;
-    beside.into_iter().for_each(|beside| beside());
+    beside.into_iter().for_each(|beside| beside(&running));
     times.note_spans()
 }
 
@@ -178,11 +209,12 @@ impl<E: Event> StepsAhead<E> {
         running.spans.clear();
         let before = (!ended.events.is_empty()).then_some((&self.overlap, &ended.events[..]));
         submit_all(devices, plan, scalars, before, &mut running.events)?;
-        let mut beside = Some(beside);
-        call_early(devices, plan, &running.events, &mut beside);
+        let mut beside = Some(|_: &Running<'_, D>| beside());
+        let step = Running { devices, plan, events: &running.events };
+        call_early(&step, &mut beside);
         let settle = |events: &[E], task: usize| devices[plan.nodes[task].device.0].settle(&events[task]);
         self.overlap.awaited.iter().try_for_each(|task| settle(&running.events, task.0))?;
-        beside.into_iter().for_each(|beside| beside());
+        beside.into_iter().for_each(|beside| beside(&step));
         (0..ended.events.len()).try_for_each(|task| settle(&ended.events, task))?;
         ended.note_spans()
     }
@@ -228,14 +260,9 @@ fn synchronize<D: Device>(devices: &[D]) -> Result<(), DeviceError> {
 }
 
 /// Calls `beside` if the sources of a step that has begun load soon and the devices tell so.
-fn call_early<D: Device>(
-    devices: &[D],
-    plan: &Plan,
-    events: &[D::Event],
-    beside: &mut Option<impl FnOnce()>,
-) {
-    if devices.iter().all(Device::tells_tasks) && have_loaded(plan, events) {
-        beside.take().into_iter().for_each(|beside| beside());
+fn call_early<D: Device>(step: &Running<'_, D>, beside: &mut Option<impl FnOnce(&Running<'_, D>)>) {
+    if step.devices.iter().all(Device::tells_tasks) && have_loaded(step.plan, step.events) {
+        beside.take().into_iter().for_each(|beside| beside(step));
     }
 }
 

@@ -318,10 +318,11 @@ impl CpuDevice {
     }
 
     /// Waits for what a step that runs ahead has left to do on any quadrant: gradients and updates, and so whatever is not a value
-    /// or a gradient of a blob, which are there already.
+    /// or a gradient of a blob, which are there already, nor a part that the host has settled.
     fn wait_for_rest(&self, region: Region) {
         let lanes = &self.engine.lanes;
-        if !matches!(region, Region::Stage(_) | Region::Storage(_)) && lanes.runs_ahead() {
+        let is_there = matches!(region, Region::Stage(_) | Region::Storage(_) | Region::PackedFrom(..));
+        if !is_there && lanes.runs_ahead() {
             (0..self.engine.infos.len()).for_each(|device| lanes.wait_idle(device));
         }
     }

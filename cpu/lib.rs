@@ -38,8 +38,8 @@ pub use memory::{BlobBytes, NAN_HALVES};
 #[cfg(not(loom))]
 pub use worker::{CpuWorker, CrewSpec, EngineError, EngineOptions, MappedWorker, Program};
 
-/// The queue and the bell of a crew, for the models in `tests/loom.rs`.
+/// The queue, the bell and what the host waits for of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]
 pub mod model {
-    pub use crate::crew::{Bell, Claim, LaneQueue, Offer, Ticket};
+    pub use crate::crew::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
 }

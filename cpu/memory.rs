@@ -395,6 +395,10 @@ impl Memory {
                 let len = if packed == Packed::Histories { self.arena(arena).len } else { self.packed.len };
                 (Span { arena, offset: 0, len }, None)
             }
+            Region::PackedFrom(packed, first) => {
+                let is_one_a_weight = packed != Packed::Histories && first <= self.packed.len;
+                (is_one_a_weight.then(|| Self::packed(packed, first..self.packed.len))?, None)
+            }
             Region::Storage(id) => {
                 let Stored { range, arrangement, .. } = self.map.storages.get(id.0)?;
                 let blocked = (arrangement.layout != Layout::PLAIN).then_some(*arrangement);

@@ -169,6 +169,13 @@ impl NetMap {
     pub fn region(&self, region: Region, len: usize) -> Option<Span> {
         let span = match region {
             Region::Packed(packed) => self.packed.of(packed)?,
+            Region::PackedFrom(packed, first) => {
+                let whole = self
+                    .packed
+                    .of(packed)
+                    .filter(|whole| packed != Packed::Histories && first <= whole.len)?;
+                whole.part(first, whole.len - first)
+            }
             Region::Storage(id) if self.shared.get(id.0) == Some(&false) => self.storages[id.0],
             Region::Storage(_) => return None,
             Region::Stage(id) => self.stage(id)?,

@@ -1,5 +1,9 @@
 //! The first lines of a training.
 
+use quadrille_comm::protocol::Method;
+use quadrille_core::net::ParamLayout;
+
+use crate::averaging;
 use crate::bundled;
 use crate::cli::TrainArgs;
 use crate::output::{LogStyle, style};
@@ -38,14 +42,7 @@ pub fn announce<'a>(
             settings.rho * settings.solver.base_lr
         );
     }
-    if settings.sums() {
-        let (layout, how) =
-            (&p.net.params, if settings.unpacked { ", a message for each array" } else { "" });
-        let mib = (layout.len() * size_of::<f32>()) as f64 / f64::from(1 << 20);
-        say!("            sums of {mib:.2} MiB by {}{how}", settings.algorithm(layout));
-    } else if settings.unpacked {
-        say!("            weights and centre travel in a message for each array");
-    }
+    announce_messages(settings, &p.net.params);
     if settings.period > 1 {
         say!("            an exchange in every {}th iteration", settings.period);
     }
@@ -82,6 +79,32 @@ pub fn announce<'a>(
         say!("Solving {}", p.net.name);
         say!("Learning Rate Policy: {}", settings.solver.policy.name());
     }
+}
+
+/// Says what the workers' messages carry, and how sums are found.
+fn announce_messages(settings: &Settings, layout: &ParamLayout) {
+    if settings.sums() {
+        let how = if settings.unpacked { ", a message for each array" } else { "" };
+        let mib = (layout.len() * size_of::<f32>()) as f64 / f64::from(1 << 20);
+        let parts = in_parts(settings, layout);
+        say!("            sums of {mib:.2} MiB by {}{how}{parts}", settings.algorithm(layout));
+    } else if settings.unpacked {
+        say!("            weights and centre travel in a message for each array");
+    }
+}
+
+/// In how many parts gradients leave while backward runs, if they do.
+fn in_parts(settings: &Settings, layout: &ParamLayout) -> String {
+    if settings.method != Method::SyncSgd {
+        return String::new();
+    }
+    let parts = averaging::parts(layout, settings.workers, settings.unpacked).len();
+    let when = match () {
+        () if settings.on_nonfinite.is_close() => "behind backward, once all of them are looked at",
+        () if settings.machine.is_some() => "behind backward on the virtual clock",
+        () => "beside backward, as it finds them",
+    };
+    format!(", in {parts} part(s) {when}")
 }
 
 /// Says which workers have which devices, if some have a GPU.

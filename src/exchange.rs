@@ -1,6 +1,6 @@
 //! What a worker does with other workers in an iteration: one of the methods, or nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quadrille_comm::CommError;
 use quadrille_comm::handshake::handshake;
@@ -14,8 +14,10 @@ use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::protocol::{ElasticMember, Method};
 use quadrille_comm::transport::{Buffer, Endpoint};
 use quadrille_core::device::{Device, DeviceError, Packed, Region};
+use quadrille_core::run::Running;
 use quadrille_numa::Role;
 
+use crate::averaging::{self, Averaging};
 use crate::breakdown::Spent;
 use crate::centre::Common;
 use crate::engine::WorkerDevice;
@@ -24,18 +26,14 @@ use crate::pace::Pace;
 use crate::pass::Pass;
 use crate::places::Places;
 use crate::state::WorkerArrays;
+use crate::worker::Worker;
 
 /// A worker's part in the method.
 pub enum Exchange {
     /// A single worker has nobody to talk to.
     Alone,
-    /// Gradients are averaged between backward and update.
-    SyncSgd {
-        /// The group of workers.
-        group: SyncSgd<Endpoint>,
-        /// The packed gradients on their way.
-        gradients: Vec<f32>,
-    },
+    /// Gradients are averaged before the update.
+    SyncSgd(Averaging),
     /// Gradients go to a master, which takes the step; its weights come back (Async SGD, Async MSGD).
     AsyncSgd {
         /// The line to the master.
@@ -73,23 +71,17 @@ pub struct Elastic {
 }
 
 impl Exchange {
-    /// Joins the group: every worker calls this once, and none goes on before all run the same job. `places` has that
-    /// of the communication thread.
-    pub fn join(
-        common: &Common,
-        places: &Places,
-        pace: &Pace,
-        mut transport: Endpoint,
-    ) -> Result<Self, Failure> {
+    /// Joins the group: every worker calls this once, and none goes on before all run the same job.
+    pub fn join(common: &Common, worker: &Worker, mut transport: Endpoint) -> Result<Self, Failure> {
         let len = common.first.weights.len();
-        let values = vec![0.0; if common.method.is_elastic() { 0 } else { len }];
+        let values = vec![0.0; if common.method.sends_gradients() { len } else { 0 }];
         match common.method {
             Method::SyncSgd => {
                 handshake(&mut transport, &common.fingerprint)?;
-                Ok(Self::SyncSgd {
-                    group: SyncSgd::new(transport).going(common.way.clone()),
-                    gradients: values,
-                })
+                let (nets, plan) = (&worker.pass.nets, &worker.plans.gradients);
+                let parts = averaging::parts(&nets[0].params, common.workers, !common.way.parts.is_empty());
+                let group = SyncSgd::new(transport).going(common.way.clone());
+                Ok(Self::SyncSgd(Averaging::new(group, nets, plan, parts)))
             }
             Method::AsyncSgd | Method::AsyncMsgd => {
                 handshake(&mut transport, &common.fingerprint)?;
@@ -104,7 +96,7 @@ impl Exchange {
                 };
                 Ok(Self::HogwildSgd { member, values })
             }
-            _ => Ok(Self::Elastic(Elastic::join(common, (places, pace), transport)?)),
+            _ => Ok(Self::Elastic(Elastic::join(common, (&worker.places, &worker.pace), transport)?)),
         }
     }
 
@@ -124,6 +116,25 @@ impl Exchange {
         }
     }
 
+    /// Beside the step that finds gradients: what leaves as soon as it is found. Not where votes decide whether it may.
+    ///
+    /// # Errors
+    /// If a device or another worker fails.
+    pub fn beside(&mut self, pass: &Pass, step: &Running<'_, WorkerDevice>) -> Result<(), Failure> {
+        match self {
+            Self::SyncSgd(averaging) => averaging.beside(pass, step),
+            _ => Ok(()),
+        }
+    }
+
+    /// What was exchanged beside a step whose last task ended at `computed`, with each time of it.
+    pub fn spent_beside(&self, computed: Instant) -> (Spent, &[(Instant, Duration)]) {
+        match self {
+            Self::SyncSgd(averaging) => averaging.spent_beside(computed),
+            _ => (Spent::default(), &[]),
+        }
+    }
+
     /// Between backward and update: what the update needs from others arrives. `vote` is whether this worker has to leave
     /// its update out; `None` where nobody ever does. Returns what this took, and whether the update is left out: by all
     /// workers if one has to and they exchange at once, else by this one.
@@ -134,17 +145,15 @@ impl Exchange {
             Self::Alone | Self::AsyncSgd { .. } | Self::HogwildSgd { .. } => {
                 Ok((Spent::default(), leaves_out))
             }
-            Self::SyncSgd { group, gradients } => {
+            Self::SyncSgd(averaging) => {
                 if let Some(own) = vote {
                     // Before gradients that are not finite go anywhere.
                     let mut votes = [f32::from(own)];
-                    group.all_reduce_sum(&mut votes)?;
+                    averaging.group().all_reduce_sum(&mut votes)?;
                     leaves_out = votes[0] > 0.0;
                 }
                 if !leaves_out {
-                    pass.read(Region::Packed(Packed::Gradients), gradients)?;
-                    group.exchange(gradients)?;
-                    pass.write_all(Region::Packed(Packed::Gradients), gradients)?;
+                    averaging.finish(pass)?;
                 }
                 Ok((alone_with_it(pace.now().since(start), Duration::ZERO), leaves_out))
             }
@@ -167,7 +176,7 @@ impl Exchange {
     pub fn step(&mut self, pass: &Pass, pace: &Pace, rate: f32) -> Result<Option<Spent>, Failure> {
         let start = pace.now();
         let (weights, updating) = match self {
-            Self::Alone | Self::SyncSgd { .. } | Self::Elastic(_) => return Ok(None),
+            Self::Alone | Self::SyncSgd(_) | Self::Elastic(_) => return Ok(None),
             Self::AsyncSgd { member, values } => {
                 let before = member.updating();
                 pass.read(Region::Packed(Packed::Gradients), values)?;
@@ -188,7 +197,7 @@ impl Exchange {
     /// The weights that count: the centre, or the worker's own where all are equal. Every worker calls this.
     pub fn result(&mut self, pass: &Pass, weights: &mut [f32]) -> Result<(), Failure> {
         match self {
-            Self::Alone | Self::SyncSgd { .. } => pass.read(Region::Packed(Packed::Weights), weights),
+            Self::Alone | Self::SyncSgd(_) => pass.read(Region::Packed(Packed::Weights), weights),
             Self::AsyncSgd { member, .. } => Ok(member.state(weights)?),
             Self::HogwildSgd { member, .. } => Ok(member.centre(weights)?),
             Self::Elastic(elastic) => elastic.centre(weights),
@@ -199,7 +208,7 @@ impl Exchange {
     /// `arrays`, its own state, become the centre's. Every worker calls this.
     pub fn adopt(&mut self, pass: &Pass, arrays: &mut WorkerArrays) -> Result<(), Failure> {
         match self {
-            Self::Alone | Self::SyncSgd { .. } | Self::Elastic(_) => return Ok(()),
+            Self::Alone | Self::SyncSgd(_) | Self::Elastic(_) => return Ok(()),
             Self::AsyncSgd { member, .. } => {
                 let len = arrays.weights.len();
                 let mut state = vec![0.0; len + arrays.history.len()];
@@ -228,7 +237,7 @@ impl Exchange {
     pub fn sum(&mut self, values: &mut [f32]) -> Result<(), Failure> {
         match self {
             Self::Alone => {}
-            Self::SyncSgd { group, .. } => group.all_reduce_sum(values)?,
+            Self::SyncSgd(averaging) => averaging.group().all_reduce_sum(values)?,
             Self::AsyncSgd { member, .. } => member.all_reduce_sum(values)?,
             Self::HogwildSgd { member, .. } => member.all_reduce_sum(values)?,
             Self::Elastic(elastic) => {
@@ -242,7 +251,7 @@ impl Exchange {
     /// Ends the worker's part in good order. Every worker calls this last.
     pub fn leave(&mut self) -> Result<(), Failure> {
         match self {
-            Self::Alone | Self::SyncSgd { .. } => Ok(()),
+            Self::Alone | Self::SyncSgd(_) => Ok(()),
             Self::AsyncSgd { member, .. } => Ok(member.leave()?),
             Self::HogwildSgd { member, .. } => Ok(member.leave()?),
             Self::Elastic(elastic) => Ok(elastic.exchanger.leave()?),

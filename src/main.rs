@@ -4,6 +4,7 @@
 mod output;
 
 mod announce;
+mod averaging;
 mod board;
 mod breakdown;
 mod bundled;

@@ -84,6 +84,19 @@ impl Pass {
         Ok(sum)
     }
 
+    /// Whether all losses of the mini-batch are finite, once forward has found them.
+    pub fn losses_are_finite(&self) -> Result<bool, Failure> {
+        for (net, device) in self.nets.iter().zip(&self.devices) {
+            for (blob, _) in net.losses() {
+                let blob = net.blob(blob);
+                if !device.is_finite(Region::Storage(blob.data), blob.shape.count())? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// Names of the outputs of one value.
     pub fn output_names(&self) -> impl Iterator<Item = &str> {
         self.outputs.iter().map(|b| self.nets[0].blob(*b).name.as_str())

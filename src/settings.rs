@@ -106,7 +106,8 @@ impl Settings {
             (args.method, args.machine.precision, args.target_accuracy);
         let on_nonfinite = args.on_nonfinite;
         let machine = machine(args)?;
-        let scheduling = Scheduling::new(args, solver.debug_info)?;
+        let leave = workers > 1 && method == Method::SyncSgd && machine.is_none() && !on_nonfinite.is_close();
+        let scheduling = Scheduling::new(args, solver.debug_info, leave)?;
         Ok(Self {
             workers,
             method,

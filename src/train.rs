@@ -188,7 +188,7 @@ fn live(
     worker.places.settle(Role::Main, 0);
     worker.watch = Watch::new(run.settings.on_nonfinite, &run.mishaps.known);
     if run.settings.workers > 1 {
-        worker.exchange = Exchange::join(&run.common, &worker.places, &worker.pace, transport)?;
+        worker.exchange = Exchange::join(&run.common, &worker, transport)?;
     }
     let End { iterations, reached } = train(&mut worker, run, progress.as_deref_mut())?;
     worker.finish_steps()?;

@@ -316,7 +316,9 @@ impl Worker {
             let drawn = scalars.iteration.saturating_mul(parts).saturating_add(part);
             let scalars = Scalars { seed: step_seed(settings.seed, self.rank as u32, drawn), ..*scalars };
             let last = part + 1 == parts;
-            self.compute(settings, &scalars, last)?;
+            // Nothing leaves before it is looked at, where that was asked for.
+            let leaves = last && found.is_none() && !self.watch.is_close();
+            self.compute(settings, &scalars, last, leaves)?;
             let loss = self.pass.loss()?;
             self.losses.push(loss);
             let looks_closely = last && self.watch.is_close();
@@ -361,16 +363,23 @@ impl Worker {
     }
 
     /// Forward and backward of a mini-batch, the `last` of the iteration or an earlier one. Beside it the next mini-batch is
-    /// handed over.
-    fn compute(&mut self, settings: &Settings, scalars: &Scalars, last: bool) -> Result<(), Failure> {
+    /// handed over, and what it found `leaves` if the method lets it.
+    fn compute(
+        &mut self,
+        settings: &Settings,
+        scalars: &Scalars,
+        last: bool,
+        leaves: bool,
+    ) -> Result<(), Failure> {
         let shows = self.shows(settings, scalars.iteration);
         if shows {
             self.finish_steps()?;
         }
         let plan = self.plans.of_part(last);
         let (pass, times, shown, batches) = (&self.pass, &mut self.times, &mut self.shown, &mut self.batches);
-        let mut loaded = Ok(None);
-        let load_ahead = || {
+        let (mut loaded, mut left) = (Ok(None), Ok(()));
+        let (exchange, leaves) = (&mut self.exchange, leaves && self.pace.is_real());
+        let mut load_ahead = || {
             let start = Instant::now();
             loaded = batches.load_ahead(pass).map(|()| Some((start, start.elapsed())));
         };
@@ -380,14 +389,27 @@ impl Worker {
             // It runs a step for each task.
             _ if shows => debug::run(pass, plan, scalars, times, shown),
             Some(steps) => Ok(steps.run(&pass.devices, plan, scalars, load_ahead)?),
-            None => Ok(run_step_beside(&pass.devices, plan, scalars, times, load_ahead)?),
+            None => Ok(run_step_beside(&pass.devices, plan, scalars, times, |step| {
+                load_ahead();
+                if leaves {
+                    left = exchange.beside(pass, step);
+                }
+            })?),
         })?;
-        self.clock.computing += took;
+        left?;
         let loaded = loaded?.filter(|_| self.pace.is_real());
         self.clock.data_copied_beside += loaded.map_or(Duration::ZERO, |(_, took)| took);
         let ended = self.ahead.as_ref().map_or(&self.times, StepsAhead::ended);
+        let last_task = ended.spans().iter().map(|span| span.end).max().unwrap_or(0);
+        let computed = self.engine.origin() + Duration::from_nanos(last_task);
+        let (spent, exchanges) = self.exchange.spent_beside(computed);
+        self.clock.note(spent);
+        self.clock.computing += took.saturating_sub(spent.waited);
         if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
-            trace.phase("forward_backward", begin, took);
+            let computing = took.saturating_sub(spent.waited);
+            trace.phase("forward_backward", begin, computing);
+            trace.phase("communication", begin + computing, spent.waited);
+            exchanges.iter().for_each(|(begin, took)| trace.beside("communication", *begin, *took));
             if let Some((begin, took)) = loaded {
                 trace.beside("data_copy", begin, took);
             }

@@ -123,6 +123,20 @@ impl ParamLayout {
         self.views.iter().map(|v| v.shape.count()).sum()
     }
 
+    /// A packed buffer cut into parts of at least `least` elements, the last parameter's first: as backward finds gradients. Whole
+    /// parameters with the padding behind them; what is left at the beginning may be smaller.
+    pub fn buckets(&self, least: usize) -> Vec<Range<usize>> {
+        let mut buckets = Vec::new();
+        let mut end = self.len;
+        for view in self.views.iter().rev() {
+            if end - view.offset >= least.max(1) || view.offset == 0 {
+                buckets.push(view.offset..end);
+                end = view.offset;
+            }
+        }
+        buckets
+    }
+
     /// Fills a packed buffer of weights (all of it, padding with 0) from `seed`.
     pub fn fill(&self, seed: u64, weights: &mut [f32]) {
         weights.fill(0.0);

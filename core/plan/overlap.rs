@@ -1,10 +1,12 @@
 //! Steps that overlap: a task waits for what it needs of the step before, and for no more.
 
+use std::ops::Range;
+
 use super::layout::Layout;
 use super::priority::edges;
-use super::{LaneRole, Plan};
+use super::{LaneRole, Node, Plan};
 use crate::net::Net;
-use crate::task::TaskId;
+use crate::task::{Buffer, Place, TaskId};
 
 /// How a step of a plan follows a step of the same plan that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +20,21 @@ pub struct Overlap {
 }
 
 impl Plan {
+    /// The tasks that touch any of a part of the packed gradients. Behind all of them that part is what the plan makes of it, and
+    /// the host may read and write it while the rest of the plan runs.
+    pub fn gradient_tasks(&self, nets: &[Net], part: &Range<usize>) -> Vec<TaskId> {
+        let is_in = |place: &Place| match place.buffer {
+            Buffer::Gradient(id) => {
+                let range = nets[place.device.0].params.view(id).range();
+                range.start < part.end && part.start < range.end
+            }
+            _ => false,
+        };
+        let touches = |node: &Node| node.reads.iter().chain(&node.writes).any(is_in);
+        let tasks = self.nodes.iter().enumerate().filter(|(_, node)| touches(node));
+        tasks.map(|(id, _)| TaskId(id)).collect()
+    }
+
     /// How steps of this plan of `nets` overlap. It follows from declared accesses, as the edges within a step do.
     pub fn overlap(&self, nets: &[Net]) -> Overlap {
         let count = self.nodes.len();

@@ -1,5 +1,6 @@
 //! The crew: the pinned threads of a quadrant, its lanes, and how the two meet.
 
+mod awaited;
 mod bell;
 mod queue;
 mod sync;
@@ -10,6 +11,7 @@ mod tests;
 #[cfg(not(loom))]
 mod threads;
 
+pub use awaited::Awaited;
 pub use bell::Bell;
 pub use queue::{Claim, LaneQueue, Offer, Ticket};
 #[cfg(not(loom))]

@@ -34,6 +34,18 @@ pub struct Ticket {
     pub seq: u64,
 }
 
+impl Ticket {
+    /// Both numbers in one word, whose highest bit is 0.
+    pub(super) fn to_word(self) -> u64 {
+        u64::from(self.lane) << SEQ_BITS | self.seq
+    }
+
+    /// What [`Ticket::to_word`] was given.
+    fn of_word(word: u64) -> Self {
+        Self { lane: (word >> SEQ_BITS) as u32, seq: word & ((1 << SEQ_BITS) - 1) }
+    }
+}
+
 /// What a thread finds at the head of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
@@ -115,7 +127,7 @@ impl LaneQueue {
 
     /// Pushes a wait. `None` if the queue is full. One caller at a time.
     pub fn push_wait(&self, ticket: Ticket) -> Option<u64> {
-        self.push(WAIT | u64::from(ticket.lane) << SEQ_BITS | ticket.seq, 0, 0)
+        self.push(WAIT | ticket.to_word(), 0, 0)
     }
 
     fn push(&self, entry: u64, grains: u32, width: u32) -> Option<u64> {
@@ -143,8 +155,7 @@ impl LaneQueue {
             let slot = &self.slots[self.slot_of(seq)];
             let entry = slot.entry.load(Ordering::Relaxed);
             let next = if entry & WAIT != 0 {
-                let lane = ((entry & !WAIT) >> SEQ_BITS) as u32;
-                if !is_done(Ticket { lane, seq: entry & ((1 << SEQ_BITS) - 1) }) {
+                if !is_done(Ticket::of_word(entry & !WAIT)) {
                     return Claim::Blocked;
                 }
                 (seq + 1) << GRAIN_BITS
@@ -195,9 +206,7 @@ impl LaneQueue {
         let mut seq = self.passed();
         while seq < self.tail.load(Ordering::Acquire) {
             let entry = self.slots[self.slot_of(seq)].entry.load(Ordering::Relaxed);
-            let ticket =
-                Ticket { lane: ((entry & !WAIT) >> SEQ_BITS) as u32, seq: entry & ((1 << SEQ_BITS) - 1) };
-            if entry & WAIT == 0 || !is_done(ticket) {
+            if entry & WAIT == 0 || !is_done(Ticket::of_word(entry & !WAIT)) {
                 return false;
             }
             seq += 1;

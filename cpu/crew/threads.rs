@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Bell, Claim, LaneQueue, Offer, Ticket};
+use super::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
 use quadrille_numa::memory::small::SmallPieces;
 
 use crate::arena::Arena;
@@ -33,8 +33,9 @@ struct Quadrant {
     lanes: Box<[TimedLane]>,
     /// Rings for the crew.
     work: Bell,
-    /// Rings for the host when a lane ran empty.
+    /// Rings for the host when a lane ran empty, or what it waits for is done.
     idle: Bell,
+    awaited: Awaited,
     /// Whether a step was left before all of it was done, and nobody has waited for the rest since.
     ahead: AtomicBool,
 }
@@ -67,6 +68,7 @@ impl Lanes {
             lanes: (0..each).map(|_| lane()).collect(),
             work: Bell::default(),
             idle: Bell::default(),
+            awaited: Awaited::default(),
             ahead: AtomicBool::new(false),
         };
         Self {
@@ -169,14 +171,16 @@ impl Lanes {
         self.quadrants[device].ahead.store(false, Ordering::Relaxed);
     }
 
-    /// Waits until an entry is done, or something has failed; others of its step may be left. The bell rings whenever a lane
-    /// has become empty, so at the latest when that of the entry has.
+    /// Waits until an entry of a quadrant is done, or something has failed; others of its step may be left. One thread at a time
+    /// waits so.
     pub fn settle(&self, device: usize, ticket: Ticket) {
         let quadrant = &self.quadrants[device];
         quadrant.ahead.store(true, Ordering::Relaxed);
+        quadrant.awaited.name(ticket);
         loop {
             let heard = quadrant.idle.listen();
             if self.is_done(ticket) || self.failed.load(Ordering::Acquire) {
+                quadrant.awaited.forget();
                 return;
             }
             quadrant.idle.sleep(heard);
@@ -221,9 +225,10 @@ impl Lanes {
         let Some(groups) = self.groups.get(self.program.load(Ordering::Relaxed)) else { return false };
         let in_order = |offer| {
             let in_turn = groups.iter().flat_map(move |group| rotated(group, turn));
-            in_turn.map(move |lane| (offer, &lanes[*lane]))
+            in_turn.map(move |lane| (offer, *lane))
         };
-        for (offer, lane) in [Offer::Wanted, Offer::All].into_iter().flat_map(in_order) {
+        for (offer, index) in [Offer::Wanted, Offer::All].into_iter().flat_map(in_order) {
+            let lane = &lanes[index];
             let claim = lane.queue.claim(offer, |ticket| self.is_done(ticket));
             let Claim::Grain { seq, payload, grain } = claim else { continue };
             let span = &lane.spans[lane.queue.slot_of(seq)];
@@ -239,6 +244,10 @@ impl Lanes {
                 span.1.store(self.now(), Ordering::Relaxed);
                 let empty = lane.queue.advance(seq);
                 self.finished(empty);
+                let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
+                if !empty && self.quadrants[device].awaited.is(ticket) {
+                    self.quadrants[device].idle.ring();
+                }
             }
             return true;
         }

@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
-use quadrille_cpu::model::{Bell, Claim, LaneQueue, Offer, Ticket};
+use quadrille_cpu::model::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
 
 /// Orders with at most this many preemptions are tried, unless LOOM_MAX_PREEMPTIONS says otherwise. More take hours,
 /// and two or three find what there is to find (CHESS, OSDI 2008).
@@ -292,6 +292,39 @@ fn host_and_crew_wake_each_other() {
             idle.sleep(heard);
         }
         lane.observe();
+        crew.join().unwrap();
+    });
+}
+
+/// A host that waits for one entry of two is woken for it, and only for it: it would sleep forever if the end of the entry went
+/// unseen.
+#[test]
+fn the_host_is_woken_for_what_it_waits_for() {
+    model(|| {
+        let lane = Arc::new(Lane::new(2, &[1, 1]));
+        let (awaited, idle) = (Arc::new(Awaited::default()), Arc::new(Bell::default()));
+        lane.queue.push_task(0, 1);
+        lane.queue.push_task(1, 1);
+        let crew = {
+            let (lane, awaited, idle) = (lane.clone(), awaited.clone(), idle.clone());
+            thread::spawn(move || {
+                while let Claim::Grain { seq, .. } = lane.work(nobody) {
+                    if awaited.is(Ticket { lane: 0, seq }) {
+                        idle.ring();
+                    }
+                }
+            })
+        };
+        awaited.name(Ticket { lane: 0, seq: 0 });
+        loop {
+            let heard = idle.listen();
+            if lane.queue.passed() > 0 {
+                break;
+            }
+            idle.sleep(heard);
+        }
+        awaited.forget();
+        lane.assert_done(1);
         crew.join().unwrap();
     });
 }

@@ -11,7 +11,8 @@ use super::{MachineArgs, at_least_one, parse_shape};
 #[derive(Args, Clone, Debug, Default)]
 pub struct ScheduleArgs {
     /// When tasks run; the numbers are the same: layerwise (layer by layer), concurrent (what need not wait runs beside it) or
-    /// critical (and what the next layer waits for runs first) [default: critical]
+    /// critical (and what the next layer waits for runs first) [default: critical; concurrent where
+    /// sync-sgd sends gradients while backward runs]
     #[arg(long, value_name = "HOW")]
     pub schedule: Option<Schedule>,
 }

@@ -24,8 +24,9 @@ pub struct Scheduling {
 }
 
 impl Scheduling {
-    /// As the flags say. `layer_by_layer` are runs that look at arrays between the layers.
-    pub fn new(args: &TrainArgs, layer_by_layer: bool) -> Result<Self, Failure> {
+    /// As the flags say. `layer_by_layer` are runs that look at arrays between the layers; where gradients `leave` while backward
+    /// runs, others wait for them as the next layer waits for ∇A.
+    pub fn new(args: &TrainArgs, layer_by_layer: bool, leave: bool) -> Result<Self, Failure> {
         let asked = args.scheduling.schedule;
         let traced = args.tracing.trace.as_ref().map(|_| args.tracing.trace_iterations);
         if traced.is_some() && (layer_by_layer || args.clock == ClockKind::Sim) {
@@ -49,8 +50,13 @@ impl Scheduling {
             return Err(Failure::new(Code::Usage, message));
         }
         let saved = args.plan.as_deref().map(read_plan).transpose()?.map(Arc::new);
-        let schedule = saved.as_ref().map(|saved| saved.schedule).or(asked).unwrap_or_default();
-        Ok(Self { schedule, saved, why: "", traced })
+        let (usual, why) = match leave {
+            true => (Schedule::Concurrent, ": gradients leave while backward runs, so they are as urgent"),
+            false => (Schedule::default(), ""),
+        };
+        let asked = saved.as_ref().map(|saved| saved.schedule).or(asked);
+        let why = if asked.is_some() { "" } else { why };
+        Ok(Self { schedule: asked.unwrap_or(usual), saved, why, traced })
     }
 
     /// Plans a part of an iteration of `nets`: as it was stored, if it was.

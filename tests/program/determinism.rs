@@ -69,6 +69,41 @@ fn four_workers_of_either_method() {
     assert_ne!(easgd, sgd);
 }
 
+/// LeNet's gradients travel in two parts, or array by array: beside backward, behind it once all are looked at, and on the virtual
+/// clock. Those of several mini-batches are whole with the last.
+#[test]
+fn gradients_that_leave_while_backward_runs() {
+    let stage = Stage::new();
+    let machine = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/machines/sc17-gpu-node.prototxt");
+    let hash = |run: usize, gathered: usize, flags: &str| {
+        let solver = format!(
+            "net: \"lenet\"\nbase_lr: 0.01\nlr_policy: \"fixed\"\nmomentum: 0.9\nmax_iter: 3\niter_size: {gathered}\n\
+             snapshot_after_train: false\nrandom_seed: 1\n"
+        );
+        stage.write("lenet.prototxt", solver);
+        let what = "train --model lenet --dummy-data --batch 6 --method sync-sgd --solver lenet.prototxt";
+        let outcome = stage.succeed(&format!("{what} --run {run} {flags}"));
+        let parts = if flags.contains("unpacked") { ", in 8 part(s)" } else { ", in 2 part(s)" };
+        assert!(outcome.stdout.contains(parts), "{}", outcome.stdout);
+        hash_of(&stage.summary(&run.to_string()))
+    };
+    let mut runs = 0..;
+    let mut same = |gathered: usize, ways: &[String]| {
+        let hashes: Vec<String> =
+            ways.iter().zip(&mut runs).map(|(way, run)| hash(run, gathered, way)).collect();
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{ways:?}: {hashes:?}");
+        hashes[0].clone()
+    };
+    let of =
+        |common: &str, ways: &[&str]| ways.iter().map(|way| format!("{common} {way}")).collect::<Vec<_>>();
+    let ways =
+        ["", "--schedule critical", "--on-nonfinite skip", &format!("--clock sim --machine {machine}")];
+    let around = same(1, &of("--workers 4 --collective ring", &ways));
+    let pairs = same(1, &of("--workers 4 --collective tree", &["", "--unpacked", "--threads 2"]));
+    assert_ne!(around, pairs, "mistrusted: the order of addition shows");
+    same(2, &of("--workers 2", &["", "--on-nonfinite skip", "--quadrants 1 --threads 2"]));
+}
+
 #[test]
 fn two_workers_of_two_quadrants() {
     let flags = "--workers 2 --quadrants 2";

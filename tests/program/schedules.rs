@@ -223,6 +223,34 @@ fn row(event: &Value) -> (u64, u64) {
     (number("pid"), number("tid"))
 }
 
+/// Gradients leave while backward runs: in its row, as often as there are parts, which the first lines tell.
+#[test]
+fn a_timeline_shows_gradients_that_leave_beside_backward() {
+    let stage = branching();
+    let run = |run: &str, flags: &str| {
+        let flags = format!("--workers 2 --method sync-sgd --trace {run}.json --trace-iterations 3 {flags}");
+        let said = stage.succeed(&format!("train --solver solver.prototxt --run {run} {flags}")).stdout;
+        let events = events(&stage, &format!("{run}.json"));
+        let beside = events.iter().find(|event| event["args"]["name"] == "beside the step").map(row);
+        let is_one = |event: &&Value| event["name"] == "communication" && Some(row(event)) == beside;
+        (said, events.iter().filter(is_one).count())
+    };
+    let (said, count) = run("packed", "");
+    assert!(said.contains(", in 1 part(s) beside backward") && count == 3, "{count}: {said}");
+    assert!(said.contains("concurrent: gradients leave while backward runs"), "{said}");
+    let (said, count) = run("arrays", "--unpacked --schedule critical");
+    assert!(
+        count > 3 && count % 3 == 0 && said.contains(&format!("in {} part(s)", count / 3)),
+        "{count}: {said}"
+    );
+    assert!(said.contains("schedule    critical;"), "{said}");
+    let (said, count) = run("looked-at", "--on-nonfinite skip");
+    assert!(
+        said.contains("behind backward") && said.contains("schedule    critical;") && count == 0,
+        "{said}"
+    );
+}
+
 #[test]
 fn a_timeline_shows_every_task_in_its_lane_and_what_it_waited_for() {
     let stage = branching();

@@ -127,3 +127,50 @@ fn the_next_forward_waits_for_its_own_layer_only() {
     assert!(subs.clone().all(|s| matches!(s, SubTask::Load | SubTask::Forward | SubTask::GradActivation)));
     assert!(subs.count() > layers.len());
 }
+
+/// What is left of a plan behind the tasks of a part of the gradients does not touch it.
+#[test]
+fn a_part_of_the_gradients_is_whole_behind_its_tasks() {
+    let as_it_is: fn(Net) -> Net = |net| net;
+    let shares: fn(Net) -> Net = |net| sharing(net.fused());
+    let mut early = 0;
+    for (spec, rewrite) in [(lenet(8), as_it_is), (siamese_net(8), shares), (inception_net(8), joined as _)] {
+        for devices in [1, 2, 3] {
+            let nets: Vec<Net> = nets(&spec, Phase::Train, devices).into_iter().map(rewrite).collect();
+            let plan = Plan::build(&nets, PlanOptions::new(Stage::Gradients)).expect("a plan");
+            let params = &nets[0].params;
+            let parts = params.buckets(1);
+            assert_eq!(parts.len(), params.views().len());
+            for part in parts {
+                let tasks = plan.gradient_tasks(&nets, &part);
+                assert!(tasks.is_sorted() && !tasks.is_empty());
+                for (id, node) in plan.nodes.iter().enumerate() {
+                    let is_in = |place: &Place| matches!(place.buffer, Buffer::Gradient(id) if part.contains(&params.view(id).offset));
+                    let touches = node.reads.iter().chain(&node.writes).any(is_in);
+                    assert_eq!(touches, tasks.contains(&TaskId(id)), "{part:?} and {id}");
+                }
+                early += usize::from(tasks.iter().all(|task| task.0 + 1 < plan.nodes.len()));
+            }
+        }
+    }
+    assert!(early > 30, "{early}");
+}
+
+#[test]
+fn buckets_are_the_packed_buffer_from_its_end() {
+    let net = nets(&lenet(8), Phase::Train, 1).remove(0);
+    let params = &net.params;
+    for least in [1, 100, 10_000, 30_000, usize::MAX] {
+        let buckets = params.buckets(least);
+        let mut end = params.len();
+        for (at, bucket) in buckets.iter().enumerate() {
+            assert_eq!(bucket.end, end, "{least}");
+            assert!(bucket.len() >= least || at + 1 == buckets.len(), "{least}: {bucket:?}");
+            assert!(params.views().iter().any(|view| view.offset == bucket.start), "whole parameters");
+            end = bucket.start;
+        }
+        assert_eq!(end, 0, "{least}");
+    }
+    assert_eq!(params.buckets(usize::MAX).len(), 1);
+    assert!(quadrille_core::net::ParamLayout::default().buckets(5).is_empty());
+}

@@ -1,12 +1,14 @@
 //! Training gives the same bits in every run and for any number of threads, and all quadrants hold the same weights.
 
 use crate::common::{fractions, labels, nets, numerics, options, plan, small_lenet, tiers, worker};
-use quadrille_core::device::{Device, Packed, Region, Scalars};
+use quadrille_core::device::{Device, DeviceError, Packed, Region, Scalars};
+use quadrille_core::layer::SubTask;
 use quadrille_core::net::{BlobId, Net};
-use quadrille_core::plan::Stage;
+use quadrille_core::plan::{Node, Stage};
 use quadrille_core::reference::ReferenceNet;
-use quadrille_core::run::{StepTimes, run_step, run_step_beside};
+use quadrille_core::run::{Running, StepTimes, run_step, run_step_beside};
 use quadrille_core::solver::Rule;
+use quadrille_core::task::TaskId;
 use quadrille_cpu::isa::Numerics;
 use quadrille_cpu::{CpuDevice, EngineOptions};
 
@@ -65,7 +67,7 @@ fn train_staging(
         }
         let scalars = Scalars { iteration: step, rate: 0.05, ..Scalars::default() };
         let mut was_called = false;
-        let beside = || {
+        let beside = |_: &Running<'_, CpuDevice>| {
             was_called = true;
             if ahead {
                 stage(&devices, &nets, step + 1);
@@ -93,6 +95,80 @@ fn the_next_mini_batch_may_be_staged_beside_a_step() {
     for cut in [[1, 1], [1, 2], [3, 1]] {
         let [apart, ahead] = [false, true].map(|ahead| train_staging(cut, &momentum(isa), STEPS, ahead));
         assert!(apart == ahead, "{cut:?}");
+    }
+}
+
+/// Gradients of a step; with `doubles`, each part of them was read and doubled on all quadrants as soon as its tasks were done. And
+/// how often that was before the last of all was found.
+fn gradients(cut: [usize; 2], options: &EngineOptions, doubles: bool) -> (Vec<Vec<f32>>, usize) {
+    let [quadrants, threads] = cut;
+    let nets = nets(small_lenet, BATCH, quadrants);
+    let plan = plan(&nets, Stage::Gradients);
+    let worker = worker(&nets, &plan, threads, options).expect("a worker");
+    let devices = worker.devices(0);
+    let mut weights = vec![0.0; nets[0].params.len()];
+    nets[0].params.fill(7, &mut weights);
+    for device in &devices {
+        device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
+    }
+    stage(&devices, &nets, 0);
+    let is_gradient = |node: &Node| node.task.sub == SubTask::GradWeight;
+    let last = TaskId(plan.nodes.iter().rposition(is_gradient).expect("a gradient"));
+    let mut early = 0;
+    let beside = |step: &Running<'_, CpuDevice>| {
+        for part in nets[0].params.buckets(1).into_iter().filter(|_| doubles) {
+            for task in plan.gradient_tasks(&nets, &part) {
+                step.settle(task).expect("a task that ends");
+            }
+            early += usize::from(!step.is_done(last));
+            let region = Region::PackedFrom(Packed::Gradients, part.start);
+            let mut values = vec![0.0; part.len()];
+            devices[0].read(region, &mut values).expect("a part");
+            values.iter_mut().for_each(|value| *value *= 2.0);
+            devices.iter().for_each(|device| device.write(region, &values).expect("a part"));
+        }
+    };
+    let scalars = Scalars { rate: 0.05, ..Scalars::default() };
+    run_step_beside(&devices, &plan, &scalars, &mut StepTimes::default(), beside).expect("a step");
+    let read = |(device, net)| read(device, net, Packed::Gradients);
+    (devices.iter().zip(&nets).map(read).collect(), early)
+}
+
+#[test]
+fn gradients_may_leave_and_come_back_while_backward_runs() {
+    let isa = numerics("gradients beside backward").pop().expect("a tier");
+    let options = momentum(isa);
+    let mut early = 0;
+    for cut in [[1, 1], [1, 2], [2, 1], [3, 2]] {
+        let expected = gradients(cut, &options, false).0;
+        let expected: Vec<u32> = expected[0].iter().map(|gradient| (2.0 * gradient).to_bits()).collect();
+        for _ in 0..20 {
+            let (found, were_early) = gradients(cut, &options, true);
+            early += were_early;
+            assert!(found.iter().all(|gradients| bits(gradients) == expected), "{cut:?}");
+        }
+    }
+    assert!(early > 0, "no part was whole before the last");
+}
+
+#[test]
+fn a_part_of_a_packed_buffer_is_read_and_written_where_it_lies() {
+    let nets = nets(small_lenet, BATCH, 1);
+    let plan = plan(&nets, Stage::Gradients);
+    let isa = numerics("parts").pop().expect("a tier");
+    let worker = worker(&nets, &plan, 1, &momentum(isa)).expect("a worker");
+    let device = &worker.devices(0)[0];
+    let len = nets[0].params.len();
+    let whole: Vec<f32> = (0..len).map(|i| i as f32).collect();
+    device.write(Region::Packed(Packed::Weights), &whole).expect("weights");
+    let mut part = [0.0; 3];
+    device.read(Region::PackedFrom(Packed::Weights, len - 3), &mut part).expect("the end");
+    assert_eq!(part[..], whole[len - 3..]);
+    device.write(Region::PackedFrom(Packed::Weights, 5), &[-1.0]).expect("a weight");
+    assert_eq!(read(device, &nets[0], Packed::Weights)[4..7], [4.0, -1.0, 6.0]);
+    for (packed, first) in [(Packed::Weights, len - 2), (Packed::Weights, len + 1), (Packed::Histories, 0)] {
+        let refused = device.read(Region::PackedFrom(packed, first), &mut part).expect_err("no such part");
+        assert!(matches!(refused, DeviceError::Unknown { .. }), "{refused}");
     }
 }
 
