@@ -4,6 +4,7 @@
 //! memory. A message between threads is what an exchange of such a training takes, copies to and from packed buffers and
 //! sums included; its latency is that of an empty one.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,7 @@ struct Measured {
     /// The same to or from memory that all share.
     shared: f64,
     overlap: f64,
+    shared_overlap: f64,
 }
 
 /// Measures, checks that the file can be read, and writes it.
@@ -117,8 +119,8 @@ fn check(args: &Args, text: &str, real: &[f64]) -> Result<(), String> {
 
 /// One run of each kind, close together in time.
 struct Round {
-    /// Exchanges behind backward, beside it, in turn, and with shared memory.
-    measured: [Outcome; 4],
+    /// Exchanges behind backward, beside it, with a master in turn and at any time, and with shared memory.
+    measured: [Outcome; 5],
     /// Milliseconds of an iteration by each method; nothing if that is not asked for.
     by_method: Vec<f64>,
 }
@@ -126,7 +128,8 @@ struct Round {
 const BEHIND: usize = 0;
 const BESIDE: usize = 1;
 const TURNS: usize = 2;
-const SHARED: usize = 3;
+const ANY_TIME: usize = 3;
+const SHARED: usize = 4;
 
 impl Round {
     fn new(args: &Args, solver: &str) -> Result<Self, String> {
@@ -141,6 +144,7 @@ impl Round {
                 run(Method::SyncEasgd2)?,
                 run(Method::SyncEasgd3)?,
                 run(Method::OriginalEasgd)?,
+                run(Method::AsyncSgd)?,
                 run(Method::HogwildSgd)?,
             ],
             by_method: Method::ALL
@@ -188,7 +192,9 @@ fn figures(args: &Args, rounds: &[Round], around: &Value) -> Result<Measured, St
     let hidden =
         |round: &Round| round.measured[BEHIND].milliseconds() - round.measured[BESIDE].milliseconds();
     let overlap = (1e6 * middle(rounds, hidden) / exchange.max(1.0)).clamp(0.0, 1.0);
-    let there_and_back = of(TURNS, &|run| run.part("comm_host") + run.part("hidden_communication"));
+    // A master that is asked in turn sleeps meanwhile, and takes longer to answer than one that is asked at any time: the middle.
+    let there_and_back = |kind| of(kind, &|run| run.part("comm_host") + run.part("hidden_communication"));
+    let there_and_back = 0.5 * (there_and_back(TURNS) + there_and_back(ANY_TIME));
     let shared = of(SHARED, &|run| run.part("comm_host") + run.part("centre_update"));
     let (bytes, centre_update) = ((size_of::<f32>() * net.params.len()) as f64, part(TURNS, "centre_update"));
     let beside_step = part(BEHIND, "hidden_data_copy");
@@ -212,7 +218,14 @@ fn figures(args: &Args, rounds: &[Round], around: &Value) -> Result<Measured, St
         // The virtual clock counts the change of the centre there by itself.
         shared: (shared - centre_update).max(0.0) / 2.0,
         overlap,
+        shared_overlap: spare_cores(args.workers),
     })
+}
+
+/// The cores that do not compute, over the workers, of 1 at most.
+fn spare_cores(workers: usize) -> f64 {
+    let cores = std::thread::available_parallelism().map_or(workers, NonZero::get);
+    (cores.saturating_sub(workers) as f64 / workers as f64).min(1.0)
 }
 
 fn flags(args: &Args, solver: &str, method: &str) -> Vec<String> {
@@ -271,7 +284,7 @@ fn file(m: &Measured) -> String {
          host_update_gbytes_per_s: {}\n\
          data {{ latency_us: 0 gbytes_per_s: {} }}\n\
          workers {workers}\nhost {workers}\nmaster {master}\nshared {shared}\n\
-         control_us: {:.2}\noverlap: {:.3}\n",
+         control_us: {:.2}\noverlap: {:.3}\nshared_overlap: {:.3}\n",
         m.workers,
         m.machine.replace(['"', '\\'], " "),
         m.workers,
@@ -285,6 +298,7 @@ fn file(m: &Measured) -> String {
         rate(m.batch_bytes, m.data_copy),
         m.latency * 1e-3,
         m.overlap,
+        m.shared_overlap,
     )
 }
 
@@ -312,6 +326,7 @@ mod tests {
             master: 5e5,
             shared: 6e5,
             overlap: 0.25,
+            shared_overlap: 0.0,
         };
         let machine = parse_machine(file(&measured), "m").unwrap();
         let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.01, "{a} {b}");
@@ -321,7 +336,7 @@ mod tests {
         near(machine.shared.message(1_700_000), 6e5);
         near(machine.update(1_700_000), 3e5);
         near(machine.data.message(200_000), 4e4);
-        assert_eq!((machine.overlap, machine.control), (0.25, 5e3));
+        assert_eq!((machine.overlap, machine.shared_overlap, machine.control), (0.25, 0.0, 5e3));
     }
 
     #[test]

@@ -310,6 +310,7 @@ mod tests {
             shared: link,
             control: 0.0,
             overlap: 1.0,
+            shared_overlap: 1.0,
             jitter,
             device: None,
         }

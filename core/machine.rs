@@ -81,6 +81,9 @@ pub struct Machine {
     /// The share of an exchange's own work that another core than those that compute does beside them, of 1. The rest makes
     /// computing longer.
     pub overlap: f64,
+    /// The same of what a worker does to memory that all share. It reads and writes there itself and never waits for another, so
+    /// without a core to spare nothing of it is hidden.
+    pub shared_overlap: f64,
     /// How times vary; not at all if there is none.
     pub jitter: Option<Jitter>,
     /// What a worker's device shares between its lanes, where that is known.

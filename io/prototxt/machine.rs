@@ -47,6 +47,11 @@ fn machine(message: &Message, steps: Vec<Step>) -> Result<Machine, Fault> {
         master,
         shared: message.shared.as_ref().map_or(Ok(master), |shared| link(Some(shared), "shared"))?,
         overlap: share(message.overlap(), "overlap", 1.0)?,
+        shared_overlap: share(
+            message.shared_overlap.unwrap_or_else(|| message.overlap()),
+            "shared_overlap",
+            1.0,
+        )?,
         jitter: message.jitter.as_ref().map(jitter).transpose()?,
         steps,
         device: message.device.as_ref().map(device).transpose()?,
@@ -208,6 +213,8 @@ master {
         assert_eq!(machine.shared, machine.master);
         let apart = format!("{GOOD}shared {{ latency_us: 1 gbytes_per_s: 3 }}");
         assert_eq!(parse_machine(apart, "m").unwrap().shared.bandwidth, 3.0);
+        let hidden = |text: &str| parse_machine(format!("{GOOD}{text}"), "m").unwrap().shared_overlap;
+        assert_eq!((hidden("overlap: 0.5"), hidden("overlap: 0.5 shared_overlap: 0")), (0.5, 0.0));
         let told = parse_machine(format!("{GOOD}control_us: 0\njitter {{ share: 0.1 }}"), "m").unwrap();
         assert_eq!(
             (machine.overlap, parse_machine(format!("{GOOD}overlap: 0.25"), "m").unwrap().overlap),

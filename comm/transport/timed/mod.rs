@@ -64,6 +64,8 @@ pub struct Wires {
     pub control: f64,
     /// The share of an exchange's own work that does not make computing beside it longer, of 1.
     pub overlap: f64,
+    /// The same of a mini-batch's way.
+    pub data_overlap: f64,
     /// The last rank is a master.
     pub has_master: bool,
     /// How times vary.
@@ -76,13 +78,15 @@ impl Wires {
         // Sync EASGD1 has its centre in the memory of the host, Sync EASGD2 and 3 in that of the first worker.
         let by_host = method == Method::SyncEasgd1;
         let on_worker = method.keeper() == Keeper::Workers && !by_host;
+        let in_shared = method.keeper() == Keeper::SharedMemory;
         Wires {
             workers: if by_host { machine.host } else { machine.workers },
-            master: if method.keeper() == Keeper::SharedMemory { machine.shared } else { machine.master },
+            master: if in_shared { machine.shared } else { machine.master },
             data: machine.data,
             centre: if on_worker { machine.worker_update } else { machine.host_update },
             control: machine.control,
-            overlap: machine.overlap,
+            overlap: if in_shared { machine.shared_overlap } else { machine.overlap },
+            data_overlap: machine.overlap,
             has_master,
             jitter: machine.jitter,
         }
@@ -316,10 +320,11 @@ impl TimedClock {
     }
 
     /// The same beside what the rank does next: its time goes on only by what the copy takes away from computing
-    /// ([`Wires::overlap`]). Returns how long the way takes, and when the mini-batch arrives, for [`TimedClock::wait_until`].
+    /// ([`Wires::data_overlap`]). Returns how long the way takes, and when the mini-batch arrives, for [`TimedClock::wait_until`].
     fn copy_data_beside(&self, bytes: usize) -> (Duration, Moment) {
         let (mut world, (cost, arrives)) = self.data_leaves(bytes);
-        world.take_from_computing(self.rank, cost);
+        let overlap = world.wires().data_overlap;
+        world.take_from_computing(self.rank, cost, overlap);
         self.shared.wake_next(&mut world);
         (Duration::from_nanos(cost), Moment::Virtual(Duration::from_nanos(arrives)))
     }

@@ -24,6 +24,7 @@ fn wires(has_master: bool, serial: bool) -> Wires {
         centre: 2.0,
         control: 0.0,
         overlap: 1.0,
+        data_overlap: 1.0,
         has_master,
         jitter: None,
     }
@@ -109,7 +110,7 @@ fn an_exchange_aside_is_hidden_as_far_as_there_is_work() {
 fn a_mini_batch_comes_beside_the_step_before() {
     // 1 µs and 1 ns a byte: 5 µs for 4,000 bytes, of which only the first mini-batch is waited for, or what sticks out.
     let run = |compute: f64, overlap: f64, serial: bool| {
-        run(2, Wires { overlap, ..wires(false, serial) }, |end| {
+        run(2, Wires { data_overlap: overlap, ..wires(false, serial) }, |end| {
             let (clock, mut data) = (end.clock(), Staging::default());
             let mut found = Vec::new();
             for _ in 0..3 {

@@ -184,7 +184,7 @@ impl World {
         let state = &mut self.ranks[rank];
         let end = state.aside.take().unwrap_or(state.own);
         let busy = state.busy;
-        self.take_from_computing(rank, busy);
+        self.take_from_computing(rank, busy, self.wires.overlap);
         let state = &mut self.ranks[rank];
         state.bound = state.bound.max(end).max(state.own);
         end
@@ -255,9 +255,9 @@ impl World {
         (cost, start + cost)
     }
 
-    /// A part of what was done beside computing makes that longer.
-    pub(super) fn take_from_computing(&mut self, rank: usize, work: u64) {
-        let share = nanoseconds((1.0 - self.wires.overlap) * work as f64);
+    /// What was done beside computing makes that longer, but for the share `overlap`.
+    pub(super) fn take_from_computing(&mut self, rank: usize, work: u64, overlap: f64) {
+        let share = nanoseconds((1.0 - overlap) * work as f64);
         self.ranks[rank].own += share;
     }
 
