@@ -48,7 +48,7 @@ enum Experiment {
     Breakdown(breakdown::Args),
     /// Measure the machine at hand for the virtual clock, and check what that predicts
     Machine(machine::Args),
-    /// One message of all parameters beside one for each array: Figure 10 of the SC17 paper
+    /// All parameters in one packed buffer beside one message for each array: Figure 10 of the SC17 paper
     Packed(packed::Args),
     /// Weak scaling: Table 4 of the SC17 paper, measured as far as this machine goes and simulated from there on
     WeakScaling(weak_scaling::Args),
