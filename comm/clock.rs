@@ -17,6 +17,19 @@ impl Moment {
         Moment::Real(Instant::now())
     }
 
+    /// So much later.
+    pub fn after(self, time: Duration) -> Self {
+        match self {
+            Moment::Real(at) => Moment::Real(at + time),
+            Moment::Virtual(at) => Moment::Virtual(at + time),
+        }
+    }
+
+    /// The later one of two.
+    pub fn or_later(self, other: Moment) -> Self {
+        self.after(other.since(self))
+    }
+
     /// How long after `earlier` this is; nothing if it is not after it.
     pub fn since(self, earlier: Moment) -> Duration {
         match (self, earlier) {
@@ -52,5 +65,7 @@ mod tests {
         assert!(Moment::Real(late).since(Moment::Real(early)) >= Duration::from_secs(1));
         assert_eq!(Moment::Real(early).since(Moment::Real(late)), Duration::ZERO);
         assert_eq!(at(1).since(Moment::Real(early)), Duration::ZERO);
+        assert_eq!((at(3).or_later(at(5)), at(5).or_later(at(3))), (at(5), at(5)));
+        assert_eq!(at(3).after(Duration::from_secs(4)), at(7));
     }
 }

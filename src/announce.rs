@@ -101,7 +101,6 @@ fn in_parts(settings: &Settings, layout: &ParamLayout) -> String {
     let parts = averaging::parts(layout, settings.workers, settings.unpacked).len();
     let when = match () {
         () if settings.on_nonfinite.is_close() => "behind backward, once all of them are looked at",
-        () if settings.machine.is_some() => "behind backward on the virtual clock",
         () => "beside backward, as it finds them",
     };
     format!(", in {parts} part(s) {when}")

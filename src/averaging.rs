@@ -12,16 +12,23 @@
 //! A worker waits for tasks of its own, which wait for no worker, and for parts of other workers, which are bounded waits of the
 //! transport. All send their parts in the same order, so the one that is furthest behind never waits for one ahead of it.
 //!
+//! # By a virtual clock
+//!
+//! The step is run as a whole, and its time told in pieces: each part leaves when the share of the step's work that stands before
+//! its last task has gone by, on a time line of its own ([`TimedClock::aside`]), behind the part before it.
+//!
 //! # What is not finite
 //!
 //! Losses are looked at before the first part leaves: a worker that will end for its loss has sent nothing.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use quadrille_comm::Moment;
 use quadrille_comm::choice::bucket_len;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::transport::Endpoint;
+use quadrille_comm::transport::timed::TimedClock;
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, ParamLayout};
@@ -32,6 +39,7 @@ use quadrille_core::task::TaskId;
 use crate::breakdown::Spent;
 use crate::engine::WorkerDevice;
 use crate::failure::Failure;
+use crate::pace::Pace;
 use crate::pass::Pass;
 
 /// A part of the packed gradients, and the tasks behind which it is whole.
@@ -39,6 +47,8 @@ use crate::pass::Pass;
 struct Part {
     range: Range<usize>,
     tasks: Vec<TaskId>,
+    /// By a virtual clock, the share of the step that has gone by then.
+    share: f64,
 }
 
 /// The parts in which gradients travel: one for each parameter if they are not packed.
@@ -55,13 +65,22 @@ pub struct Averaging {
     /// The tasks behind which all losses are known.
     forward: Vec<TaskId>,
     /// When each part was exchanged beside this iteration's step, and how long that took; nothing if none was.
-    exchanged: Vec<(Instant, Duration)>,
+    exchanged: Vec<(Moment, Duration)>,
 }
 
 impl Averaging {
-    /// Of a worker whose gradients `plan` of `nets` finds; they travel in `parts`.
-    pub fn new(group: SyncSgd<Endpoint>, nets: &[Net], plan: &Plan, parts: Vec<Range<usize>>) -> Self {
-        let part = |range| Part { tasks: plan.gradient_tasks(nets, &range), range };
+    /// Of a worker that lives by `pace`, whose gradients `plan` of `nets` finds; they travel in `parts`.
+    pub fn new(
+        group: SyncSgd<Endpoint>,
+        pace: &Pace,
+        nets: &[Net],
+        plan: &Plan,
+        parts: Vec<Range<usize>>,
+    ) -> Self {
+        let part = |range| {
+            let tasks = plan.gradient_tasks(nets, &range);
+            Part { range, share: pace.share_until(nets, plan, &tasks), tasks }
+        };
         let parts: Vec<Part> = parts.into_iter().map(part).collect();
         let is_forward = |id: &TaskId| plan.nodes[id.0].task.sub == SubTask::Forward;
         let forward = (0..plan.nodes.len()).map(TaskId).filter(is_forward).collect();
@@ -86,15 +105,54 @@ impl Averaging {
         }
         for part in 0..self.parts.len() {
             self.parts[part].tasks.iter().try_for_each(|task| step.settle(*task))?;
-            let begin = Instant::now();
+            let begin = Moment::real();
             self.average(pass, part)?;
-            self.exchanged.push((begin, begin.elapsed()));
+            self.exchanged.push((begin, Moment::real().since(begin)));
         }
         Ok(())
     }
 
+    /// By a virtual clock, the share of the step that has gone by when the first part leaves, of 1.
+    pub fn first_share(&self) -> f64 {
+        self.parts.first().map_or(1.0, |part| part.share)
+    }
+
+    /// The same by a virtual clock, of a step that was run, and of which the first share has gone by: it goes on, and parts leave
+    /// meanwhile. Ends when the step and all parts have. Returns when the step ended.
+    ///
+    /// # Errors
+    /// If a device or another worker fails.
+    pub fn beside_virtually(
+        &mut self,
+        pass: &Pass,
+        pace: &Pace,
+        clock: &TimedClock,
+    ) -> Result<Moment, Failure> {
+        self.exchanged.clear();
+        let mut gone = self.first_share();
+        let leaving = if pass.losses_are_finite()? { self.parts.len() } else { 0 };
+        for part in 0..leaving {
+            let share = self.parts[part].share.max(gone);
+            pace.go_on(gone, share);
+            gone = share;
+            clock.begin_aside();
+            let (left, end) = clock.aside(|| {
+                let begin = clock.now();
+                self.average(pass, part).map(|()| begin)
+            });
+            let begin = left?;
+            self.exchanged.push((begin, end.since(begin)));
+        }
+        pace.go_on(gone, 1.0);
+        let computed = clock.now();
+        if let Some((begin, took)) = self.exchanged.last() {
+            clock.wait_until(begin.after(*took));
+        }
+        Ok(computed)
+    }
+
     /// What the exchanges beside a step took whose last task ended at `computed`, with each of them.
-    pub fn spent_beside(&self, computed: Instant) -> (Spent, &[(Instant, Duration)]) {
+    pub fn spent_beside(&self, computed: Moment) -> (Spent, &[(Moment, Duration)]) {
         (spent(&self.exchanged, computed), &self.exchanged)
     }
 
@@ -121,10 +179,8 @@ impl Averaging {
 }
 
 /// What exchanges took, of which the worker waits for what comes behind `computed`.
-fn spent(exchanged: &[(Instant, Duration)], computed: Instant) -> Spent {
-    let alone = |(begin, took): &(Instant, Duration)| {
-        (*begin + *took).saturating_duration_since(computed.max(*begin))
-    };
+fn spent(exchanged: &[(Moment, Duration)], computed: Moment) -> Spent {
+    let alone = |(begin, took): &(Moment, Duration)| begin.after(*took).since(computed.or_later(*begin));
     let took = exchanged.iter().map(|(_, took)| *took).sum();
     let waited = exchanged.iter().map(alone).sum();
     Spent { waited, took, beside: took - waited, ..Spent::default() }
@@ -136,9 +192,10 @@ mod tests {
 
     #[test]
     fn what_sticks_out_of_the_step_is_waited_for() {
-        let (start, ms) = (Instant::now(), Duration::from_millis);
-        let exchanged = [(start, ms(4)), (start + ms(8), ms(4)), (start + ms(20), ms(2))];
-        let found = spent(&exchanged, start + ms(10));
+        let ms = Duration::from_millis;
+        let at = |time| Moment::Virtual(ms(time));
+        let exchanged = [(at(0), ms(4)), (at(8), ms(4)), (at(20), ms(2))];
+        let found = spent(&exchanged, at(10));
         assert_eq!((found.took, found.waited, found.beside), (ms(10), ms(4), ms(6)));
     }
 }

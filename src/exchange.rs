@@ -1,8 +1,7 @@
 //! What a worker does with other workers in an iteration: one of the methods, or nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use quadrille_comm::CommError;
 use quadrille_comm::handshake::handshake;
 use quadrille_comm::overlap::{Cargo, Exchanger, Shore};
 use quadrille_comm::protocol::async_easgd::AsyncEasgd;
@@ -13,6 +12,7 @@ use quadrille_comm::protocol::sync_easgd::SyncEasgd;
 use quadrille_comm::protocol::sync_sgd::SyncSgd;
 use quadrille_comm::protocol::{ElasticMember, Method};
 use quadrille_comm::transport::{Buffer, Endpoint};
+use quadrille_comm::{CommError, Moment};
 use quadrille_core::device::{Device, DeviceError, Packed, Region};
 use quadrille_core::run::Running;
 use quadrille_numa::Role;
@@ -81,7 +81,7 @@ impl Exchange {
                 let (nets, plan) = (&worker.pass.nets, &worker.plans.gradients);
                 let parts = averaging::parts(&nets[0].params, common.workers, !common.way.parts.is_empty());
                 let group = SyncSgd::new(transport).going(common.way.clone());
-                Ok(Self::SyncSgd(Averaging::new(group, nets, plan, parts)))
+                Ok(Self::SyncSgd(Averaging::new(group, &worker.pace, nets, plan, parts)))
             }
             Method::AsyncSgd | Method::AsyncMsgd => {
                 handshake(&mut transport, &common.fingerprint)?;
@@ -127,8 +127,37 @@ impl Exchange {
         }
     }
 
+    /// By a virtual clock, the share of a step that goes by before anything leaves beside it, of 1.
+    pub fn first_share(&self) -> f64 {
+        match self {
+            Self::SyncSgd(averaging) => averaging.first_share(),
+            _ => 1.0,
+        }
+    }
+
+    /// Lets the rest of a step go by, of which `gone` has by a virtual clock, and what leaves beside it leave. Returns when the step
+    /// ended; nothing by the real clock, by which all of it has.
+    ///
+    /// # Errors
+    /// If a device or another worker fails.
+    pub fn beside_virtually(
+        &mut self,
+        pass: &Pass,
+        pace: &Pace,
+        gone: f64,
+    ) -> Result<Option<Moment>, Failure> {
+        let Some(clock) = pace.virtual_clock() else { return Ok(None) };
+        match self {
+            Self::SyncSgd(averaging) if gone < 1.0 => averaging.beside_virtually(pass, pace, clock).map(Some),
+            _ => {
+                pace.go_on(gone, 1.0);
+                Ok(Some(clock.now()))
+            }
+        }
+    }
+
     /// What was exchanged beside a step whose last task ended at `computed`, with each time of it.
-    pub fn spent_beside(&self, computed: Instant) -> (Spent, &[(Instant, Duration)]) {
+    pub fn spent_beside(&self, computed: Moment) -> (Spent, &[(Moment, Duration)]) {
         match self {
             Self::SyncSgd(averaging) => averaging.spent_beside(computed),
             _ => (Spent::default(), &[]),

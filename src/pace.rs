@@ -11,6 +11,9 @@ use quadrille_comm::protocol::Method;
 use quadrille_comm::transport::Endpoint;
 use quadrille_comm::transport::timed::{self, Staging, TimedClock, Wires};
 use quadrille_core::machine::{Machine, StepCost};
+use quadrille_core::net::Net;
+use quadrille_core::plan::{CostModel, Plan, Rates};
+use quadrille_core::task::TaskId;
 
 use crate::failure::Failure;
 use crate::pass::Pass;
@@ -28,6 +31,7 @@ pub enum Pace {
 /// A worker's virtual clock, and what the worker takes, in nanoseconds.
 pub struct Sim {
     clock: TimedClock,
+    rates: Rates,
     step: StepCost,
     update: f64,
     /// Bytes of a mini-batch.
@@ -58,7 +62,8 @@ impl Pace {
         // A plan that updates, too, is priced with all of its tasks.
         let apart = plans.update.is_some() || step.measured;
         let update = if apart { machine.update(size_of::<f32>() * pass.nets[0].params.len()) } else { 0.0 };
-        Self::Sim(Sim { clock, step, update, batch: pass.batch_bytes(), data: Staging::default() })
+        let rates = machine.rates;
+        Self::Sim(Sim { clock, rates, step, update, batch: pass.batch_bytes(), data: Staging::default() })
     }
 
     /// What time it is.
@@ -109,13 +114,32 @@ impl Pace {
         matches!(self, Self::Real)
     }
 
-    /// Lets `run` do forward and backward of a mini-batch. Returns how long it took.
-    pub fn compute(&self, run: impl FnOnce() -> Result<(), Failure>) -> Result<Duration, Failure> {
-        let took = self.timed(|sim| sim.step.forward_backward, run)?;
+    /// Lets `run` do forward and backward of a mini-batch. By a virtual clock `until` of it goes by, of 1, and the rest by
+    /// [`Pace::go_on`].
+    pub fn compute(&self, until: f64, run: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        self.timed(|sim| until * sim.step.forward_backward, run).map(drop)
+    }
+
+    /// By a virtual clock, more of forward and backward goes by: from `from` to `until`, of 1.
+    pub fn go_on(&self, from: f64, until: f64) {
+        if let Self::Sim(sim) = self {
+            sim.clock.pass((until - from).max(0.0) * sim.step.forward_backward);
+        }
+    }
+
+    /// By a virtual clock, what an iteration takes besides goes by.
+    pub fn end_iteration(&self) {
         if let Self::Sim(sim) = self {
             sim.clock.pass(sim.step.other);
         }
-        Ok(took)
+    }
+
+    /// By a virtual clock, the share of forward and backward that has gone by when `tasks` of their plan are done, of 1.
+    pub fn share_until(&self, nets: &[Net], plan: &Plan, tasks: &[TaskId]) -> f64 {
+        match self {
+            Self::Real => 1.0,
+            Self::Sim(sim) => CostModel { rates: sim.rates }.share_until(nets, plan, tasks),
+        }
     }
 
     /// Lets `run` do a worker's update. Returns how long it took.

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use quadrille_comm::Moment;
 use quadrille_core::device::Span;
 use quadrille_core::net::Net;
 use quadrille_core::plan::{Plan, Stage};
@@ -113,6 +114,15 @@ impl Trace {
     /// Notes what the host did while a step ran.
     pub fn beside(&mut self, name: &'static str, begin: Instant, took: Duration) {
         self.note(self.rows.len() - 1, name, begin, took);
+    }
+
+    /// The same of what was exchanged meanwhile, each from its begin on. Timelines are by the real clock.
+    pub fn exchanged_beside(&mut self, exchanges: &[(Moment, Duration)]) {
+        for (begin, took) in exchanges {
+            if let Moment::Real(begin) = begin {
+                self.beside("communication", *begin, *took);
+            }
+        }
     }
 
     fn note(&mut self, row: usize, name: &'static str, begin: Instant, took: Duration) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quadrille_comm::Moment as At;
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
@@ -378,14 +379,16 @@ impl Worker {
         let plan = self.plans.of_part(last);
         let (pass, times, shown, batches) = (&self.pass, &mut self.times, &mut self.shown, &mut self.batches);
         let (mut loaded, mut left) = (Ok(None), Ok(()));
-        let (exchange, leaves) = (&mut self.exchange, leaves && self.pace.is_real());
+        let exchange = &mut self.exchange;
+        let gone = if leaves { exchange.first_share() } else { 1.0 };
+        let leaves = leaves && self.pace.is_real();
         let mut load_ahead = || {
             let start = Instant::now();
             loaded = batches.load_ahead(pass).map(|()| Some((start, start.elapsed())));
         };
-        let begin = Instant::now();
+        let (begin, start) = (Instant::now(), self.pace.now());
         let steps = &mut self.ahead;
-        let took = self.pace.compute(|| match steps {
+        self.pace.compute(gone, || match steps {
             // It runs a step for each task.
             _ if shows => debug::run(pass, plan, scalars, times, shown),
             Some(steps) => Ok(steps.run(&pass.devices, plan, scalars, load_ahead)?),
@@ -397,19 +400,22 @@ impl Worker {
             })?),
         })?;
         left?;
+        let ended_virtually = self.exchange.beside_virtually(&self.pass, &self.pace, gone)?;
+        let took = self.pace.now().since(start);
+        self.pace.end_iteration();
         let loaded = loaded?.filter(|_| self.pace.is_real());
         self.clock.data_copied_beside += loaded.map_or(Duration::ZERO, |(_, took)| took);
         let ended = self.ahead.as_ref().map_or(&self.times, StepsAhead::ended);
         let last_task = ended.spans().iter().map(|span| span.end).max().unwrap_or(0);
-        let computed = self.engine.origin() + Duration::from_nanos(last_task);
-        let (spent, exchanges) = self.exchange.spent_beside(computed);
+        let computed = At::Real(self.engine.origin() + Duration::from_nanos(last_task));
+        let (spent, exchanges) = self.exchange.spent_beside(ended_virtually.unwrap_or(computed));
         self.clock.note(spent);
-        self.clock.computing += took.saturating_sub(spent.waited);
+        let computing = took.saturating_sub(spent.waited);
+        self.clock.computing += computing;
         if let Some(trace) = self.trace.as_mut().filter(|_| !shows) {
-            let computing = took.saturating_sub(spent.waited);
             trace.phase("forward_backward", begin, computing);
             trace.phase("communication", begin + computing, spent.waited);
-            exchanges.iter().for_each(|(begin, took)| trace.beside("communication", *begin, *took));
+            trace.exchanged_beside(exchanges);
             if let Some((begin, took)) = loaded {
                 trace.beside("data_copy", begin, took);
             }

@@ -3,7 +3,7 @@
 use crate::layer::SubTask;
 use crate::net::{Net, ParamId, rows_to_step};
 use crate::plan::{Node, Plan};
-use crate::task::{Buffer, DeviceId, Place};
+use crate::task::{Buffer, DeviceId, Place, TaskId};
 
 /// What a device can do, per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +60,17 @@ impl CostModel {
     pub fn task(&self, nets: &[Net], node: &Node) -> f64 {
         let (flops, bytes) = (Self::flops(nets, node) as f64, Self::bytes(nets, node) as f64);
         self.rates.overhead + (flops / self.rates.flops).max(bytes / self.rates.bytes)
+    }
+
+    /// The share of a plan's work that is behind a device once the last of `tasks` has ended, if each works through its tasks one by
+    /// one, of 1; the largest of all devices.
+    pub fn share_until(&self, nets: &[Net], plan: &Plan, tasks: &[TaskId]) -> f64 {
+        let mut until = vec![0.0; plan.devices];
+        let last = tasks.iter().map(|task| task.0).max();
+        for node in plan.nodes.iter().take(last.map_or(0, |last| last + 1)) {
+            until[node.device.0] += self.task(nets, node);
+        }
+        (until.into_iter().fold(0.0, f64::max) / self.serial(nets, plan)).min(1.0)
     }
 
     /// Nanoseconds of a plan if every device works through its tasks one by one: an upper bound on what a

@@ -97,6 +97,24 @@ fn an_iteration_takes_what_the_figures_say() {
 }
 
 #[test]
+fn gradients_leave_beside_backward() {
+    let stage = stage();
+    let flags = "--method sync-sgd --workers 2 --batch 64 --max-iter 10 --collective tree --unpacked";
+    let real = hash_of(&stage.train("real", flags));
+    let summary = stage.train("sim", &format!("{flags} --clock sim --machine machine.prototxt"));
+    assert_eq!(hash_of(&summary), real);
+    let found = times(&stage, "sim");
+    let iteration = 1e3 * (found[9].0 - found[4].0) / 5.0;
+    let part = |name: &str| 1e3 * found[7].1[name].as_f64().unwrap_or(0.0);
+    // Arrays of two layers with weights and biases, a message up and one down for each: 4 ms, of which all but the first's wait for
+    // their turn and not for backward. The first array, of the last layer, is there when backward has most of its work before it.
+    let hidden = 4.0 + 2.0 - iteration;
+    assert!((0.2..1.5).contains(&hidden), "an iteration takes {iteration} ms: {}", found[7].1);
+    let told = part("hidden_communication") + part("hidden_forward_backward");
+    assert!((told - hidden).abs() < 0.05, "{told} of {hidden} ms: {}", found[7].1);
+}
+
+#[test]
 fn all_that_is_said_is_labelled() {
     let stage = stage();
     let said =

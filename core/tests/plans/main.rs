@@ -476,6 +476,10 @@ fn a_simulated_step_takes_the_serial_time_and_respects_every_wait() {
                 assert!(node.waits.iter().all(|w| times.spans()[w.0].end <= span.start));
             }
             let serial = CostModel { rates: RATES }.serial(&nets, &plan);
+            let share = |until: usize| CostModel { rates: RATES }.share_until(&nets, &plan, &[TaskId(until)]);
+            let shares: Vec<f64> = (0..plan.nodes.len()).map(share).collect();
+            assert!(shares.is_sorted() && shares[0] > 0.0 && shares[0] < 0.2, "{shares:?}");
+            assert_eq!(shares.last(), Some(&1.0));
             let elapsed = times.elapsed() as f64;
             assert!(elapsed >= serial, "{elapsed} < {serial}");
             if devices == 1 {
