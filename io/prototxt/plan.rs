@@ -114,7 +114,9 @@ pub fn format_plan(plan: &SavedPlan) -> String {
     for task in &plan.tasks {
         let from = task.from.map_or(String::new(), |(from, first)| format!(" from: {from} first: {first}"));
         let after: String = task.after.iter().map(|after| format!(" after: {after}")).collect();
-        let chunk = task.chunk.map_or(String::new(), |tile| format!(" image: {} images: {}", tile.first, tile.images));
+        let chunk = task
+            .chunk
+            .map_or(String::new(), |tile| format!(" image: {} images: {}", tile.first, tile.images));
         line(format_args!(
             "task {{ stage: \"{}\" layer: {} sub: \"{}\" device: {} lane: {}{chunk}{from}{after} }}",
             task.stage.name(),

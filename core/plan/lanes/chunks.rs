@@ -60,7 +60,9 @@ pub fn in_chunks(
 
 fn refusal(layer: &LayerSpec, bottoms: &[Shape]) -> Option<&'static str> {
     match layer {
-        _ if !layer.layer.computes_images_apart(bottoms) => Some("expected a Convolution, InnerProduct, LRN, Pooling or ReLU that computes each image by itself"),
+        _ if !layer.layer.computes_images_apart(bottoms) => Some(
+            "expected a Convolution, InnerProduct, LRN, Pooling or ReLU that computes each image by itself",
+        ),
         _ if layer.bottoms.len() != 1 || layer.tops.len() != 1 => Some("expected one bottom and one top"),
         _ if layer.bottoms == layer.tops => Some("it works in place"),
         _ if !layer.loss_weights.is_empty() => Some("it has a loss weight"),

@@ -34,7 +34,8 @@ pub fn spread(plan: Plan, nets: &[Net], worth: impl Fn(&Node) -> u32) -> Plan {
     let mut lanes = plan.lanes.clone();
     for (priority, pool) in &mut pools {
         pool.first = LaneId(lanes.len());
-        let own = (0..pool.lanes as usize).map(|lane| Lane { id: LaneId(pool.first.0 + lane), priority: *priority });
+        let own = (0..pool.lanes as usize)
+            .map(|lane| Lane { id: LaneId(pool.first.0 + lane), priority: *priority });
         lanes.extend(own);
     }
     let places = |node: &Node| -> Vec<(Tile, LaneId)> {

@@ -120,7 +120,8 @@ fn uses(nodes: &[Node]) -> Vec<Vec<Use>> {
         for (id, node) in nodes.iter().enumerate() {
             for (place, part) in node.reads.iter().map(|place| place.whole()) {
                 let reader = Use { task: TaskId(id), next };
-                for (_, writer, in_next) in writers.get(&place).into_iter().flatten().filter(|w| parts_meet(w.0, part))
+                for (_, writer, in_next) in
+                    writers.get(&place).into_iter().flatten().filter(|w| parts_meet(w.0, part))
                 {
                     if !in_next && !uses[*writer].contains(&reader) {
                         uses[*writer].push(reader);
