@@ -36,6 +36,7 @@ mod parts;
 mod pass;
 mod places;
 mod plan;
+mod pool;
 mod prepare;
 mod progress;
 mod report;

@@ -23,6 +23,7 @@ use crate::memory;
 use crate::nonfinite::{self, Mishaps, Moment, Watch};
 use crate::output::set_style;
 use crate::pace;
+use crate::pool::Pools;
 use crate::prepare::{Prepared, prepare};
 use crate::progress::{Progress, Report, TestResult, Tested};
 use crate::resume::Home;
@@ -339,7 +340,8 @@ fn make_workers(
             state,
         })
         .collect();
-    let drafts = parts.iter().map(Draft::new).collect::<Result<Vec<_>, _>>()?;
+    let mut pools = Pools::new(p.settings.scheduling.pool);
+    let drafts = parts.iter().map(|parts| Draft::new(parts, &mut pools)).collect::<Result<Vec<_>, _>>()?;
     let needs: Vec<_> = drafts.iter().zip(&parts).map(|(draft, parts)| draft.needs(parts)).collect();
     let placement = memory::plan(&p.machine, &needs)?;
     let workers = parts.iter().zip(drafts).zip(&placement.homes);

@@ -27,6 +27,7 @@ use crate::pace::Pace;
 use crate::pass::Pass;
 use crate::places::Places;
 use crate::plan::training::Plans;
+use crate::pool::{Pools, spread_by};
 use crate::progress::{Output, TestResult};
 use crate::rewriting::Rewriting;
 use crate::settings::Settings;
@@ -151,11 +152,13 @@ pub struct Draft {
     plans: Plans,
     forward: Vec<Plan>,
     mapped: MappedEngine,
+    /// What was decided of its pool of streams, for the first lines.
+    pool: Vec<String>,
 }
 
 impl Draft {
-    /// Makes plans, and maps the devices that will run them.
-    pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
+    /// Makes plans, and maps the devices that will run them. What `pools` know of layers decides their chunks on a GPU.
+    pub fn new(parts: &WorkerParts<'_>, pools: &mut Pools) -> Result<Self, Failure> {
         let (settings, threads) = (parts.settings, threads_of(parts.crews));
         let gpu = parts.machine.gpu(parts.seat);
         let rewriting = parts.rewriting.on(gpu.is_some());
@@ -164,13 +167,6 @@ impl Draft {
         let nets = parts.train.device_nets(threads, rewriting)?;
         let test_nets = parts.tests.iter().map(|test| test.job.device_nets(threads, rewriting));
         let test_nets: Vec<Vec<Net>> = test_nets.collect::<Result<_, _>>()?;
-        let plans = Plans::new(&nets, settings)?;
-        let forward = test_nets.iter().map(|nets| settings.scheduling.forward(nets));
-        let forward: Vec<Plan> = forward.collect::<Result<_, _>>()?;
-        let train_plans = plans.all();
-        let test_plans: Vec<[&Plan; 1]> = forward.iter().map(|plan| [plan]).collect();
-        let mut programs = vec![Program { nets: &nets, plans: &train_plans }];
-        programs.extend(test_nets.iter().zip(&test_plans).map(|(nets, plans)| Program { nets, plans }));
         let options = EngineOptions {
             isa: parts.machine.numerics.isa,
             precision: parts.machine.numerics.precision,
@@ -179,17 +175,35 @@ impl Draft {
             elastic: settings.is_elastic(),
             spin: parts.machine.exclusive,
         };
-        let mapped = match gpu {
+        // A timeline has the times of tasks, which a graph does not tell.
+        let traced = settings.scheduling.traced.is_some();
+        let how = parts.machine.on_gpus;
+        let how = OnGpus { graph: how.graph && !traced, ..how };
+        let mut plans = Plans::new(&nets, settings)?;
+        let forward = test_nets.iter().map(|nets| settings.scheduling.forward(nets));
+        let mut forward: Vec<Plan> = forward.collect::<Result<_, _>>()?;
+        let mut pool = Vec::new();
+        match gpu {
             Some(gpu) => {
-                // A timeline has the times of tasks, which a graph does not tell.
-                let traced = settings.scheduling.traced.is_some();
-                let how = parts.machine.on_gpus;
-                let how = OnGpus { graph: how.graph && !traced, ..how };
-                MappedEngine::Cuda(on_gpu(gpu, &programs, &options, how)?)
+                let worth = pools.on_gpu(gpu, &nets, &plans.gradients, &options, how)?;
+                plans = plans.spread(&nets, &worth);
+                for (nets, plan) in test_nets.iter().zip(&mut forward) {
+                    let worth = pools.on_gpu(gpu, nets, plan, &options, how)?;
+                    *plan = spread_by(plan.clone(), nets, &worth);
+                }
+                pool = pools.describe(&nets[0], &plans.gradients);
             }
+            None => plans.check_whole(&nets)?,
+        }
+        let train_plans = plans.all();
+        let test_plans: Vec<[&Plan; 1]> = forward.iter().map(|plan| [plan]).collect();
+        let mut programs = vec![Program { nets: &nets, plans: &train_plans }];
+        programs.extend(test_nets.iter().zip(&test_plans).map(|(nets, plans)| Program { nets, plans }));
+        let mapped = match gpu {
+            Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, &programs, &options, how)?),
             None => MappedEngine::Cpu(MappedWorker::new(parts.crews, &programs, &options)?),
         };
-        Ok(Self { nets, test_nets, plans, forward, mapped })
+        Ok(Self { nets, test_nets, plans, forward, mapped, pool })
     }
 
     /// What it needs: memory of devices, and what the host copies of packed buffers: state that was read and is to be written,
@@ -211,11 +225,12 @@ impl Worker {
     /// Makes devices with memory on these nodes, and data; the exchange comes with [`Worker::exchange`] later.
     pub fn new(parts: &WorkerParts<'_>, draft: Draft, homes: &[Homes]) -> Result<Self, Failure> {
         let settings = parts.settings;
-        let Draft { nets, test_nets, plans, forward, mapped } = draft;
+        let Draft { nets, test_nets, plans, forward, mapped, pool } = draft;
         let engine = mapped.place(homes)?;
         memory::check(&engine, parts.machine)?;
         let mut notes = notes(&engine, &nets[0], 1 + test_nets.len());
         notes.push(settings.scheduling.describe(&plans.gradients));
+        notes.extend(pool);
         let first = parts.first.saturating_mul(settings.solver.iter_size);
         let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
         let places = parts.machine.places.get(parts.seat).cloned().unwrap_or_default();

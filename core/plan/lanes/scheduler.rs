@@ -70,6 +70,11 @@ impl Scheduler {
         Ok(lanes)
     }
 
+    /// Keeps that a situation is worth one lane, whatever its kernels use.
+    pub fn keep_whole(&mut self, situation: Situation) {
+        self.kept.keep(situation, 1);
+    }
+
     /// The pool that all known situations on the device fit into, behind a default lane.
     pub fn pool(&self, device: &str, default: LaneId) -> Pool {
         let lanes = self.kept.most(device).unwrap_or(1).min(self.limits.kernels.max(1));
