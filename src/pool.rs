@@ -1,8 +1,9 @@
 //! `--stream-pool`: layers in chunks of images, which run at once on a pool of streams of a GPU (GLP4NN).
 //!
-//! At first sight of a layer its kernels for one image are run alone and looked at (resource tracker). How many of them the GPU has
-//! room for at once (analyzer) is how many chunks the layer is cut into, and on how many streams these run. What was found is kept
-//! for the GPU, network, layer and shape (maintainer): other workers, and tests of the same shapes, find it there.
+//! At first sight of a layer its kernels for a half of the images, for a quarter and so on are run alone and looked at (resource
+//! tracker). From that follows how many of them the GPU has room for at once (analyzer), and so into how many chunks the layer is
+//! cut, on as many streams. What was found is kept for the GPU, network, layer and shape (maintainer): other workers, and tests of
+//! the same shapes, find it there.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,9 +12,7 @@ use std::time::{Duration, Instant};
 
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
-use quadrille_core::plan::lanes::{
-    KernelUsage, Limits, Maintainer, Scheduler, Sight, Situation, first_sight, spread,
-};
+use quadrille_core::plan::lanes::{Limits, Maintainer, Scheduler, Sight, Situation, first_sight, spread};
 use quadrille_core::plan::{Node, Plan};
 use quadrille_core::sim::DeviceModel;
 use quadrille_core::task::Task;
@@ -83,28 +82,34 @@ impl StreamPool {
 /// How many lanes sub-tasks are worth.
 pub type Worth = HashMap<(LayerId, SubTask), u32>;
 
-/// What of a net is to be cut, and what is run at first sight to find out.
+/// The most chunks that are tried.
+const MOST_CHUNKS: u32 = 32;
+
+/// What of a net can be cut, and what is run at first sight to find out how.
 struct Asked<'a> {
     nets: &'a [Net],
-    /// The plan in which first images are tasks of their own.
-    first: Plan,
-    /// These tasks.
-    ones: Vec<Task>,
+    /// Tasks that compute images apart.
+    wholes: Vec<Task>,
+    /// Numbers of chunks, and the plan with these tasks in so many.
+    plans: Vec<(u32, Plan)>,
 }
 
 impl<'a> Asked<'a> {
-    fn new(nets: &'a [Net], plan: &Plan) -> Self {
-        let first = first_sight(plan, nets);
-        let is_one =
-            |node: &&Node| node.task.tile.images < nets[node.device.0].batch() && node.task.tile.images == 1;
-        // Of two images both are chunks; one of them will do.
-        let mut ones: Vec<Task> = Vec::new();
-        for node in first.nodes.iter().filter(is_one) {
-            if !ones.iter().any(|one| (one.layer, one.sub) == (node.task.layer, node.task.sub)) {
-                ones.push(node.task);
-            }
-        }
-        Self { nets, first, ones }
+    fn new(nets: &'a [Net], plan: &Plan, kernels: u32) -> Self {
+        let apart = |node: &&Node| nets[0].computes_images_apart(node.task.layer, node.task.sub);
+        let wholes: Vec<Task> = plan.nodes.iter().filter(apart).map(|node| node.task).collect();
+        let images = u32::try_from(nets[0].batch()).unwrap_or(u32::MAX);
+        let most = images.min(kernels).min(MOST_CHUNKS);
+        let tried = std::iter::successors(Some(2_u32), |chunks| Some(2 * chunks));
+        let tried = tried.take_while(|chunks| *chunks <= most);
+        let plans = tried.map(|chunks| (chunks, first_sight(plan, nets, chunks))).collect();
+        Self { nets, wholes, plans }
+    }
+
+    /// The first chunk of a task that is cut into so many: there is none with more images.
+    fn first_chunk(whole: &Task, chunks: u32) -> Task {
+        let tiles = whole.tile.chunks(chunks as usize);
+        Task { tile: tiles.first().copied().unwrap_or(whole.tile), ..*whole }
     }
 }
 
@@ -143,7 +148,8 @@ impl Pools {
     ) -> Result<Worth, Failure> {
         let (device, limits) = (gpu.name(), gpu.limits()?);
         self.worth(&device, limits, nets, plan, |asked, tasks| {
-            let program = Program { nets: asked.nets, plans: &[&asked.first] };
+            let plans: Vec<&Plan> = asked.plans.iter().map(|(_, plan)| plan).collect();
+            let program = Program { nets: asked.nets, plans: &plans };
             let worker = on_gpu(gpu, &[program], options, OnGpus { graph: false, ..how })?;
             Ok(worker.first_sight(tasks)?)
         })
@@ -155,12 +161,12 @@ impl Pools {
     /// If the analysis fails.
     pub fn simulated(&mut self, model: &DeviceModel, nets: &[Net], plan: &Plan) -> Result<Worth, Failure> {
         self.worth("sim", model.limits, nets, plan, |asked, tasks| {
-            let node = |task: &Task| asked.first.nodes.iter().find(|node| node.task == *task);
-            let kernel = |task: &Task| -> Vec<KernelUsage> {
-                let kernel = node(task).map(|node| model.kernel_of(asked.nets, node));
-                kernel.map(|kernel| model.usage("kernel", &kernel)).into_iter().collect()
+            let nodes = || asked.plans.iter().flat_map(|(_, plan)| &plan.nodes);
+            let sighting = |task: &Task| {
+                let node = nodes().find(|node| node.task == *task);
+                let kernel = node.map(|node| model.usage("kernel", &model.kernel_of(asked.nets, node)));
+                Sighting { task: *task, kernels: kernel.into_iter().collect(), by_libraries: 0 }
             };
-            let sighting = |task: &Task| Sighting { task: *task, kernels: kernel(task), by_libraries: 0 };
             Ok(tasks.iter().map(sighting).collect())
         })
     }
@@ -176,27 +182,34 @@ impl Pools {
         if self.how == StreamPool::Off {
             return Ok(Worth::new());
         }
-        let asked = Asked::new(nets, plan);
+        let asked = Asked::new(nets, plan, limits.kernels);
         if let StreamPool::Chunks(chunks) = self.how {
-            return Ok(asked.ones.iter().map(|task| ((task.layer, task.sub), chunks)).collect());
+            return Ok(asked.wholes.iter().map(|task| ((task.layer, task.sub), chunks)).collect());
         }
         let mut scheduler = Scheduler::new(limits, std::mem::take(&mut self.kept));
         let situation = |task: &Task| Situation::of(device, &nets[0], task);
         let is_new = |task: &&Task| scheduler.look(&situation(task)) == Sight::First;
-        let new: Vec<Task> = asked.ones.iter().filter(is_new).copied().collect();
+        let new: Vec<Task> = asked.wholes.iter().filter(is_new).copied().collect();
         if !new.is_empty() {
+            let chunks = |whole: &Task| {
+                let plans = asked.plans.iter();
+                plans.map(|(chunks, _)| Asked::first_chunk(whole, *chunks)).collect::<Vec<Task>>()
+            };
             let start = Instant::now();
-            let seen = see(&asked, &new)?;
+            let seen = see(&asked, &new.iter().flat_map(chunks).collect::<Vec<Task>>())?;
             self.profiled += start.elapsed();
             let start = Instant::now();
-            for Sighting { task, kernels, by_libraries } in seen {
+            let each = asked.plans.len();
+            for (at, whole) in new.iter().enumerate() {
+                let own = &seen[at * each..][..each];
                 self.seen += 1;
-                self.unknown += usize::from(by_libraries > 0);
-                if by_libraries > 0 || kernels.is_empty() {
-                    scheduler.keep_whole(situation(&task));
-                    continue;
-                }
-                let analysis = scheduler.profiled(situation(&task), &kernels, LIMIT);
+                let known = own.iter().all(|seen| seen.by_libraries == 0);
+                self.unknown += usize::from(!known);
+                let sights =
+                    asked.plans.iter().zip(own).filter(|(_, seen)| known && !seen.kernels.is_empty());
+                let sights: Vec<_> =
+                    sights.map(|((chunks, _), seen)| (*chunks, seen.kernels.clone())).collect();
+                let analysis = scheduler.sighted(situation(whole), &sights, LIMIT);
                 analysis.map_err(|error| Failure::new(Code::Bug, error.to_string()))?;
             }
             self.analyzed += start.elapsed();
@@ -205,7 +218,7 @@ impl Pools {
             Sight::Again(lanes) => lanes,
             Sight::First => 1,
         };
-        let worth = asked.ones.iter().map(|task| ((task.layer, task.sub), lanes(task))).collect();
+        let worth = asked.wholes.iter().map(|task| ((task.layer, task.sub), lanes(task))).collect();
         self.kept = scheduler.kept().clone();
         Ok(worth)
     }

@@ -5,6 +5,7 @@ use quadrille_core::layer::{
     Input, Layer, Lrn, NormRegion, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss,
 };
 use quadrille_core::net::{GivenState, LayerSpec, Net, NetSpec, NetState, Phase, StorageNeeds};
+use quadrille_core::plan::lanes::spread;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::solver::{Rule, RuleKind};
 use quadrille_core::task::Task;
@@ -120,7 +121,9 @@ fn spans(op: &Op) -> Vec<Span> {
 }
 
 fn check(net: &Net, rule: Rule, libraries: bool, arithmetic: Arithmetic) {
-    let plans = [plan(net, Stage::Iteration), plan(net, Stage::Forward)];
+    let cut = |plan| spread(plan, std::slice::from_ref(net), |_| 2);
+    let plans = [plan(net, Stage::Iteration), cut(plan(net, Stage::Iteration)), plan(net, Stage::Forward)];
+    assert!(plans[1].nodes.iter().any(|node| node.task.tile.images < net.batch()));
     let part = (net.parts > 1).then(|| plan(net, Stage::Part));
     let plans: Vec<&Plan> = plans.iter().chain(&part).collect();
     let (mut space, options) = (Space::default(), Options { arithmetic, ..Options::new(rule, false) });

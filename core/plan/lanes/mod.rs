@@ -8,8 +8,8 @@
 //! - kernel analyzer: [`analyze`], equations (1) to (9) as a mixed-integer linear program; its results are kept by the
 //!   [`Maintainer`], for each device, network, layer and shape, and round-trip as text;
 //! - stream manager: a [`Pool`] of as many lanes as any layer of the device asks for;
-//! - runtime scheduler: [`Scheduler`], which has a kernel profiled when it is first seen, and from then on deals kernels out to
-//!   the lanes in turn;
+//! - runtime scheduler: [`Scheduler`], which has a kernel profiled when it is first seen ([`first_sight`]), and from then on deals
+//!   kernels out to the lanes in turn;
 //! - batch-level parallelism: [`spread`], which cuts a plan's tasks of forward and ∇A into chunks of images and deals them out to
 //!   pools; what a training uses. [`in_chunks`] makes several layers of one, ∇W and ∇B included, and [`deal`] puts a plan's tasks
 //!   into other lanes: for experiments.

@@ -48,13 +48,12 @@ pub fn spread(plan: Plan, nets: &[Net], worth: impl Fn(&Node) -> u32) -> Plan {
     cut(&plan, nets, lanes, places)
 }
 
-/// The plan as it is run at first sight: of each task that computes images apart, the first image is a task of its own, so that the
-/// resource tracker sees what the kernels of one image use.
-pub fn first_sight(plan: &Plan, nets: &[Net]) -> Plan {
+/// The plan with each task that computes images apart in so many chunks, all in its own lane: what the resource tracker runs at
+/// first sight, to see what the kernels of such a chunk use.
+pub fn first_sight(plan: &Plan, nets: &[Net], chunks: u32) -> Plan {
     let places = |node: &Node| {
-        let Tile { first, images } = node.task.tile;
-        let tiles = match images > 1 && computes_apart(nets, node) {
-            true => vec![Tile { first, images: 1 }, Tile { first: first + 1, images: images - 1 }],
+        let tiles = match computes_apart(nets, node) {
+            true => node.task.tile.chunks(chunks as usize),
             false => vec![node.task.tile],
         };
         tiles.into_iter().map(|tile| (tile, node.lane)).collect()

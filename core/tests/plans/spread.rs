@@ -1,12 +1,16 @@
 //! Tasks in chunks of images on pools of lanes: right whatever lanes they are in, and waiting for no more than they need.
 
+use std::time::Duration;
+
 use crate::common::{branching_net, inception_net, joined, lenet, nets, residual_net, sharing, siamese_net};
 use crate::{STAGES, plan};
 use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, Phase};
-use quadrille_core::plan::lanes::{Limits, Maintainer, Scheduler, Sight, Situation, first_sight, spread};
+use quadrille_core::plan::lanes::{
+    KernelUsage, Limits, Maintainer, Scheduler, Sight, Situation, first_sight, spread,
+};
 use quadrille_core::plan::priority::{LaneLimits, SubTaskGraph};
 use quadrille_core::plan::{Node, Plan, PlanOptions, SavedPlan, Schedule, Stage};
 use quadrille_core::run::{StepTimes, run_step};
@@ -220,15 +224,21 @@ fn done_before(plan: &Plan, task: usize) -> Vec<usize> {
 }
 
 #[test]
-fn first_sight_is_of_one_image() {
+fn first_sight_is_of_chunks_one_after_the_other() {
     for nets in all_nets() {
         let whole = plan(&nets, Stage::Gradients);
-        let first = first_sight(&whole, &nets);
-        assert_eq!(check(&first, &nets), Ok(()));
-        assert_eq!(first.lanes, whole.lanes);
-        let ones = |plan: &Plan| plan.nodes.iter().filter(|node| node.task.tile.images == 1).count();
-        assert_eq!(first.nodes.len() - whole.nodes.len(), ones(&first), "{}", nets[0].name);
-        assert!(ones(&first) > 1);
+        for chunks in [2, 4] {
+            let first = first_sight(&whole, &nets, chunks);
+            assert_eq!(check(&first, &nets), Ok(()));
+            assert_eq!(first.lanes, whole.lanes);
+            let cut = first.nodes.iter().filter(|node| is_chunk(&nets, node)).count();
+            let apart = whole
+                .nodes
+                .iter()
+                .filter(|node| nets[node.device.0].computes_images_apart(node.task.layer, node.task.sub));
+            assert_eq!(cut, chunks as usize * apart.count(), "{}", nets[0].name);
+            assert!(cut > 1);
+        }
     }
 }
 
@@ -260,7 +270,7 @@ fn model() -> DeviceModel {
     }
 }
 
-/// The whole way: kernels of one image are seen once, analysed, and the plan is cut as the analysis says; a second network of the
+/// The whole way: kernels of chunks are seen once, analysed, and the plan is cut as the analysis says; a second network of the
 /// same name and shapes is known. Chunks run at once on the simulated device, and take no more work than the whole.
 #[test]
 fn what_was_seen_once_decides_the_plan() {
@@ -268,15 +278,21 @@ fn what_was_seen_once_decides_the_plan() {
     let mut scheduler = Scheduler::new(model.limits, Maintainer::default());
     let whole = plan(&nets, Stage::Iteration);
     let situation = |node: &Node| Situation::of("sim", &nets[0], &node.task);
+    let halves = [2, 4].map(|chunks| (chunks, first_sight(&whole, &nets, chunks)));
+    let usage = |of: &Node| -> Vec<(u32, Vec<KernelUsage>)> {
+        let seen = |(chunks, first): &(u32, Plan)| {
+            let is_it = |n: &&Node| (n.task.layer, n.task.sub) == (of.task.layer, of.task.sub);
+            let chunk = first.nodes.iter().find(is_it).expect("it is there");
+            (*chunks, vec![model.usage("kernel", &model.kernel_of(&nets, chunk))])
+        };
+        halves.iter().map(seen).collect()
+    };
     let mut seen = 0;
     for _ in 0..2 {
-        for node in first_sight(&whole, &nets).nodes.iter().filter(|node| node.task.tile.images == 1) {
+        for node in whole.nodes.iter().filter(|n| nets[0].computes_images_apart(n.task.layer, n.task.sub)) {
             if scheduler.look(&situation(node)) == Sight::First {
-                let kernel = model.kernel_of(&nets, node);
-                let usage = model.usage("kernel", &kernel);
-                scheduler
-                    .profiled(situation(node), &[usage], std::time::Duration::from_secs(60))
-                    .expect("lanes");
+                let lanes = scheduler.sighted(situation(node), &usage(node), Duration::from_secs(60));
+                assert!([1, 2, 4].contains(&lanes.expect("lanes")));
                 seen += 1;
             }
         }

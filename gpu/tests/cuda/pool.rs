@@ -13,13 +13,13 @@ use quadrille_gpu::{Libraries, Options, Program};
 use crate::common::{gpu, own, plan};
 use crate::iterations::{BATCH, branching, build, residual, rewritten, trained_by};
 
-/// The figures of kernels of one image and of all, which the driver and events give.
+/// The figures of kernels of a chunk of one image and of all, which the driver and events give.
 #[test]
 fn first_sight_tells_what_kernels_use() {
     let Some(gpu) = gpu("first sight of kernels") else { return };
     let net = rewritten(build(&branching()));
     let whole = plan(std::slice::from_ref(&net), Stage::Iteration);
-    let first = first_sight(&whole, std::slice::from_ref(&net));
+    let first = first_sight(&whole, std::slice::from_ref(&net), BATCH as u32);
     let options = own(Rule::sgd(0.9, 5e-4));
     let program = Program { net: &net, plans: &[&whole, &first] };
     let worker = gpu.worker(&[program], &options).expect("a worker");
