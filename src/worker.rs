@@ -179,21 +179,21 @@ impl Draft {
         let traced = settings.scheduling.traced.is_some();
         let how = parts.machine.on_gpus;
         let how = OnGpus { graph: how.graph && !traced, ..how };
+        if gpu.is_none() {
+            settings.scheduling.check_whole()?;
+        }
         let mut plans = Plans::new(&nets, settings)?;
         let forward = test_nets.iter().map(|nets| settings.scheduling.forward(nets));
         let mut forward: Vec<Plan> = forward.collect::<Result<_, _>>()?;
         let mut pool = Vec::new();
-        match gpu {
-            Some(gpu) => {
-                let worth = pools.on_gpu(gpu, &nets, &plans.gradients, &options, how)?;
-                plans = plans.spread(&nets, &worth);
-                for (nets, plan) in test_nets.iter().zip(&mut forward) {
-                    let worth = pools.on_gpu(gpu, nets, plan, &options, how)?;
-                    *plan = spread_by(plan.clone(), nets, &worth);
-                }
-                pool = pools.describe(&nets[0], &plans.gradients);
+        if let Some(gpu) = gpu {
+            let worth = pools.on_gpu(gpu, &nets, &plans.gradients, &options, how)?;
+            plans = plans.spread(&nets, &worth);
+            for (nets, plan) in test_nets.iter().zip(&mut forward) {
+                let worth = pools.on_gpu(gpu, nets, plan, &options, how)?;
+                *plan = spread_by(plan.clone(), nets, &worth);
             }
-            None => plans.check_whole(&nets)?,
+            pool = pools.describe(&nets[0], &plans.gradients);
         }
         let train_plans = plans.all();
         let test_plans: Vec<[&Plan; 1]> = forward.iter().map(|plan| [plan]).collect();

@@ -8,7 +8,7 @@ use quadrille_io::prototxt::read_plan;
 
 use crate::cli::{ClockKind, TrainArgs};
 use crate::failure::{Code, Failure};
-use crate::pool::{StreamPool, Worth, is_chunk, spread_by};
+use crate::pool::{StreamPool, Worth, spread_by};
 use crate::settings::Settings;
 
 /// How tasks of a run are put into lanes.
@@ -66,6 +66,21 @@ impl Scheduling {
         let asked = saved.as_ref().map(|saved| saved.schedule).or(asked);
         let why = if asked.is_some() { "" } else { why };
         Ok(Self { schedule: asked.unwrap_or(usual), saved, why, traced, pool })
+    }
+
+    /// Refuses stored chunks of images where quadrants compute.
+    ///
+    /// # Errors
+    /// If there are some.
+    pub fn check_whole(&self) -> Result<(), Failure> {
+        let chunk = |saved: &Arc<SavedPlan>| saved.tasks.iter().find(|task| task.chunk.is_some()).cloned();
+        let Some(task) = self.saved.as_ref().and_then(chunk) else { return Ok(()) };
+        let message = format!(
+            "--plan: {}:{}: chunks of images are for a GPU's pool of streams, and quadrants compute layers whole; make a plan \
+             without --stream-pool",
+            task.site.file, task.site.line
+        );
+        Err(Failure::new(Code::Usage, message))
     }
 
     /// Plans a part of an iteration of `nets`: as it was stored, if it was.
@@ -139,22 +154,6 @@ impl Plans {
         let spread = |plan| spread_by(plan, nets, worth);
         let Self { part, gradients, update } = self;
         Self { part: part.map(spread), gradients: spread(gradients), update: update.map(spread) }
-    }
-
-    /// Refuses chunks of images where quadrants compute.
-    ///
-    /// # Errors
-    /// If there are some.
-    pub fn check_whole(&self, nets: &[Net]) -> Result<(), Failure> {
-        let mut nodes = self.all().into_iter().flat_map(|plan| &plan.nodes);
-        match nodes.any(|node| is_chunk(&nets[node.device.0], node)) {
-            true => Err(Failure::new(
-                Code::Usage,
-                "--plan: it has chunks of images for a GPU's pool of streams, and quadrants compute layers whole; make one \
-                 without --stream-pool",
-            )),
-            false => Ok(()),
-        }
     }
 
     /// How iterations overlap: where nothing comes between gradients and updates, and an iteration is one step.
