@@ -17,6 +17,7 @@ mod crews;
 mod debug;
 mod desk;
 mod device_choice;
+mod draft;
 mod ends;
 mod engine;
 mod exchange;

@@ -15,6 +15,7 @@ use crate::centre::Common;
 use crate::cli::TrainArgs;
 use crate::conclude::conclude;
 use crate::desk::{Binder, SnapshotDesk};
+use crate::draft::Draft;
 use crate::ends::{self, joined, telling};
 use crate::exchange::{Exchange, peer_timeout};
 use crate::failure::{Code, Failure};
@@ -30,7 +31,7 @@ use crate::resume::Home;
 use crate::settings::Settings;
 use crate::signal::{self, StopAgreement, Wall};
 use crate::trace::{self, Trace};
-use crate::worker::{Draft, Worker, WorkerParts};
+use crate::worker::{Worker, WorkerParts};
 use crate::world::World;
 
 /// How a training ended.
