@@ -19,7 +19,7 @@ pub struct LaneId(pub usize);
 pub struct TaskId(pub usize);
 
 /// The part of a layer that a task computes: images `first .. first + images` of the worker's mini-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tile {
     /// First image.
     pub first: usize,
@@ -28,6 +28,27 @@ pub struct Tile {
 }
 
 impl Tile {
+    /// The image behind the last.
+    pub fn end(&self) -> usize {
+        self.first + self.images
+    }
+
+    /// Whether two tiles have an image in common.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+
+    /// Whether all images of another tile are in this one.
+    pub fn holds(&self, other: &Self) -> bool {
+        self.first <= other.first && other.end() <= self.end()
+    }
+
+    /// The tile in so many near-equal chunks, none of them empty.
+    pub fn chunks(&self, count: usize) -> Vec<Self> {
+        let chunks = Self::cut(self.images, count.clamp(1, self.images.max(1))).into_iter();
+        chunks.map(|chunk| Self { first: self.first + chunk.first, ..chunk }).collect()
+    }
+
     /// Cuts a mini-batch into near-equal tiles, the larger ones first.
     pub fn cut(batch: usize, parts: usize) -> Vec<Self> {
         Self::shares(batch, &vec![1; parts])
@@ -97,6 +118,10 @@ pub enum Buffer {
     Storage(StorageId),
     /// A layer's own state.
     Aux(AuxId),
+    /// Some images of a blob's values or gradients: what a task touches whose tile is a chunk of its device's images.
+    Images(StorageId, Tile),
+    /// Some images of a layer's own state.
+    AuxImages(AuxId, Tile),
     /// Where the host puts the next mini-batch of a source's top; lies beside the storage of that blob.
     Stage(StorageId),
     /// A parameter.
@@ -115,6 +140,34 @@ pub enum Buffer {
     Norm(LayerId),
 }
 
+impl Buffer {
+    /// The array that a buffer is, or lies in, and which of its images it is; `None` for all there is.
+    pub fn whole(self) -> (Self, Option<Tile>) {
+        match self {
+            Self::Images(id, tile) => (Self::Storage(id), Some(tile)),
+            Self::AuxImages(id, tile) => (Self::Aux(id), Some(tile)),
+            other => (other, None),
+        }
+    }
+
+    /// What is left of it for a task of some images: of values, gradients and own states only these.
+    pub fn of_images(self, tile: Tile) -> Self {
+        match self {
+            Self::Storage(id) => Self::Images(id, tile),
+            Self::Aux(id) => Self::AuxImages(id, tile),
+            other => other,
+        }
+    }
+}
+
+/// Whether two parts of one array have something in common, where `None` is all of it.
+pub(crate) fn parts_meet(one: Option<Tile>, other: Option<Tile>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.meets(&other),
+        _ => true,
+    }
+}
+
 /// A buffer of a certain device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
@@ -122,6 +175,14 @@ pub struct Place {
     pub device: DeviceId,
     /// The buffer.
     pub buffer: Buffer,
+}
+
+impl Place {
+    /// The array that it is, or lies in, and which of its images it is.
+    pub fn whole(self) -> (Self, Option<Tile>) {
+        let (buffer, part) = self.buffer.whole();
+        (Self { buffer, ..self }, part)
+    }
 }
 
 impl fmt::Display for Place {
@@ -171,6 +232,20 @@ mod tests {
         assert_eq!(images(2, &[1, 5, 1]), [0, 2, 0]);
         assert_eq!(images(0, &[3, 4]), [0, 0]);
         assert!(Tile::shares(5, &[]).is_empty());
+    }
+
+    #[test]
+    fn chunks_of_a_tile_are_its_images_once_each() {
+        let tile = Tile { first: 10, images: 7 };
+        let of = |count| -> Vec<(usize, usize)> {
+            tile.chunks(count).into_iter().map(|chunk| (chunk.first, chunk.images)).collect()
+        };
+        assert_eq!(of(3), [(10, 3), (13, 2), (15, 2)]);
+        assert_eq!((of(0), of(1), of(100).len()), (vec![(10, 7)], vec![(10, 7)], 7));
+        let chunks = tile.chunks(3);
+        assert!(tile.holds(&chunks[2]) && !chunks[2].holds(&tile) && chunks[0].meets(&tile));
+        assert!(!chunks[0].meets(&chunks[1]) && !chunks[1].meets(&chunks[0]));
+        assert_eq!(Tile { first: 3, images: 0 }.chunks(4), [Tile { first: 3, images: 0 }]);
     }
 
     #[test]

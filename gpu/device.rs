@@ -271,11 +271,10 @@ impl Device for CudaDevice {
     fn submit(&self, lane: LaneId, task: &Task) -> Result<CudaEvent, DeviceError> {
         let shared = &self.shared;
         shared.check_lane(lane)?;
-        let known = self.bound().tasks.contains_key(&(task.layer, task.sub));
-        if !known || task.tile != self.bound().tile {
+        if !self.bound().tasks.contains_key(task) {
             return Err(shared.unknown(format!("{task:?}")));
         }
-        let moment = shared.add_task(lane.0, task.layer, task.sub)?;
+        let moment = shared.add_task(lane.0, *task)?;
         Ok(CudaEvent { shared: shared.clone(), moment })
     }
 

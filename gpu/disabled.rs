@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
-use quadrille_core::net::{Net, StorageId};
-use quadrille_core::plan::Plan;
+use quadrille_core::net::StorageId;
+use quadrille_core::plan::lanes::Limits;
 use quadrille_core::task::{Copy, LaneId, Task};
 
-use crate::spec::{CudaError, Options, Program, StreamPool};
+use crate::spec::{CudaError, Options, Program, Sighting};
 
 /// One line for `topo`.
 pub fn describe() -> String {
@@ -47,6 +47,14 @@ impl Cuda {
         match self.0 {}
     }
 
+    /// What it has.
+    ///
+    /// # Errors
+    /// Never: no GPU can exist.
+    pub fn limits(&self) -> Result<Limits, DeviceError> {
+        match self.0 {}
+    }
+
     /// A worker on the GPU.
     ///
     /// # Errors
@@ -81,11 +89,11 @@ impl CudaWorker {
         match self.0 {}
     }
 
-    /// How many of each layer's kernels are worth running at once.
+    /// What the kernels of tasks use.
     ///
     /// # Errors
     /// Never: no GPU can exist.
-    pub fn pool(&self, _: &Net, _: &Plan) -> Result<StreamPool, DeviceError> {
+    pub fn first_sight(&self, _: &[Task]) -> Result<Vec<Sighting>, DeviceError> {
         match self.0 {}
     }
 

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use quadrille_core::device::{DeviceError, DeviceInfo, Lane};
 use quadrille_core::net::Net;
-use quadrille_core::plan::Plan;
+use quadrille_core::plan::lanes::Limits;
+use quadrille_core::task::Task;
 
 use crate::driver::{self, Arena, Blas, Compiler, Convolver, Dnn, Event, Gpu, Module, Slice, Stream};
 use crate::layer::DnnWorkspace;
@@ -15,7 +16,7 @@ use crate::memory::{PackedMap, Space};
 use crate::op::{Convolve, Geometry, Op, Span};
 use crate::program::{BoundProgram, Convolvers, Loader, MappedProgram, dnn_workspace};
 use crate::source::{COMMON, SOURCES, Signatures};
-use crate::spec::{Arithmetic, CudaError, Options, Program, StreamPool};
+use crate::spec::{Arithmetic, CudaError, Options, Program, Sighting};
 use crate::step::{Clock, Graphs};
 
 use crate::device::{Copier, LaneStream, SCALARS, Shared};
@@ -79,6 +80,15 @@ impl Cuda {
     /// Its name as `--device` has it, such as cuda:0, and the driver's.
     pub fn name(&self) -> String {
         format!("{} ({})", self.name, self.gpu.name)
+    }
+
+    /// What it has, as the driver says it: GLP4NN's figures.
+    ///
+    /// # Errors
+    /// If the driver does not say it.
+    pub fn limits(&self) -> Result<Limits, DeviceError> {
+        let environment = |reason| DeviceError::Environment { device: self.name.clone(), reason };
+        self.gpu.limits().map_err(environment)
     }
 
     /// A worker on the GPU, with all arrays of the nets of `programs` in its memory, and the kernels that their plans ask for.
@@ -207,13 +217,13 @@ impl CudaWorker {
         self.shared.graphs.use_them(them);
     }
 
-    /// Runs the tasks of a plan of the first program, whose net this is, one after the other, and says how many of each layer's
-    /// kernels are worth running at once.
+    /// Runs tasks of the first program one kernel after the other, each alone, and says what they use. What is in memory after that
+    /// is no step's.
     ///
     /// # Errors
-    /// If the device fails.
-    pub fn pool(&self, net: &Net, plan: &Plan) -> Result<StreamPool, DeviceError> {
-        self.shared.pool(net, plan)
+    /// If the device fails, or does not know a task.
+    pub fn first_sight(&self, tasks: &[Task]) -> Result<Vec<Sighting>, DeviceError> {
+        self.shared.first_sight(tasks)
     }
 
     /// What computes each layer of the first program.

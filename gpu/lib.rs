@@ -40,4 +40,4 @@ mod disabled;
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, count, describe};
 
-pub use spec::{Arithmetic, CudaError, Libraries, Options, Program, StreamPool};
+pub use spec::{Arithmetic, CudaError, Libraries, Options, Program, Sighting};

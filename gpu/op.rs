@@ -157,6 +157,8 @@ pub(crate) enum Direction {
 /// A convolution, as `struct Convolution` of the kernels has it but for the last field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Geometry {
+    /// Images of all chunks of the layer: what one computes, a library computes by the algorithm that it takes for all.
+    pub all_images: usize,
     /// Images.
     pub images: usize,
     /// Channels, height and width of X.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
 use quadrille_core::plan::Plan;
-use quadrille_core::task::Tile;
+use quadrille_core::task::{Task, Tile};
 
 use crate::driver::{Convolver, Dnn, Function, Module, Prepared, Slice};
 use crate::layer::{DnnWorkspace, Surroundings, TaskOps};
@@ -22,9 +22,7 @@ pub(crate) struct MappedProgram {
     /// Where its arrays lie.
     pub map: NetMap,
     /// What each task does.
-    pub tasks: HashMap<(LayerId, SubTask), TaskOps>,
-    /// The images of every task.
-    pub tile: Tile,
+    pub tasks: HashMap<Task, TaskOps>,
     /// For the log: each layer and what computes it.
     pub choices: Vec<(String, &'static str)>,
 }
@@ -65,24 +63,25 @@ impl MappedProgram {
         let Program { net, plans } = *program;
         check_plans(program)?;
         let map = NetMap::new(net, packed, space).map_err(CudaError::Layer)?;
-        let tile = Tile { first: 0, images: net.batch() };
         let around = Surroundings { net, map: &map, scalars, options, blas, dnn };
         let mut tasks = HashMap::new();
-        let asked: BTreeSet<(LayerId, SubTask)> =
-            plans.iter().flat_map(|plan| &plan.nodes).map(|node| (node.task.layer, node.task.sub)).collect();
-        for (layer, sub) in asked {
-            let ops = around.bind(layer, sub).map_err(CudaError::Layer)?;
+        let nodes = plans.iter().flat_map(|plan| &plan.nodes);
+        let asked: BTreeSet<(LayerId, SubTask, Tile)> =
+            nodes.map(|node| (node.task.layer, node.task.sub, node.task.tile)).collect();
+        for (layer, sub, tile) in asked {
+            let task = Task { layer, sub, tile };
+            let ops = around.bind(task).map_err(CudaError::Layer)?;
             let missing = || CudaError::Plan(format!("layer {} has no {sub}", layer.0));
-            tasks.insert((layer, sub), ops.ok_or_else(missing)?);
+            tasks.insert(task, ops.ok_or_else(missing)?);
         }
         let choices = choices(net, &tasks);
-        Ok(Self { map, tasks, tile, choices })
+        Ok(Self { map, tasks, choices })
     }
 
     /// Elements of workspace that the tasks in a lane need at most.
     pub fn workspace(&self, plans: &[&Plan], lane: usize) -> usize {
         let nodes = plans.iter().flat_map(|plan| &plan.nodes).filter(|node| node.lane.0 == lane);
-        let tasks = nodes.filter_map(|node| self.tasks.get(&(node.task.layer, node.task.sub)));
+        let tasks = nodes.filter_map(|node| self.tasks.get(&node.task));
         tasks.map(|task| task.workspace).max().unwrap_or(0)
     }
 }
@@ -98,9 +97,12 @@ fn check_plans(program: &Program<'_>) -> Result<(), CudaError> {
 }
 
 /// What computes each layer: the library, or its first operation's kernel.
-fn choices(net: &Net, tasks: &HashMap<(LayerId, SubTask), TaskOps>) -> Vec<(String, &'static str)> {
+fn choices(net: &Net, tasks: &HashMap<Task, TaskOps>) -> Vec<(String, &'static str)> {
     let of = |(index, layer): (usize, &quadrille_core::net::NetLayer)| {
-        let task = tasks.get(&(LayerId(index), SubTask::Forward))?;
+        let is_it = |task: &Task| (task.layer, task.sub) == (LayerId(index), SubTask::Forward);
+        // Of chunks the first: all have the same kernels.
+        let forward = tasks.iter().filter(|(task, _)| is_it(task));
+        let (_, task) = forward.min_by_key(|(task, _)| task.tile)?;
         let by_library = |op: &&Op| matches!(op, Op::Convolve(_) | Op::Product(_));
         let name = match task.ops.iter().find(by_library).or(task.ops.first())? {
             Op::Launch(launch) => launch.kernel,
@@ -151,9 +153,7 @@ pub(crate) struct BoundProgram {
     /// Where its arrays lie.
     pub map: NetMap,
     /// What each task does.
-    pub tasks: HashMap<(LayerId, SubTask), Vec<Ready>>,
-    /// The images of every task.
-    pub tile: Tile,
+    pub tasks: HashMap<Task, Vec<Ready>>,
 }
 
 /// What a net's operations are bound with.
@@ -200,12 +200,12 @@ impl Loader<'_> {
     /// # Errors
     /// If a kernel does not compile, or an operation does not fit its kernel. A bug of the program.
     pub fn bind(&self, program: MappedProgram) -> Result<BoundProgram, String> {
-        let MappedProgram { map, tasks, tile, .. } = program;
+        let MappedProgram { map, tasks, .. } = program;
         let mut bound = HashMap::new();
         for (task, TaskOps { ops, .. }) in tasks {
             let ready: Result<Vec<Ready>, String> = ops.into_iter().map(|op| self.ready(op)).collect();
             bound.insert(task, ready?);
         }
-        Ok(BoundProgram { map, tasks: bound, tile })
+        Ok(BoundProgram { map, tasks: bound })
     }
 }

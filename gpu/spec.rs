@@ -3,11 +3,11 @@
 use std::fmt;
 
 use quadrille_core::device::DeviceError;
-use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
 use quadrille_core::plan::Plan;
-use quadrille_core::plan::lanes::Limits;
+use quadrille_core::plan::lanes::KernelUsage;
 use quadrille_core::solver::Rule;
+use quadrille_core::task::Task;
 
 /// A net on one GPU, and the plans that will be run on it.
 #[derive(Clone, Copy, Debug)]
@@ -80,15 +80,13 @@ impl Options {
     }
 }
 
-/// How many kernels of each layer are worth running at once on a GPU, after GLP4NN.
+/// What the resource tracker of a GPU saw of a task when it was run for the first time, after GLP4NN.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StreamPool {
-    /// What the GPU has.
-    pub limits: Limits,
-    /// Streams that the kernels of any layer are worth, beside the default one.
-    pub lanes: u32,
-    /// Each sub-task with kernels of ours, and the streams that it is worth.
-    pub layers: Vec<(String, SubTask, u32)>,
+pub struct Sighting {
+    /// The task.
+    pub task: Task,
+    /// What its kernels use: launch configuration, registers and shared memory from the driver, durations from events.
+    pub kernels: Vec<KernelUsage>,
     /// Operations by libraries, of whose kernels nobody knows what they use.
     pub by_libraries: usize,
 }

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quadrille_core::device::{DeviceError, Scalars, Span};
-use quadrille_core::layer::SubTask;
-use quadrille_core::net::LayerId;
 use quadrille_core::plan::Plan;
+use quadrille_core::task::Task;
 
 use crate::device::{SCALARS, Shared, words};
 use crate::driver::{Event, Gpu, Graph, HostBuffer};
@@ -17,7 +16,7 @@ pub(crate) enum Entry {
     /// A lane waits for a task, by its place among the tasks of the step.
     Wait { lane: usize, task: usize },
     /// A lane does a task.
-    Task { lane: usize, layer: LayerId, sub: SubTask },
+    Task { lane: usize, task: Task },
 }
 
 impl Entry {
@@ -32,7 +31,7 @@ fn script(plan: &Plan) -> Vec<Entry> {
     let of = |node: &quadrille_core::plan::Node| {
         let lane = node.lane.0;
         let waits = node.waits.iter().map(move |task| Entry::Wait { lane, task: task.0 }).collect::<Vec<_>>();
-        waits.into_iter().chain([Entry::Task { lane, layer: node.task.layer, sub: node.task.sub }])
+        waits.into_iter().chain([Entry::Task { lane, task: node.task }])
     };
     plan.nodes.iter().flat_map(of).collect()
 }
@@ -151,10 +150,10 @@ impl Shared {
     }
 
     /// Adds a task to the step.
-    pub fn add_task(&self, lane: usize, layer: LayerId, sub: SubTask) -> Result<Moment, DeviceError> {
+    pub fn add_task(&self, lane: usize, task: Task) -> Result<Moment, DeviceError> {
         let mut clock = self.lock(&self.clock)?;
         let moment = Moment { step: clock.step, task: clock.tasks };
-        self.add(&mut clock, Entry::Task { lane, layer, sub })?;
+        self.add(&mut clock, Entry::Task { lane, task })?;
         Ok(moment)
     }
 
@@ -190,20 +189,21 @@ impl Shared {
                 let end = if task < whole.1 { &whole.0[1] } else { &pairs[task][1] };
                 self.done(self.streams[lane].stream.wait(end))
             }
-            Entry::Task { lane, layer, sub } => {
+            Entry::Task { lane, task: what } => {
                 let stream = &self.streams[lane].stream;
                 let submitted = stream
                     .record(&pairs[task][0])
-                    .and_then(|()| self.run_ops(program.0, lane, layer, sub))
+                    .and_then(|()| self.run_ops(program.0, lane, &what))
                     .and_then(|()| stream.record(&pairs[task][1]));
                 self.done(submitted)
             }
         }
     }
 
-    fn run_ops(&self, program: usize, lane: usize, layer: LayerId, sub: SubTask) -> Result<(), String> {
+    fn run_ops(&self, program: usize, lane: usize, task: &Task) -> Result<(), String> {
+        let Task { layer, sub, .. } = task;
         let unknown = || format!("{sub} of layer {} is unknown", layer.0);
-        let ops = self.programs[program].tasks.get(&(layer, sub)).ok_or_else(unknown)?;
+        let ops = self.programs[program].tasks.get(task).ok_or_else(unknown)?;
         let run = ops.iter().try_for_each(|op| self.streams[lane].run(op));
         run.map_err(|reason| format!("{sub} of layer {}: {reason}", layer.0))
     }
@@ -292,8 +292,8 @@ impl Shared {
             for entry in &script {
                 match *entry {
                     Entry::Wait { lane, task } => self.streams[lane].stream.wait(&of_tasks[task])?,
-                    Entry::Task { lane, layer, sub } => {
-                        self.run_ops(program, lane, layer, sub)?;
+                    Entry::Task { lane, task } => {
+                        self.run_ops(program, lane, &task)?;
                         tasks.next().map_or(Ok(()), |done| self.streams[lane].stream.record(done))?;
                     }
                 }

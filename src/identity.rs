@@ -76,6 +76,7 @@ pub fn configuration(p: &Prepared<'_>) -> Value {
     configuration["threads"] = json!(p.machine.workers[0].first().map_or(0, |c| c.cpus.len()));
     configuration["isa"] = json!(p.machine.isa());
     configuration["schedule"] = json!(p.settings.scheduling.schedule.to_string());
+    configuration["stream_pool"] = json!(p.settings.scheduling.pool.to_string());
     configuration["fusion"] = json!(p.rewriting.fusion);
     configuration["memory_sharing"] = json!(p.rewriting.memory_sharing);
     configuration["data"] = json!({"name": p.train.feed.name(), "hash": p.train.feed.hash()});

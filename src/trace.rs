@@ -14,6 +14,7 @@ use quadrille_core::plan::{Plan, Stage};
 use quadrille_io::trace::{Event, Row, TraceText, TraceWriter};
 
 use crate::failure::Failure;
+use crate::pool::chunk_name;
 use crate::world::World;
 
 /// A plan as it is drawn.
@@ -74,8 +75,9 @@ impl Trace {
                 .nodes
                 .iter()
                 .map(|node| {
-                    let name =
-                        format!("{}/{}", nets[node.device.0].layer(node.task.layer).label(), node.task.sub);
+                    let net = &nets[node.device.0];
+                    let images = chunk_name(net, node);
+                    let name = format!("{}/{}{images}", net.layer(node.task.layer).label(), node.task.sub);
                     let waits = node.waits.iter().map(|wait| wait.0).collect();
                     (name, node.task.sub.to_string(), 1 + node.device.0 * lanes + node.lane.0, waits)
                 })

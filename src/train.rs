@@ -15,6 +15,7 @@ use crate::centre::Common;
 use crate::cli::TrainArgs;
 use crate::conclude::conclude;
 use crate::desk::{Binder, SnapshotDesk};
+use crate::draft::Draft;
 use crate::ends::{self, joined, telling};
 use crate::exchange::{Exchange, peer_timeout};
 use crate::failure::{Code, Failure};
@@ -23,13 +24,14 @@ use crate::memory;
 use crate::nonfinite::{self, Mishaps, Moment, Watch};
 use crate::output::set_style;
 use crate::pace;
+use crate::pool::Pools;
 use crate::prepare::{Prepared, prepare};
 use crate::progress::{Progress, Report, TestResult, Tested};
 use crate::resume::Home;
 use crate::settings::Settings;
 use crate::signal::{self, StopAgreement, Wall};
 use crate::trace::{self, Trace};
-use crate::worker::{Draft, Worker, WorkerParts};
+use crate::worker::{Worker, WorkerParts};
 use crate::world::World;
 
 /// How a training ended.
@@ -339,7 +341,8 @@ fn make_workers(
             state,
         })
         .collect();
-    let drafts = parts.iter().map(Draft::new).collect::<Result<Vec<_>, _>>()?;
+    let mut pools = Pools::new(p.settings.scheduling.pool);
+    let drafts = parts.iter().map(|parts| Draft::new(parts, &mut pools)).collect::<Result<Vec<_>, _>>()?;
     let needs: Vec<_> = drafts.iter().zip(&parts).map(|(draft, parts)| draft.needs(parts)).collect();
     let placement = memory::plan(&p.machine, &needs)?;
     let workers = parts.iter().zip(drafts).zip(&placement.homes);

@@ -7,21 +7,21 @@ use quadrille_comm::Moment as At;
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::Net;
-use quadrille_core::plan::Plan;
 use quadrille_core::rng::step_seed;
 use quadrille_core::run::{StepTimes, StepsAhead, run_step, run_step_beside};
-use quadrille_cpu::{BlobBytes, CrewSpec, EngineOptions, Homes, MappedWorker, Program};
+use quadrille_cpu::{BlobBytes, CrewSpec, Homes};
 use quadrille_io::weights::Tensors;
 
 use crate::breakdown::Clock;
-use crate::crews::{Crews, OnGpus, threads_of};
+use crate::crews::Crews;
 use crate::debug;
-use crate::engine::{Engine, MappedEngine, WorkerEvent, on_gpu};
+use crate::draft::Draft;
+use crate::engine::{Engine, WorkerEvent};
 use crate::exchange::Exchange;
 use crate::failure::{Code, Failure};
 use crate::feed::{Batches, Draw};
 use crate::job::{PhaseJob, TestJob};
-use crate::memory::{self, WorkerNeeds};
+use crate::memory;
 use crate::nonfinite::{self, Moment, Watch};
 use crate::output;
 use crate::pace::Pace;
@@ -145,78 +145,16 @@ pub struct WorkerParts<'a> {
     pub state: &'a WorkerState,
 }
 
-/// A worker whose arrays have places, but no memory yet.
-pub struct Draft {
-    nets: Vec<Net>,
-    test_nets: Vec<Vec<Net>>,
-    plans: Plans,
-    forward: Vec<Plan>,
-    mapped: MappedEngine,
-}
-
-impl Draft {
-    /// Makes plans, and maps the devices that will run them.
-    pub fn new(parts: &WorkerParts<'_>) -> Result<Self, Failure> {
-        let (settings, threads) = (parts.settings, threads_of(parts.crews));
-        let gpu = parts.machine.gpu(parts.seat);
-        let rewriting = parts.rewriting.on(gpu.is_some());
-        // A GPU is one device, whatever quadrants the machine is cut into.
-        let threads = if gpu.is_some() { &threads[..1] } else { &threads[..] };
-        let nets = parts.train.device_nets(threads, rewriting)?;
-        let test_nets = parts.tests.iter().map(|test| test.job.device_nets(threads, rewriting));
-        let test_nets: Vec<Vec<Net>> = test_nets.collect::<Result<_, _>>()?;
-        let plans = Plans::new(&nets, settings)?;
-        let forward = test_nets.iter().map(|nets| settings.scheduling.forward(nets));
-        let forward: Vec<Plan> = forward.collect::<Result<_, _>>()?;
-        let train_plans = plans.all();
-        let test_plans: Vec<[&Plan; 1]> = forward.iter().map(|plan| [plan]).collect();
-        let mut programs = vec![Program { nets: &nets, plans: &train_plans }];
-        programs.extend(test_nets.iter().zip(&test_plans).map(|(nets, plans)| Program { nets, plans }));
-        let options = EngineOptions {
-            isa: parts.machine.numerics.isa,
-            precision: parts.machine.numerics.precision,
-            kernels: parts.kernels.to_vec(),
-            rule: settings.solver.rule,
-            elastic: settings.is_elastic(),
-            spin: parts.machine.exclusive,
-        };
-        let mapped = match gpu {
-            Some(gpu) => {
-                // A timeline has the times of tasks, which a graph does not tell.
-                let traced = settings.scheduling.traced.is_some();
-                let how = parts.machine.on_gpus;
-                let how = OnGpus { graph: how.graph && !traced, ..how };
-                MappedEngine::Cuda(on_gpu(gpu, &programs, &options, how)?)
-            }
-            None => MappedEngine::Cpu(MappedWorker::new(parts.crews, &programs, &options)?),
-        };
-        Ok(Self { nets, test_nets, plans, forward, mapped })
-    }
-
-    /// What it needs: memory of devices, and what the host copies of packed buffers: state that was read and is to be written,
-    /// weights that are set aside for a test, and what is on its way to other workers.
-    pub fn needs(&self, parts: &WorkerParts<'_>) -> WorkerNeeds {
-        let state = 2 * (1 + parts.settings.solver.rule.kind.histories());
-        let aside = usize::from(!parts.tests.is_empty());
-        // Two of them are the centre and the sum of workers that need no tree.
-        let travelling = if parts.settings.workers > 1 { 6 } else { 0 };
-        // Beside the first worker is a master, or the memory that all share.
-        let has_centre = parts.rank == 0 && parts.settings.keeps_centre_apart();
-        let travelling = travelling + if has_centre { 1 + state } else { 0 };
-        let needs = WorkerNeeds::of(&self.mapped, 1 + self.test_nets.len(), parts.train.batch);
-        needs.with_copies(state + aside + travelling)
-    }
-}
-
 impl Worker {
     /// Makes devices with memory on these nodes, and data; the exchange comes with [`Worker::exchange`] later.
     pub fn new(parts: &WorkerParts<'_>, draft: Draft, homes: &[Homes]) -> Result<Self, Failure> {
         let settings = parts.settings;
-        let Draft { nets, test_nets, plans, forward, mapped } = draft;
+        let Draft { nets, test_nets, plans, forward, mapped, pool } = draft;
         let engine = mapped.place(homes)?;
         memory::check(&engine, parts.machine)?;
         let mut notes = notes(&engine, &nets[0], 1 + test_nets.len());
         notes.push(settings.scheduling.describe(&plans.gradients));
+        notes.extend(pool);
         let first = parts.first.saturating_mul(settings.solver.iter_size);
         let draw = Draw::Train { seed: settings.seed, rank: parts.rank, workers: settings.workers };
         let places = parts.machine.places.get(parts.seat).cloned().unwrap_or_default();

@@ -52,6 +52,16 @@ impl Layer {
         (bottoms[0].axis(axis, field) == Ok(0)).then_some(field)
     }
 
+    /// Whether forward and ∇A of the layer compute each image by itself, from what the bottom has of that image and from
+    /// parameters: such a layer can be computed a chunk of images at a time. There may be others.
+    pub fn computes_images_apart(&self, bottoms: &[Shape]) -> bool {
+        let apart = matches!(
+            self,
+            Self::Convolution(_) | Self::InnerProduct(_) | Self::Lrn(_) | Self::Pooling(_) | Self::Relu(_)
+        );
+        apart && self.mixes_images(bottoms).is_none()
+    }
+
     /// Whether the layer's tops come from outside the net.
     pub fn is_source(&self) -> bool {
         matches!(self, Self::Data(_) | Self::Input(_) | Self::Hdf5Data(_))

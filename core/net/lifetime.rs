@@ -118,7 +118,7 @@ impl Net {
         [id].into_iter().chain(others.filter(move |other| *other != id))
     }
 
-    /// The buffers that a buffer overlaps in memory, itself included.
+    /// The buffers that a whole array overlaps in memory, itself included.
     pub(crate) fn overlapping_buffers(&self, buffer: Buffer) -> Vec<Buffer> {
         match buffer {
             Buffer::Storage(id) => self.overlapping(id).map(Buffer::Storage).collect(),

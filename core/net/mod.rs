@@ -277,6 +277,35 @@ impl Net {
         (!accesses.writes.is_empty()).then_some(accesses)
     }
 
+    /// Whether a sub-task of a layer computes each image by itself here, into a place of its own: then its task may be several,
+    /// each of a chunk of the images. Gradients of parameters are sums over images, so those are none.
+    pub fn computes_images_apart(&self, id: LayerId, sub: SubTask) -> bool {
+        let (layer, batch) = (self.layer(id), self.batch());
+        let Some(accesses) = self.accesses(id, sub) else { return false };
+        let blob = |blob: &BlobId, storage: fn(&Blob) -> Option<StorageId>| {
+            let blob = self.blob(*blob);
+            let whole = |id: StorageId| {
+                self.storages[id.0] == blob.shape.count() && self.innermost(id).as_slice() == [id]
+            };
+            blob.shape.images() == batch && storage(blob).is_none_or(whole)
+        };
+        let is_cut = |operand: &Operand| match *operand {
+            Operand::Bottom(i) => blob(&layer.bottoms[i], |blob| Some(blob.data)),
+            Operand::Top(i) => blob(&layer.tops[i], |blob| Some(blob.data)),
+            Operand::BottomGrad(i) => blob(&layer.bottoms[i], |blob| blob.grad),
+            Operand::TopGrad(i) => blob(&layer.tops[i], |blob| blob.grad),
+            // Such as the places of maxima.
+            Operand::Aux(i) => self.aux[layer.aux[i].0] == self.blob(layer.tops[0]).shape.count(),
+            Operand::Param(_) => true,
+            Operand::ParamGrad(_) => false,
+        };
+        let written = accesses.writes.iter().all(|operand| !matches!(operand, Operand::Param(_)));
+        matches!(sub, SubTask::Forward | SubTask::GradActivation)
+            && layer.layer.computes_images_apart(&self.bottom_shapes(id))
+            && written
+            && accesses.reads.iter().chain(&accesses.writes).all(is_cut)
+    }
+
     /// Floating-point operations of one sub-task, without those of the solver's rule.
     pub fn flops(&self, id: LayerId, sub: SubTask) -> u64 {
         let meant = if sub == SubTask::StepWeight { SubTask::GradWeight } else { sub };

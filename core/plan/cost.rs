@@ -27,6 +27,7 @@ impl CostModel {
     /// Floating-point operations of one task.
     pub fn flops(nets: &[Net], node: &Node) -> u64 {
         let net = &nets[node.device.0];
+        let tile = node.task.tile;
         match node.task.sub {
             SubTask::Update => flops_of_rule(nets, node),
             // Of the whole mini-batch, wherever its images are, but of some of the rows.
@@ -41,6 +42,10 @@ impl CostModel {
                 node.writes.iter().map(|p| elements(nets, node, p)).sum::<usize>() as u64
             }
             SubTask::Norm => 2 * node.reads.iter().map(|p| elements(nets, node, p)).sum::<usize>() as u64,
+            sub if tile.images < net.batch() => {
+                // Images are alike, and a chunk has as many as it has.
+                net.flops(node.task.layer, sub) * tile.images as u64 / net.batch() as u64
+            }
             sub => net.flops(node.task.layer, sub),
         }
     }
@@ -117,6 +122,8 @@ fn elements(nets: &[Net], node: &Node, place: &Place) -> usize {
         }
         Buffer::Storage(id) | Buffer::Stage(id) => net.storages[id.0],
         Buffer::Aux(id) => net.aux[id.0],
+        Buffer::Images(id, tile) => net.storages[id.0] / net.batch().max(1) * tile.images,
+        Buffer::AuxImages(id, tile) => net.aux[id.0] / net.batch().max(1) * tile.images,
         Buffer::Weight(id)
         | Buffer::Gradient(id)
         | Buffer::History(id)

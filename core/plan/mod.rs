@@ -133,6 +133,10 @@ impl fmt::Display for Description<'_> {
         for (id, node) in self.plan.nodes.iter().enumerate() {
             let layer = self.nets[node.device.0].layer(node.task.layer).label();
             write!(f, "{id:4}  device {} lane {}  {:15} {layer}", node.device.0, node.lane.0, node.task.sub)?;
+            let tile = node.task.tile;
+            if tile.images < self.nets[node.device.0].batch() {
+                write!(f, " of images {} to {}", tile.first, tile.end().saturating_sub(1))?;
+            }
             if let Some(copy) = &node.copy {
                 write!(f, " [{}..{}] from device {}", copy.range.start, copy.range.end, copy.from.0)?;
             }

@@ -4,13 +4,14 @@
 use std::collections::{HashMap, HashSet};
 
 use super::build::nodes_of;
+use super::lanes::chunk_of;
 use super::{Node, Plan, PlanOptions, Schedule, Stage};
 use crate::check::{Violation, check};
 use crate::device::Lane;
 use crate::layer::SubTask;
 use crate::net::Net;
 use crate::site::{Fault, Site, SpecError, did_you_mean};
-use crate::task::{LaneId, TaskId};
+use crate::task::{LaneId, TaskId, Tile};
 
 /// The plans of a training.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +49,11 @@ pub struct SavedTask {
     pub after: Vec<usize>,
     /// Of a transfer, the device that it is from, and the first element of the packed buffer.
     pub from: Option<(usize, usize)>,
+    /// Of a task that is a chunk of a layer's images, these: counted from the first of the worker's mini-batch.
+    pub chunk: Option<Tile>,
 }
 
-/// What tells a task from all others of its plan.
+/// What tells a task from all others of its plan, but for other chunks of its images.
 type Key = (String, SubTask, usize, Option<(usize, usize)>);
 
 impl SavedTask {
@@ -88,7 +91,9 @@ impl SavedPlan {
         let task = |stage: Stage, node: &Node| {
             let (layer, sub, device, from) = key_of(node, nets);
             let after = node.waits.iter().map(|wait| wait.0).collect();
-            SavedTask { site: site.clone(), stage, layer, sub, device, lane: node.lane.0, after, from }
+            let is_chunk = from.is_none() && node.task.tile.images < nets[node.device.0].batch();
+            let (lane, chunk) = (node.lane.0, is_chunk.then_some(node.task.tile));
+            SavedTask { site: site.clone(), stage, layer, sub, device, lane, after, from, chunk }
         };
         let tasks = plans.iter().flat_map(|plan| plan.nodes.iter().map(move |node| (plan.stage, node)));
         Self {
@@ -122,9 +127,11 @@ impl SavedPlan {
             nodes_of(nets, options).map_err(|error| Fault::new("", error.0).at(&self.site, "plan"))?;
         let mut known: HashMap<Key, Node> =
             known.into_iter().map(|node| (key_of(&node, nets), node)).collect();
+        let chunked: Vec<&SavedTask> = tasks.iter().copied().filter(|task| task.chunk.is_some()).collect();
+        let chunks = Chunks::new(&chunked, &mut known);
         let mut nodes = Vec::with_capacity(tasks.len());
         for (place, task) in tasks.iter().enumerate() {
-            let node = self.node(place, task, nets, &mut known);
+            let node = self.node(place, task, nets, &mut known, &chunks);
             nodes.push(node.map_err(|fault| fault.at(&task.site, "task"))?);
         }
         let lanes = self.lanes.iter().enumerate();
@@ -162,8 +169,13 @@ impl SavedPlan {
         task: &SavedTask,
         nets: &[Net],
         known: &mut HashMap<Key, Node>,
+        chunks: &Chunks,
     ) -> Result<Node, Fault> {
-        let Some(node) = known.remove(&task.key()) else { return Err(unknown(task, nets)) };
+        let found = match task.chunk {
+            Some(tile) => chunks.0.get(&task.key()).map(|whole| chunk_of(whole, tile)),
+            None => known.remove(&task.key()),
+        };
+        let Some(node) = found else { return Err(unknown(task, nets)) };
         if task.lane >= self.lanes.len() {
             let text = format!("{}; there are {} lanes, counted from 0", task.lane, self.lanes.len());
             return Err(Fault::new("lane", text));
@@ -177,6 +189,22 @@ impl SavedPlan {
         let mut seen = HashSet::new();
         let waits = task.after.iter().filter(|after| seen.insert(**after)).map(|after| TaskId(*after));
         Ok(Node { lane: LaneId(task.lane), waits: waits.collect(), ..node })
+    }
+}
+
+/// The tasks of which there are chunks, as a whole.
+struct Chunks(HashMap<Key, Node>);
+
+impl Chunks {
+    /// Takes them from all that are known. Whether chunks are possible and make up the whole, the validator says.
+    fn new(chunks: &[&SavedTask], known: &mut HashMap<Key, Node>) -> Self {
+        let mut wholes = HashMap::new();
+        for key in chunks.iter().map(|task| task.key()) {
+            if let Some(whole) = known.remove(&key) {
+                wholes.insert(key, whole);
+            }
+        }
+        Self(wholes)
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) struct Convolver {
 
 impl Convolver {
     /// The library's first choice that gives the same bits in every run and does not take too much workspace; `None` if it
-    /// has none.
+    /// has none. For a chunk of a layer's images it is the choice for all of them.
     ///
     /// # Errors
     /// If the library refuses the shapes.
@@ -99,9 +99,15 @@ impl Convolver {
         arithmetic: Arithmetic,
     ) -> Result<Option<Self>, String> {
         dnn.gpu.enter()?;
+        let whole = Geometry { images: geometry.all_images, ..*geometry };
+        let shapes = Shapes::new(&whole, direction, arithmetic)?;
+        let Some((algorithm, workspace)) = shapes.choose(dnn, direction)? else { return Ok(None) };
+        if whole == *geometry {
+            return Ok(Some(Self { shapes, algorithm, workspace }));
+        }
         let shapes = Shapes::new(geometry, direction, arithmetic)?;
-        let chosen = shapes.choose(dnn, direction)?;
-        Ok(chosen.map(|(algorithm, workspace)| Self { shapes, algorithm, workspace }))
+        let workspace = shapes.workspace(dnn, algorithm)?;
+        Ok(Some(Self { shapes, algorithm, workspace }))
     }
 
     /// Puts the convolution into the handle's stream; `first`, `second` and `result` as in `op::Convolve`.
@@ -273,6 +279,28 @@ impl Shapes {
         check(unsafe { sys::cudnnSetConvolutionMathType(convolution.0, math) }, "the precision")?;
         let (x, y) = (tensor(numbers, g.images, g.input)?, tensor(numbers, g.images, g.output)?);
         Ok(Self { x, w, y, convolution })
+    }
+
+    /// Bytes of workspace that an algorithm needs.
+    fn workspace(&self, dnn: &Dnn, algorithm: Algorithm) -> Result<usize, String> {
+        let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
+        let (raw, mut bytes) = (dnn.raw, 0);
+        let to = &raw mut bytes;
+        // SAFETY: living descriptors; writes one number.
+        let status = unsafe {
+            match algorithm {
+                Algorithm::Forward(algorithm) => {
+                    sys::cudnnGetConvolutionForwardWorkspaceSize(raw, x, w, c, y, algorithm, to)
+                }
+                Algorithm::GradActivation(algorithm) => {
+                    sys::cudnnGetConvolutionBackwardDataWorkspaceSize(raw, w, y, c, x, algorithm, to)
+                }
+                Algorithm::GradWeight(algorithm) => {
+                    sys::cudnnGetConvolutionBackwardFilterWorkspaceSize(raw, x, y, c, w, algorithm, to)
+                }
+            }
+        };
+        check(status, "the workspace of an algorithm").map(|()| bytes)
     }
 
     /// The library's first choice for a direction that can be taken, with the bytes of workspace that it needs.

@@ -15,7 +15,7 @@ pub(super) fn view(shape: &Shape) -> View {
 
 /// Mean and variance into the layer's state: those of the batch, or the kept ones.
 pub(super) fn statistics(layer: &BatchNorm, at: &mut Binder<'_>) -> Result<Vec<Op>, String> {
-    let view = view(at.bottom(0));
+    let view = view(&at.bottom(0));
     let [mean, variance] = [at.get(Operand::Aux(0))?, at.get(Operand::Aux(1))?];
     if layer.uses_kept_statistics() {
         let [means, variances] = [at.get(Operand::Param(0))?, at.get(Operand::Param(1))?];
@@ -31,7 +31,7 @@ pub(super) fn statistics(layer: &BatchNorm, at: &mut Binder<'_>) -> Result<Vec<O
 
 /// This device's terms of the running sums.
 pub(super) fn running_terms(at: &Binder<'_>) -> Result<Op, String> {
-    let view = view(at.bottom(0));
+    let view = view(&at.bottom(0));
     let [mean, variance] = [at.get(Operand::Aux(0))?, at.get(Operand::Aux(1))?];
     let [means, variances] = [at.get(Operand::ParamGrad(0))?, at.get(Operand::ParamGrad(1))?];
     let (factor, share) = (at.get(Operand::ParamGrad(2))?, at.net.share);
@@ -41,7 +41,7 @@ pub(super) fn running_terms(at: &Binder<'_>) -> Result<Op, String> {
 }
 
 pub(super) fn ops(layer: &BatchNorm, at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
-    let (view, eps, none) = (view(at.bottom(0)), layer.eps, None::<Span>);
+    let (view, eps, none) = (view(&at.bottom(0)), layer.eps, None::<Span>);
     match sub {
         SubTask::Forward => {
             let mut ops = statistics(layer, at)?;

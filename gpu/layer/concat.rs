@@ -53,7 +53,7 @@ pub(super) fn ops(layer: &Concat, at: &Binder<'_>, sub: SubTask) -> Result<Vec<O
         _ => (Way::Cut, Operand::TopGrad(0), Operand::BottomGrad),
     };
     let pieces = at.bottoms().into_iter().enumerate().map(|(i, shape)| (shape, at.find(piece(i))));
-    copies(way, (at.top(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>())
+    copies(way, (&at.top(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>())
 }
 
 pub(super) fn slice_ops(layer: &Slice, at: &Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
@@ -63,5 +63,5 @@ pub(super) fn slice_ops(layer: &Slice, at: &Binder<'_>, sub: SubTask) -> Result<
     };
     let tops = at.net.top_shapes(at.id);
     let pieces = tops.into_iter().enumerate().map(|(i, shape)| (shape, at.find(piece(i))));
-    copies(way, (at.bottom(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>())
+    copies(way, (&at.bottom(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>())
 }

@@ -15,14 +15,24 @@ impl Geometry {
         let (bottom, top) = (at.bottom(0), at.top(0));
         let Convolution { kernel, pad, stride, dilation, group, .. } = *layer;
         let extents = |shape: &Shape| [1, 2, 3].map(|axis| shape.dim(axis));
-        let (input, output) = (extents(bottom), extents(top));
-        Self { images: bottom.images(), input, output, kernel, pad, stride, dilation, group }
+        let (input, output) = (extents(&bottom), extents(&top));
+        Self {
+            images: bottom.images(),
+            all_images: at.batch(),
+            input,
+            output,
+            kernel,
+            pad,
+            stride,
+            dilation,
+            group,
+        }
     }
 
     /// `struct Convolution` of the kernels.
     fn fields(&self, splits: usize, at: &Binder<'_>) -> [usize; 18] {
         let bf16 = usize::from(at.options.arithmetic == Arithmetic::Bf16);
-        let Self { images, input, output, kernel, pad, stride, dilation, group } = *self;
+        let Self { images, input, output, kernel, pad, stride, dilation, group, .. } = *self;
         let ([c, h, w], [o, oh, ow]) = (input, output);
         let ([kh, kw], [ph, pw], [sh, sw], [dh, dw]) = (kernel, pad, stride, dilation);
         [images, c, h, w, o, oh, ow, kh, kw, ph, pw, sh, sw, dh, dw, group, splits, bf16]

@@ -22,8 +22,8 @@ pub(super) fn splits(tiles: usize, depth: usize) -> usize {
     (BLOCKS / tiles.max(1)).min(depth / TERMS).clamp(1, MOST)
 }
 
-/// `C = A · B`, perhaps with a bias.
-fn product(at: &mut Binder<'_>, product: Product) -> Vec<Op> {
+/// `C = A · B`, perhaps with a bias; with the rows of all chunks C has `all_rows`.
+fn product(at: &mut Binder<'_>, product: Product, all_rows: usize) -> Vec<Op> {
     let Product { a, b, c, bias, rows, columns, depth } = product;
     if at.blas {
         let view = View { outer: rows, channels: columns, inner: 1 };
@@ -32,7 +32,8 @@ fn product(at: &mut Binder<'_>, product: Product) -> Vec<Op> {
     }
     let bf16 = usize::from(at.options.arithmetic == Arithmetic::Bf16);
     let tiles = [columns.div_ceil(TILE), rows.div_ceil(TILE)];
-    let splits = splits(tiles[0] * tiles[1], depth);
+    // As for all images together, so that those of a chunk are summed up in the same order.
+    let splits = splits(tiles[0] * all_rows.div_ceil(TILE), depth);
     let [a_row, a_column] = if a.turned { [1, rows] } else { [depth, 1] };
     let [b_row, b_column] = if b.turned { [1, depth] } else { [columns, 1] };
     let fields = [rows, columns, depth, a_row, a_column, b_row, b_column, splits, bf16];
@@ -50,8 +51,9 @@ fn product(at: &mut Binder<'_>, product: Product) -> Vec<Op> {
 }
 
 pub(super) fn ops(layer: &InnerProduct, at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
-    let [images, inputs] = layer.matrix(at.bottom(0)).map_err(|fault| fault.message)?;
+    let [images, inputs] = layer.matrix(&at.bottom(0)).map_err(|fault| fault.message)?;
     let outputs = layer.num_output;
+    let all_images = images / at.tile.images.max(1) * at.batch();
     let matrix = |values, turned| Matrix { values, turned };
     match sub {
         SubTask::Forward => {
@@ -59,13 +61,13 @@ pub(super) fn ops(layer: &InnerProduct, at: &mut Binder<'_>, sub: SubTask) -> Re
             let (x, w) = (at.get(Operand::Bottom(0))?, at.get(Operand::Param(0))?);
             let (a, b, c) = (matrix(x, false), matrix(w, !layer.transpose), at.get(Operand::Top(0))?);
             let (rows, columns, depth) = (images, outputs, inputs);
-            Ok(product(at, Product { a, b, c, bias, rows, columns, depth }))
+            Ok(product(at, Product { a, b, c, bias, rows, columns, depth }, all_images))
         }
         SubTask::GradActivation => {
             let (dy, w) = (at.get(Operand::TopGrad(0))?, at.get(Operand::Param(0))?);
             let (a, b, c) = (matrix(dy, false), matrix(w, layer.transpose), at.get(Operand::BottomGrad(0))?);
             let (rows, columns, depth) = (images, inputs, outputs);
-            Ok(product(at, Product { a, b, c, bias: None, rows, columns, depth }))
+            Ok(product(at, Product { a, b, c, bias: None, rows, columns, depth }, all_images))
         }
         SubTask::GradWeight => {
             let (dy, x) = (at.get(Operand::TopGrad(0))?, at.get(Operand::Bottom(0))?);
@@ -73,7 +75,7 @@ pub(super) fn ops(layer: &InnerProduct, at: &mut Binder<'_>, sub: SubTask) -> Re
             let (first, second, rows, columns) =
                 if layer.transpose { (x, dy, inputs, outputs) } else { (dy, x, outputs, inputs) };
             let (a, b) = (matrix(first, true), matrix(second, false));
-            Ok(product(at, Product { a, b, c, bias: None, rows, columns, depth }))
+            Ok(product(at, Product { a, b, c, bias: None, rows, columns, depth }, rows))
         }
         _ => {
             let [dy, db] = [at.get(Operand::TopGrad(0))?, at.get(Operand::ParamGrad(1))?];

@@ -27,6 +27,7 @@ use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net, NetLayer};
 use quadrille_core::shape::Shape;
+use quadrille_core::task::{Task, Tile};
 
 use crate::memory::NetMap;
 use crate::op::{Direction, Geometry, Op, Span, arguments};
@@ -41,6 +42,8 @@ pub(crate) struct Binder<'a> {
     pub net: &'a Net,
     /// The layer.
     pub id: LayerId,
+    /// The images of the task: all, or a chunk.
+    pub tile: Tile,
     /// Where its arrays lie.
     pub map: &'a NetMap,
     /// Where what changes from step to step lies.
@@ -61,9 +64,24 @@ impl<'a> Binder<'a> {
         self.net.layer(self.id)
     }
 
-    /// Where an operand lies; `None` if it does not exist in this net. The gradient of a shared parameter is the layer's own,
-    /// where it has one.
+    /// Images of all chunks of the layer.
+    pub fn batch(&self) -> usize {
+        self.net.batch()
+    }
+
+    /// Where the part of an operand lies that is of the task's images; `None` if it does not exist in this net.
     pub fn find(&self, operand: Operand) -> Option<Span> {
+        let whole = self.find_whole(operand)?;
+        let (Tile { first, images }, batch) = (self.tile, self.batch());
+        match operand {
+            Operand::Param(_) | Operand::ParamGrad(_) => Some(whole),
+            _ if images == batch => Some(whole),
+            _ => Some(whole.part(whole.len / batch * first, whole.len / batch * images)),
+        }
+    }
+
+    /// Where an operand lies. The gradient of a shared parameter is the layer's own, where it has one.
+    fn find_whole(&self, operand: Operand) -> Option<Span> {
         let (layer, map) = (self.layer(), self.map);
         let param = |packed, i: usize| map.packed().param(self.net, packed, *layer.params.get(i)?);
         match operand {
@@ -92,19 +110,28 @@ impl<'a> Binder<'a> {
         accesses.writes.contains(&operand).then(|| self.find(operand))?
     }
 
-    /// The shape of a bottom.
-    pub fn bottom(&self, i: usize) -> &'a Shape {
-        &self.net.blob(self.layer().bottoms[i]).shape
+    /// A shape with the images of the task in place of all.
+    fn of_task(&self, whole: &Shape) -> Shape {
+        let mut dims = whole.dims().to_vec();
+        if let Some(images) = dims.first_mut().filter(|_| self.tile.images < self.batch()) {
+            *images = self.tile.images;
+        }
+        Shape::new(dims)
+    }
+
+    /// The shape of a bottom, as far as the task goes.
+    pub fn bottom(&self, i: usize) -> Shape {
+        self.of_task(&self.net.blob(self.layer().bottoms[i]).shape)
     }
 
     /// The shapes of all bottoms.
     pub fn bottoms(&self) -> Vec<Shape> {
-        self.net.bottom_shapes(self.id)
+        (0..self.layer().bottoms.len()).map(|i| self.bottom(i)).collect()
     }
 
     /// The shape of a top.
-    pub fn top(&self, i: usize) -> &'a Shape {
-        &self.net.blob(self.layer().tops[i]).shape
+    pub fn top(&self, i: usize) -> Shape {
+        self.of_task(&self.net.blob(self.layer().tops[i]).shape)
     }
 
     /// The weight of the first top in the loss.
@@ -147,13 +174,17 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// The operations of a sub-task of a layer; `None` if the layer does not have it in this net.
+    /// The operations of a task; `None` if its layer does not have the sub-task in this net.
     ///
     /// # Errors
     /// If no kernel of ours does it.
-    pub fn bind(&self, id: LayerId, sub: SubTask) -> Result<Option<TaskOps>, String> {
+    pub fn bind(&self, task: Task) -> Result<Option<TaskOps>, String> {
         let Self { net, map, scalars, options, blas, dnn } = *self;
-        let mut binder = Binder { net, id, map, scalars, options, blas, dnn, taken: 0 };
+        let Task { layer: id, sub, tile } = task;
+        if tile.images != net.batch() && !net.computes_images_apart(id, sub) {
+            return Err(format!("layer {:?}: {sub} cannot be cut into chunks", net.layer(id).name));
+        }
+        let mut binder = Binder { net, id, tile, map, scalars, options, blas, dnn, taken: 0 };
         let ops = match sub {
             SubTask::Update => update::ops(&binder)?,
             SubTask::AddShared => gradients::add_shared(&binder)?,

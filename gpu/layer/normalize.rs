@@ -11,7 +11,7 @@ pub(super) fn ops(layer: &Normalize, at: &mut Binder<'_>, sub: SubTask) -> Resul
     if sub != SubTask::Forward {
         return backward(layer, at, sub);
     }
-    let (view, eps) = (view(at.bottom(0)), layer.norm.eps);
+    let (view, eps) = (view(&at.bottom(0)), layer.norm.eps);
     let mut ops = statistics(&layer.norm, at)?;
     let [x, y] = [at.get(Operand::Bottom(0))?, at.get(Operand::Top(0))?];
     let [mean, variance] = [at.get(Operand::Aux(0))?, at.get(Operand::Aux(1))?];
@@ -29,7 +29,7 @@ fn factors(layer: &Normalize, at: &Binder<'_>) -> Result<(Span, Option<Span>), S
 
 /// The parameters' gradients and, if the bottom has one, that of the bottom.
 fn backward(layer: &Normalize, at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
-    let (view, eps, kept) = (view(at.bottom(0)), layer.norm.eps, layer.norm.uses_kept_statistics());
+    let (view, eps, kept) = (view(&at.bottom(0)), layer.norm.eps, layer.norm.uses_kept_statistics());
     let (channels, fields) = (view.channels, view.fields());
     let [dy, x] = [at.get(Operand::TopGrad(0))?, at.get(Operand::Bottom(0))?];
     let [mean, variance] = [at.get(Operand::Aux(0))?, at.get(Operand::Aux(1))?];

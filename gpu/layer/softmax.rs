@@ -7,7 +7,7 @@ use crate::op::{Argument, Op, arguments};
 
 /// A blob as the kernels' `struct Classes`.
 pub(super) fn view(at: &Binder<'_>, axis: i32) -> Result<(ClassView, Argument), String> {
-    let view = ClassView::new(at.bottom(0), axis, "axis").map_err(|fault| fault.message)?;
+    let view = ClassView::new(&at.bottom(0), axis, "axis").map_err(|fault| fault.message)?;
     Ok((view, Argument::from([view.outer, view.classes, view.inner])))
 }
 

@@ -5,8 +5,10 @@ use quadrille_core::layer::{
     Input, Layer, Lrn, NormRegion, PoolMethod, Pooling, Relu, Scale, Slice, SoftmaxWithLoss,
 };
 use quadrille_core::net::{GivenState, LayerSpec, Net, NetSpec, NetState, Phase, StorageNeeds};
+use quadrille_core::plan::lanes::spread;
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::solver::{Rule, RuleKind};
+use quadrille_core::task::Task;
 
 use crate::memory::{PackedMap, Space};
 use crate::op::{Argument, Direction, Geometry, Op, Span};
@@ -119,7 +121,9 @@ fn spans(op: &Op) -> Vec<Span> {
 }
 
 fn check(net: &Net, rule: Rule, libraries: bool, arithmetic: Arithmetic) {
-    let plans = [plan(net, Stage::Iteration), plan(net, Stage::Forward)];
+    let cut = |plan| spread(plan, std::slice::from_ref(net), |_| 2);
+    let plans = [plan(net, Stage::Iteration), cut(plan(net, Stage::Iteration)), plan(net, Stage::Forward)];
+    assert!(plans[1].nodes.iter().any(|node| node.task.tile.images < net.batch()));
     let part = (net.parts > 1).then(|| plan(net, Stage::Part));
     let plans: Vec<&Plan> = plans.iter().chain(&part).collect();
     let (mut space, options) = (Space::default(), Options { arithmetic, ..Options::new(rule, false) });
@@ -134,8 +138,8 @@ fn check(net: &Net, rule: Rule, libraries: bool, arithmetic: Arithmetic) {
     let mapped = MappedProgram::new(&program, packed, scalars, &mut space, &options, libraries, dnn);
     let mapped = mapped.expect("every layer has its kernels");
     let signatures = Signatures::read();
-    for ((layer, sub), task) in &mapped.tasks {
-        let what = format!("{sub} of {:?}", net.layer(*layer).name);
+    for (Task { layer, sub, tile }, task) in &mapped.tasks {
+        let what = format!("{sub} of {:?}, {tile:?}", net.layer(*layer).name);
         for op in &task.ops {
             if let Op::Launch(launch) = op {
                 assert_eq!(signatures.check(launch), Ok(()), "{what}");
@@ -147,7 +151,7 @@ fn check(net: &Net, rule: Rule, libraries: bool, arithmetic: Arithmetic) {
         }
     }
     let nodes = plans.iter().flat_map(|plan| &plan.nodes);
-    assert!(nodes.into_iter().all(|node| mapped.tasks.contains_key(&(node.task.layer, node.task.sub))));
+    assert!(nodes.into_iter().all(|node| mapped.tasks.contains_key(&node.task)));
     let used = |lane| mapped.workspace(&plans, lane);
     assert!(used(0) > 0 && used(2) > 0 && used(99) == 0, "workspaces of the lanes that have tasks");
     let by_library = mapped.choices.iter().any(|(_, kernel)| *kernel == "cudnn");

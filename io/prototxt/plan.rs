@@ -6,6 +6,7 @@ use std::path::Path;
 use quadrille_core::layer::SubTask;
 use quadrille_core::plan::{SavedPlan, SavedTask, Schedule, Stage};
 use quadrille_core::site::{Fault, Site, SpecError, did_you_mean};
+use quadrille_core::task::Tile;
 
 use super::fields::typed;
 use super::message::Parsed;
@@ -77,7 +78,19 @@ fn task(task: &Task, site: &Site) -> Result<SavedTask, Fault> {
         lane: task.lane() as usize,
         after: task.after.iter().map(|after| *after as usize).collect(),
         from: task.from.map(|from| (from as usize, usize::try_from(task.first()).unwrap_or(usize::MAX))),
+        chunk: chunk(task)?,
     })
+}
+
+/// The images of a task that is not of all of its layer's.
+fn chunk(task: &Task) -> Result<Option<Tile>, Fault> {
+    match (task.image, task.images) {
+        (None, None) => Ok(None),
+        (first, Some(images @ 1..)) => {
+            Ok(Some(Tile { first: first.unwrap_or(0) as usize, images: images as usize }))
+        }
+        _ => Err(Fault::new("images", "missing or 0; a chunk has at least 1, from the first, image, on")),
+    }
 }
 
 fn named(field: &str, found: &str, known: Vec<&str>) -> Fault {
@@ -101,8 +114,11 @@ pub fn format_plan(plan: &SavedPlan) -> String {
     for task in &plan.tasks {
         let from = task.from.map_or(String::new(), |(from, first)| format!(" from: {from} first: {first}"));
         let after: String = task.after.iter().map(|after| format!(" after: {after}")).collect();
+        let chunk = task
+            .chunk
+            .map_or(String::new(), |tile| format!(" image: {} images: {}", tile.first, tile.images));
         line(format_args!(
-            "task {{ stage: \"{}\" layer: {} sub: \"{}\" device: {} lane: {}{from}{after} }}",
+            "task {{ stage: \"{}\" layer: {} sub: \"{}\" device: {} lane: {}{chunk}{from}{after} }}",
             task.stage.name(),
             quoted(&task.layer),
             task.sub,
@@ -149,6 +165,7 @@ lane { priority: 0 }
 lane { priority: 1 }
 task { stage: "iteration" layer: "a \"b\"" sub: "load" }
 task { stage: "iteration" layer: "ip" sub: "accumulate" device: 0 lane: 1 from: 1 first: 16 after: 0 }
+task { stage: "iteration" layer: "ip" sub: "forward" image: 2 images: 5 }
 "#;
 
     #[test]
@@ -157,6 +174,8 @@ task { stage: "iteration" layer: "ip" sub: "accumulate" device: 0 lane: 1 from: 
         assert_eq!((read.images.as_slice(), read.lanes.as_slice()), (&[4, 3][..], &[0, 1][..]));
         assert_eq!(read.tasks[0].layer, "a \"b\"");
         assert_eq!((read.tasks[1].from, read.tasks[1].after.as_slice()), (Some((1, 16)), &[0][..]));
+        let chunk = Tile { first: 2, images: 5 };
+        assert_eq!((read.tasks[1].chunk, read.tasks[2].chunk), (None, Some(chunk)));
         let mut odd = read;
         odd.network = "π \\ \" \n net".into();
         let again = parse_plan(format_plan(&odd), "p").unwrap();
@@ -175,6 +194,8 @@ task { stage: "iteration" layer: "ip" sub: "accumulate" device: 0 lane: 1 from: 
             ("\"accumulate\"", "\"acumulate\"", "p:9: task: sub: \"acumulate\"; expected one of"),
             ("layer: \"ip\" ", "", "p:9: task: layer: missing"),
             ("lane: 1 from", "lan: 1 from", "p:9: task: lan: unknown field"),
+            ("images: 5 }", "}", "p:10: task: images: missing or 0"),
+            ("images: 5 }", "images: 0 }", "p:10: task: images: missing or 0"),
             ("after: 0 }", "after: -1 }", "p:9: task: after: "),
         ];
         for (from, to, expected) in cases {

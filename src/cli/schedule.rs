@@ -6,6 +6,7 @@ use clap::Args;
 use quadrille_core::plan::Schedule;
 
 use super::{MachineArgs, at_least_one, parse_shape};
+use crate::pool::StreamPool;
 
 /// In which lanes tasks run; the same for every command that trains or measures.
 #[derive(Args, Clone, Debug, Default)]
@@ -15,6 +16,11 @@ pub struct ScheduleArgs {
     /// sync-sgd sends gradients while backward runs]
     #[arg(long, value_name = "HOW")]
     pub schedule: Option<Schedule>,
+    /// On a GPU: cut layers into chunks of images, which run at once on a pool of streams: auto (into as many as GLP4NN's analyzer
+    /// finds room for, from what kernels use at first sight), so many, or off. By our own kernels the numbers are the same
+    /// [default: off, since a kernel takes the whole mini-batch and so leaves little room]
+    #[arg(long, value_name = "off|auto|N")]
+    pub stream_pool: Option<StreamPool>,
 }
 
 /// The timeline; the same for every command that trains or measures.

@@ -9,6 +9,7 @@ use quadrille_core::sim::{DeviceModel, SimDevice};
 
 use super::training::lanes_of;
 use crate::failure::Failure;
+use crate::pool::{chunk_name, is_chunk};
 
 /// The most blocks, and tasks of the critical path, that are shown one by one.
 const SHOWN: usize = 40;
@@ -69,7 +70,12 @@ impl Explanation<'_> {
                     _ => format!("{} {}", path.kind, path.rank),
                 });
             }
-            let what = if self.schedule == Schedule::Layerwise { "all".to_owned() } else { what.join(", ") };
+            let of_pool = tasks().any(|node| is_chunk(&self.nets[node.device.0], node));
+            let what = match self.schedule {
+                _ if of_pool => "chunks of images, of a pool".to_owned(),
+                Schedule::Layerwise => "all".to_owned(),
+                _ => what.join(", "),
+            };
             let ms = tasks().map(|node| self.time(node)).sum::<f64>() * 1e-6;
             let count = tasks().count();
             lines.push(format!("lane {id:<7}priority {}: {count} tasks, {ms:.3} ms: {what}", lane.priority));
@@ -137,7 +143,9 @@ impl Explanation<'_> {
         let mut chain: Vec<String> = Vec::new();
         for task in &path {
             let node = &self.plan.nodes[task.0];
-            chain.push(format!("{}/{}", self.nets[node.device.0].layer(node.task.layer).name, node.task.sub));
+            let net = &self.nets[node.device.0];
+            let images = chunk_name(net, node);
+            chain.push(format!("{}/{}{images}", net.layer(node.task.layer).name, node.task.sub));
         }
         if chain.len() > SHOWN {
             chain.splice(SHOWN / 2..chain.len() - SHOWN / 2, ["...".to_owned()]);

@@ -12,14 +12,15 @@ use quadrille_core::plan::{Plan, PlanOptions, SavedPlan, Schedule, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::sim::DeviceModel;
 use quadrille_cpu::Program;
+use quadrille_gpu::Cuda;
 use quadrille_io::prototxt::{read_machine, write_plan};
 
 use crate::cli::PlanArgs;
 use crate::crews::{Crews, crews};
-use crate::engine::Engine;
 use crate::failure::{Code, Failure};
 use crate::memory;
 use crate::pass::Pass;
+use crate::pool::{Pools, StreamPool, Worth, spread_by};
 use crate::time;
 use explain::Explanation;
 use training::built;
@@ -27,11 +28,16 @@ use training::built;
 /// Plans.
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (spec, batch) = time::on_made_up_data(args.model.as_deref(), args.batch, args.shape)?;
+    let figures = args.machine_file.as_deref().map(read_machine).transpose()?;
+    let device = figures.as_ref().map(|machine| machine.device.unwrap_or(DeviceModel::serial(machine.rates)));
+    let how = args.scheduling.stream_pool;
+    // What is described may be a GPU.
+    if device.is_none_or(|device| device.crew) {
+        how.unwrap_or_default().check(&args.machine.device)?;
+    }
     let machine = crews(&args.machine, 0, 1, batch, || time::copies(&spec, batch))?;
     let nets = time::nets(&spec, batch, &machine, &args.machine, args.workers)?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
-    let figures = args.machine_file.as_deref().map(read_machine).transpose()?;
-    let device = figures.as_ref().map(|machine| machine.device.unwrap_or(DeviceModel::serial(machine.rates)));
     let mut estimates = device.map_or_else(Estimates::default, Estimates::on);
     if args.measure {
         estimates = measured(estimates, &nets, &machine, args)?;
@@ -39,10 +45,12 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let stages: &[Stage] =
         if args.workers == 1 { &[Stage::Iteration] } else { &[Stage::Gradients, Stage::Update] };
     let mut plans = Vec::new();
+    let mut pool = Pool::new(how);
     for stage in stages {
         let options = PlanOptions { schedule, ..PlanOptions::new(*stage) };
         let plan = Plan::build_by(&nets, options, &estimates);
         let plan = plan.map_err(|error| Failure::new(Code::Bug, error.to_string()))?;
+        let plan = pool.spread(plan, &nets, &machine, args, device.as_ref())?;
         check(&plan, &nets).map_err(|violation| Failure::new(Code::Bug, violation.to_string()))?;
         plans.push(plan);
     }
@@ -68,9 +76,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         };
         explanation.lines()?.iter().for_each(|line| say!("{line}"));
     }
-    if machine.gpu(0).is_some() {
-        say_pool(&nets, &plans[0], &machine, args)?;
-    }
+    pool.say(&nets[0], &plans[0], machine.gpu(0))?;
     if let Some(out) = &args.out {
         write_plan(out, &SavedPlan::new(&plans.iter().collect::<Vec<_>>(), &nets, schedule))?;
         say!("plan        written to {}", out.display());
@@ -78,30 +84,72 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says how many kernels of each layer are worth running at once on the GPU, from what the driver says of it and of them.
-fn say_pool(nets: &[Net], plan: &Plan, machine: &Crews, args: &PlanArgs) -> Result<(), Failure> {
-    let batch = nets.iter().map(Net::batch).sum();
-    let program = Program { nets, plans: &[plan] };
-    let engine = time::engine(machine, &args.machine);
-    let (engine, _) = memory::worker(machine, &[program], &engine, batch)?;
-    let Engine::Cuda(worker) = engine else { return Ok(()) };
-    let pool = worker.pool(&nets[0], plan)?;
-    let Limits { units, blocks, threads, registers, shared, kernels, .. } = pool.limits;
-    say!(
-        "limits      {units} multiprocessors, each {threads} threads, {blocks} blocks, {registers} registers,"
-    );
-    say!(
-        "            {} KiB shared; {kernels} kernels at once (GLP4NN's figures, by the driver)",
-        shared >> 10
-    );
-    say!("pool        {} stream(s) beside the default one for kernels of one layer", pool.lanes);
-    for (layer, sub, lanes) in pool.layers.iter().filter(|(_, _, lanes)| *lanes > 1) {
-        say!("            {lanes} for {sub} of {layer}");
+/// The pool of streams for chunks of images, and how many of them each sub-task is worth.
+struct Pool {
+    cuts: bool,
+    pools: Pools,
+    worth: Option<Worth>,
+}
+
+impl Pool {
+    /// A pool as the flag says. Where it says nothing layers are looked at all the same, and stay whole.
+    fn new(how: Option<StreamPool>) -> Self {
+        let cuts = how.is_some_and(|how| how != StreamPool::Off);
+        let how =
+            if how == Some(StreamPool::Off) { StreamPool::Off } else { how.unwrap_or(StreamPool::Auto) };
+        Self { cuts, pools: Pools::new(how), worth: None }
     }
-    if pool.by_libraries > 0 {
-        say!("            {} operations by libraries are not known", pool.by_libraries);
+
+    /// A plan in chunks, if it is to be: as the GPU's kernels say that it has, or as the device does that is described.
+    fn spread(
+        &mut self,
+        plan: Plan,
+        nets: &[Net],
+        machine: &Crews,
+        args: &PlanArgs,
+        device: Option<&DeviceModel>,
+    ) -> Result<Plan, Failure> {
+        if self.worth.is_none() {
+            self.worth = match (machine.gpu(0), device.filter(|device| self.cuts && !device.crew)) {
+                (Some(gpu), _) => {
+                    let engine = time::engine(machine, &args.machine);
+                    Some(self.pools.on_gpu(gpu, nets, &plan, &engine, machine.on_gpus)?)
+                }
+                (None, Some(device)) => Some(self.pools.simulated(device, nets, &plan)?),
+                (None, None) => None,
+            };
+        }
+        Ok(match self.worth.as_ref().filter(|_| self.cuts) {
+            Some(worth) => spread_by(plan, nets, worth),
+            None => plan,
+        })
     }
-    Ok(())
+
+    /// What the GPU has, and what was decided.
+    fn say(&self, net: &Net, plan: &Plan, gpu: Option<&Cuda>) -> Result<(), Failure> {
+        if let Some(gpu) = gpu {
+            let Limits { units, blocks, threads, registers, shared, kernels, .. } = gpu.limits()?;
+            say!(
+                "limits      {units} multiprocessors, each {threads} threads, {blocks} blocks, {registers} registers,"
+            );
+            say!(
+                "            {} KiB shared; {kernels} kernels at once (GLP4NN's figures, by the driver)",
+                shared >> 10
+            );
+        }
+        let Some(worth) = &self.worth else { return Ok(()) };
+        if self.cuts {
+            self.pools.describe(net, plan).iter().for_each(|line| say!("{line}"));
+        } else {
+            say!("stream pool off: all layers stay whole (--stream-pool auto cuts them as follows)");
+        }
+        let mut worth: Vec<_> = worth.iter().filter(|(_, lanes)| **lanes > 1).collect();
+        worth.sort_by_key(|((layer, sub), _)| (*sub, *layer));
+        for ((layer, sub), lanes) in worth {
+            say!("            {lanes} streams for {sub} of {}", net.layer(*layer).name);
+        }
+        Ok(())
+    }
 }
 
 /// Estimates corrected by an iteration in one lane, the second: the first finds caches and pages cold.

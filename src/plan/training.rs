@@ -8,6 +8,7 @@ use quadrille_io::prototxt::read_plan;
 
 use crate::cli::{ClockKind, TrainArgs};
 use crate::failure::{Code, Failure};
+use crate::pool::{StreamPool, Worth, spread_by};
 use crate::settings::Settings;
 
 /// How tasks of a run are put into lanes.
@@ -21,6 +22,8 @@ pub struct Scheduling {
     why: &'static str,
     /// How many iterations are traced, if any are.
     pub traced: Option<u64>,
+    /// Into how many chunks of images layers are cut on GPUs.
+    pub pool: StreamPool,
 }
 
 impl Scheduling {
@@ -28,6 +31,12 @@ impl Scheduling {
     /// runs, others wait for them as the next layer waits for ∇A.
     pub fn new(args: &TrainArgs, layer_by_layer: bool, leave: bool) -> Result<Self, Failure> {
         let asked = args.scheduling.schedule;
+        let pool = args.scheduling.stream_pool.unwrap_or_default();
+        pool.check(&args.machine.device)?;
+        if args.plan.is_some() && args.scheduling.stream_pool.is_some() {
+            let message = "--stream-pool: the plan of --plan has its chunks already; leave one of both out";
+            return Err(Failure::new(Code::Usage, message));
+        }
         let traced = args.tracing.trace.as_ref().map(|_| args.tracing.trace_iterations);
         if traced.is_some() && (layer_by_layer || args.clock == ClockKind::Sim) {
             let other = if layer_by_layer { "the solver's debug_info" } else { "--clock sim" };
@@ -41,7 +50,7 @@ impl Scheduling {
                 Some(Schedule::Concurrent | Schedule::Critical) => "--schedule",
                 _ => {
                     let why = ": debug_info looks at arrays between layers";
-                    return Ok(Self { schedule: Schedule::Layerwise, saved: None, why, traced });
+                    return Ok(Self { schedule: Schedule::Layerwise, saved: None, why, traced, pool });
                 }
             };
             let message = format!(
@@ -56,7 +65,22 @@ impl Scheduling {
         };
         let asked = saved.as_ref().map(|saved| saved.schedule).or(asked);
         let why = if asked.is_some() { "" } else { why };
-        Ok(Self { schedule: asked.unwrap_or(usual), saved, why, traced })
+        Ok(Self { schedule: asked.unwrap_or(usual), saved, why, traced, pool })
+    }
+
+    /// Refuses stored chunks of images where quadrants compute.
+    ///
+    /// # Errors
+    /// If there are some.
+    pub fn check_whole(&self) -> Result<(), Failure> {
+        let chunk = |saved: &Arc<SavedPlan>| saved.tasks.iter().find(|task| task.chunk.is_some()).cloned();
+        let Some(task) = self.saved.as_ref().and_then(chunk) else { return Ok(()) };
+        let message = format!(
+            "--plan: {}:{}: chunks of images are for a GPU's pool of streams, and quadrants compute layers whole; make a plan \
+             without --stream-pool",
+            task.site.file, task.site.line
+        );
+        Err(Failure::new(Code::Usage, message))
     }
 
     /// Plans a part of an iteration of `nets`: as it was stored, if it was.
@@ -123,6 +147,13 @@ impl Plans {
         }
         let update = scheduling.plan(nets, Stage::Update, settings.is_elastic())?;
         Ok(Self { part, gradients: scheduling.plan(nets, Stage::Gradients, false)?, update: Some(update) })
+    }
+
+    /// The same with sub-tasks in as many chunks of images as they are worth lanes.
+    pub fn spread(self, nets: &[Net], worth: &Worth) -> Self {
+        let spread = |plan| spread_by(plan, nets, worth);
+        let Self { part, gradients, update } = self;
+        Self { part: part.map(spread), gradients: spread(gradients), update: update.map(spread) }
     }
 
     /// How iterations overlap: where nothing comes between gradients and updates, and an iteration is one step.

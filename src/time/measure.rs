@@ -161,7 +161,7 @@ fn rows(pass: &Pass, plan: &Plan) -> (Vec<Row>, Vec<usize>) {
 /// Bytes of an element of an array: blobs may be kept in bf16.
 fn element_bytes(pass: &Pass, place: &Place) -> usize {
     match place.buffer {
-        Buffer::Storage(id) => pass.devices[place.device.0].element_bytes(id),
+        Buffer::Storage(id) | Buffer::Images(id, _) => pass.devices[place.device.0].element_bytes(id),
         _ => size_of::<f32>(),
     }
 }

@@ -29,6 +29,7 @@ use crate::memory;
 use crate::parts;
 use crate::pass::Pass;
 use crate::plan::training::{built, lanes_of};
+use crate::pool::{Pools, spread_by};
 use crate::rewriting::Rewriting;
 use crate::trace::{self, Trace};
 
@@ -37,15 +38,24 @@ use report::Report;
 /// Measures.
 pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let Timed { spec, batch, data } = timed(args)?;
+    let pool = args.scheduling.stream_pool.unwrap_or_default();
+    pool.check(&args.machine.device)?;
     let machine = crews(&args.machine, 0, 1, batch, || copies(&spec, batch))?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
-    let Iteration { nets, plan, options: engine } =
+    let Iteration { nets, mut plan, options: engine } =
         iteration(&spec, batch, &machine, &args.machine, schedule)?;
+    let mut pools = Pools::new(pool);
+    if let Some(gpu) = machine.gpu(0) {
+        let worth = pools.on_gpu(gpu, &nets, &plan, &engine, machine.on_gpus)?;
+        plan = spread_by(plan, &nets, &worth);
+    }
     let program = Program { nets: &nets, plans: &[&plan] };
     let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
     let placement = match &worker {
         Engine::Cpu(_) => placement,
-        Engine::Cuda(worker) => worker.notes().to_vec(),
+        Engine::Cuda(worker) => {
+            worker.notes().iter().cloned().chain(pools.describe(&nets[0], &plan)).collect()
+        }
     };
     let pass = Pass::new(nets, worker.devices(0));
     fill(&pass)?;

@@ -44,6 +44,10 @@ fn flags_of_quadrants_have_no_meaning_on_a_gpu() {
         ("--device cuda:0 --precision bf16 --tf32", "--tf32"),
         ("--tf32", "--tf32"),
         ("--cuda-graph on", "--cuda-graph"),
+        ("--stream-pool auto", "idle threads of its crew"),
+        ("--stream-pool 2 --device cpu", "--stream-pool 2 has no meaning"),
+        ("--device cuda:0 --stream-pool 1", "off, auto, or a number"),
+        ("--device cuda:0 --stream-pool auto --plan plan.prototxt", "has its chunks already"),
         ("--device cuda:0,cpu --method sync-sgd --workers 2", "drift apart"),
     ] {
         let outcome = stage.run(&format!("train --solver solver.prototxt {flags}"));
@@ -113,6 +117,98 @@ fn steps_as_graphs_and_task_by_task_have_the_same_bits() {
     assert!(stage.succeed(time).stdout.lines().any(|line| line.starts_with("cuda graph  ")));
 }
 
+/// The line about the pool of streams, and the one behind it.
+fn said_of_pool(said: &str) -> String {
+    let lines: Vec<&str> =
+        said.lines().skip_while(|line| !line.starts_with("stream pool ")).take(2).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn chunks_on_a_pool_of_streams_have_the_bits_of_whole_layers() {
+    let stage = Stage::new();
+    if !has_gpu(&stage, "chunks on a pool of streams") {
+        return;
+    }
+    for (name, flags) in [("alone", "--workers 1"), ("together", "--workers 2 --method sync-easgd3")] {
+        let of = |run: &str, more: &str| {
+            trained(&stage, &format!("{name}-{run}"), &format!("{flags} --device cuda:0 {more}"))
+        };
+        let (said, whole) = of("whole", "");
+        assert!(said_of_pool(&said).starts_with("stream pool off"), "{said}");
+        for (run, more) in [
+            ("three", "--stream-pool 3"),
+            ("task-by-task", "--stream-pool 3 --cuda-graph off"),
+            ("layerwise", "--stream-pool 3 --schedule layerwise"),
+            ("concurrent", "--stream-pool 7 --schedule concurrent"),
+        ] {
+            let (said, chunks) = of(run, more);
+            let pool = said_of_pool(&said);
+            assert!(pool.contains("forward of 4 of 4 layers and grad-activation of 3 of 3 layers"), "{said}");
+            assert!(pool.contains("on as many streams"), "{said}");
+            assert_eq!(chunks, whole, "{name} {run}");
+        }
+        let (said, auto) = of("auto", "--stream-pool auto");
+        // The test has mini-batches of other shapes; the second worker finds all that it asks for.
+        assert!(said_of_pool(&said).contains(" 11 sub-tasks seen for the first time in "), "{said}");
+        assert_eq!(auto, whole, "{name} auto");
+    }
+}
+
+#[test]
+fn lenet_has_the_same_bits_on_a_pool_of_streams() {
+    let stage = Stage::new();
+    if !has_gpu(&stage, "LeNet on a pool of streams") {
+        return;
+    }
+    // Without tests, which take minutes on the emulator.
+    let solver = "net: \"net.prototxt\" base_lr: 0.01 lr_policy: \"fixed\" momentum: 0.9 max_iter: 3";
+    stage.write("untested.prototxt", solver);
+    let of = |run: &str, flags: &str| {
+        let train = "train --solver untested.prototxt --model lenet --workers 1 --seed 5 --batch 8";
+        let train = format!("{train} --dummy-data --device cuda:0 --run {run} {flags}");
+        let said = stage.succeed(&train).stdout;
+        (said, hash_of(&stage.summary(run)))
+    };
+    let (_, whole) = of("whole", "");
+    let (said, chunks) = of("chunks", "--stream-pool 4");
+    assert!(said_of_pool(&said).contains("in 4 chunks of images, on as many streams"), "{said}");
+    assert_eq!(chunks, whole);
+    assert_eq!(of("by-task", "--stream-pool 4 --cuda-graph off").1, whole);
+    assert_eq!(of("auto", "--stream-pool auto").1, whole);
+}
+
+#[test]
+fn a_plan_in_chunks_is_written_and_trained_by() {
+    let stage = Stage::new();
+    if !has_gpu(&stage, "a plan in chunks") {
+        return;
+    }
+    let plan = "plan --model net.prototxt --data-shape 1,12,12 --device cuda:0 --stream-pool 3";
+    let said = stage.succeed(&format!("{plan} --explain --out plan.prototxt")).stdout;
+    for expected in
+        ["chunks of images, of a pool", "stream pool 3: forward of 4", "3 streams for forward of conv"]
+    {
+        assert!(said.contains(expected), "{said} without {expected}");
+    }
+    let (_, whole) = trained(&stage, "whole", "--workers 1 --device cuda:0");
+    let (said, planned) = trained(&stage, "planned", "--workers 1 --device cuda:0 --plan plan.prototxt");
+    assert!(said_of_pool(&said).contains("forward of 4 of 4 layers"), "{said}");
+    assert_eq!(planned, whole);
+    let refused = stage.run("train --solver solver.prototxt --workers 1 --plan plan.prototxt");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("chunks of images"), "{}", refused.stderr);
+    let other = stage
+        .run("train --solver solver.prototxt --workers 1 --batch 10 --device cuda:0 --plan plan.prototxt");
+    assert_eq!(other.code, Some(64), "{}", other.stderr);
+    let time =
+        "time --model net.prototxt --data-shape 1,12,12 --iterations 2 --device cuda:0 --stream-pool 2";
+    let said = stage.succeed(&format!("{time} --trace timeline.json")).stdout;
+    assert!(said.contains("stream pool 2: forward of 4 of 4 layers"), "{said}");
+    let timeline = std::fs::read_to_string(stage.path("timeline.json")).expect("a timeline");
+    assert!(timeline.contains("conv/forward of images 10 to 19"), "{timeline}");
+}
+
 #[test]
 fn plans_say_how_many_streams_a_layer_is_worth() {
     let stage = Stage::new();
@@ -123,7 +219,7 @@ fn plans_say_how_many_streams_a_layer_is_worth() {
         let plan = format!("plan --model net.prototxt --data-shape 1,12,12 --batch {batch} --device cuda:0");
         let said = stage.succeed(&plan).stdout;
         let has = |word: &str| said.lines().any(|line| line.starts_with(word));
-        assert!(has("limits ") && has("pool "), "{said}");
+        assert!(has("limits ") && has("stream pool off"), "{said}");
     }
 }
 

@@ -213,6 +213,33 @@ fn a_plan_is_explained() {
     assert!(said.contains("layerwise; lanes: 1, priorities: 1"), "{said}");
 }
 
+/// On a machine that is described a GPU's pool of streams is decided by simulated kernels.
+#[test]
+fn a_pool_of_streams_is_planned_for_a_gpu_that_is_described() {
+    let stage = branching();
+    let machine = |name: &str| format!("{}/bench/machines/{name}.prototxt", env!("CARGO_MANIFEST_DIR"));
+    let said = |name: &str, flags: &str| stage.run(&format!("{PLAN} --machine {} {flags}", machine(name)));
+    let auto = said("p100", "--stream-pool auto --explain");
+    assert!(auto.stdout.contains("stream pool auto: "), "{}{}", auto.stdout, auto.stderr);
+    assert!(auto.stdout.contains(" sub-tasks seen for the first time in "), "{}", auto.stdout);
+    let two = said("p100", "--stream-pool 2 --out plan.prototxt --explain");
+    assert!(two.stdout.contains("chunks of images, of a pool"), "{}{}", two.stdout, two.stderr);
+    let written = fs::read_to_string(stage.path("plan.prototxt")).expect("a plan");
+    assert!(written.contains(" image: 0 images: "), "{written}");
+    refused_by_quadrants(&stage);
+    let off = said("p100", "--stream-pool off");
+    assert!(off.code == Some(0) && !off.stdout.contains("stream pool auto"), "{}", off.stdout);
+    let crew = said("knl-quadrant", "--stream-pool auto");
+    assert_eq!(crew.code, Some(2), "{}", crew.stderr);
+    assert!(crew.stderr.contains("idle threads of its crew"), "{}", crew.stderr);
+}
+
+fn refused_by_quadrants(stage: &Stage) {
+    let refused = stage.run("train --solver solver.prototxt --run refused --workers 1 --plan plan.prototxt");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("chunks of images are for a GPU's pool"), "{}", refused.stderr);
+}
+
 fn events(stage: &Stage, file: &str) -> Vec<Value> {
     serde_json::from_slice(&fs::read(stage.path(file)).expect("a timeline")).expect("an array of events")
 }

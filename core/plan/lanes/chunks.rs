@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::layer::{Concat, Layer, Slice};
 use crate::net::{LayerSpec, Net, NetSpec, ParamSpec};
+use crate::shape::Shape;
 
 /// A layer that cannot be cut into chunks of images.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +44,11 @@ pub fn in_chunks(
             layers.push(layer.clone());
             continue;
         };
-        if let Some(reason) = refusal(layer) {
+        let bottoms: Vec<Shape> = built.bottoms.iter().map(|blob| net.blob(*blob).shape.clone()).collect();
+        if let Some(reason) = refusal(layer, &bottoms) {
             return Err(ChunkError { layer: layer.name.clone(), reason });
         }
-        let batch = net.blob(built.bottoms[0]).shape.images();
+        let batch = bottoms[0].images();
         if images < batch {
             layers.extend(cut(layer, built.params.len(), (images..batch).step_by(images).collect()));
         } else {
@@ -56,13 +58,11 @@ pub fn in_chunks(
     Ok(NetSpec { layers, ..spec.clone() })
 }
 
-fn refusal(layer: &LayerSpec) -> Option<&'static str> {
-    let apart = matches!(
-        layer.layer,
-        Layer::Convolution(_) | Layer::InnerProduct(_) | Layer::Lrn(_) | Layer::Pooling(_) | Layer::Relu(_)
-    );
+fn refusal(layer: &LayerSpec, bottoms: &[Shape]) -> Option<&'static str> {
     match layer {
-        _ if !apart => Some("expected a Convolution, InnerProduct, LRN, Pooling or ReLU"),
+        _ if !layer.layer.computes_images_apart(bottoms) => Some(
+            "expected a Convolution, InnerProduct, LRN, Pooling or ReLU that computes each image by itself",
+        ),
         _ if layer.bottoms.len() != 1 || layer.tops.len() != 1 => Some("expected one bottom and one top"),
         _ if layer.bottoms == layer.tops => Some("it works in place"),
         _ if !layer.loss_weights.is_empty() => Some("it has a loss weight"),

@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::layer::SubTask;
+use crate::net::Net;
+use crate::task::Task;
 
 /// Where kernels run: on which device, in which network and layer, for which sub-task, on which shape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +21,19 @@ pub struct Situation {
     pub sub: SubTask,
     /// The shape of what the layer reads: images first.
     pub shape: Vec<usize>,
+}
+
+impl Situation {
+    /// Where the kernels of a task of `net` run on a device.
+    pub fn of(device: &str, net: &Net, task: &Task) -> Self {
+        Self {
+            device: device.to_owned(),
+            network: net.name.clone(),
+            layer: net.layer(task.layer).name.clone(),
+            sub: task.sub,
+            shape: net.bottom_shapes(task.layer).first().map_or(Vec::new(), |shape| shape.dims().to_vec()),
+        }
+    }
 }
 
 /// Lanes by situation. As text it has one line for each, fields with tabs between them; the order does not depend on that of

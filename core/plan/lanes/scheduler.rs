@@ -70,6 +70,33 @@ impl Scheduler {
         Ok(lanes)
     }
 
+    /// Takes in what kernels were seen to use at first sight with the images in 2, 4, ... chunks: `sights` has the number of chunks
+    /// and the kernels of one. Says into how many chunks the images are to be cut, on as many lanes from then on: the most of those
+    /// of which the analysis finds that as many kernels run at once, and whose kernels fit on the device as a whole. One of more
+    /// blocks fills the device but for its last wave, and so leaves others next to nothing. 1 if there are none.
+    ///
+    /// The paper's kernels are of one image each, so there only lanes are to be found; here chunks have as many images as they are
+    /// made of.
+    ///
+    /// # Errors
+    /// If an analysis fails; the situation stays unknown.
+    pub fn sighted(
+        &mut self,
+        situation: Situation,
+        sights: &[(u32, Vec<KernelUsage>)],
+        limit: Duration,
+    ) -> Result<u32, AnalysisError> {
+        let mut most = 1;
+        for (chunks, kernels) in sights {
+            let fit = kernels.iter().all(|kernel| kernel.blocks <= self.limits.wave(kernel));
+            if *chunks > most && fit && analyze(kernels, &self.limits, limit)?.lanes >= *chunks {
+                most = *chunks;
+            }
+        }
+        self.kept.keep(situation, most);
+        Ok(most)
+    }
+
     /// The pool that all known situations on the device fit into, behind a default lane.
     pub fn pool(&self, device: &str, default: LaneId) -> Pool {
         let lanes = self.kept.most(device).unwrap_or(1).min(self.limits.kernels.max(1));
@@ -127,6 +154,15 @@ mod tests {
         assert_eq!(pool, Pool { default: LaneId(2), first: LaneId(3), lanes: 4 });
         let lanes = |worth| (0..5).map(|chunk| pool.lane(chunk, worth).0).collect::<Vec<_>>();
         assert_eq!(lanes(2), [3, 4, 3, 4, 3]);
+        // In two chunks both fit, in four there would be room for three or four of such kernels; whole waves are left alone.
+        let halves = |blocks: u64| [2, 4, 8].map(|chunks| (chunks, vec![kernel(blocks / u64::from(chunks))]));
+        for (blocks, chunks) in [(40, 8), (80, 8), (120, 2), (8_000, 1)] {
+            assert_eq!(scheduler.sighted(at("conv3"), &halves(blocks), limit), Ok(chunks), "{blocks}");
+            assert_eq!(scheduler.look(&at("conv3")), Sight::Again(chunks), "{blocks}");
+        }
+        assert_eq!(scheduler.sighted(at("view"), &[], limit), Ok(1));
+        assert_eq!(scheduler.sighted(at("none"), &[(2, Vec::new())], limit), Err(AnalysisError::NoKernels));
+        assert_eq!(scheduler.look(&at("none")), Sight::First);
         assert_eq!(lanes(9), [3, 4, 5, 6, 3], "no more than the pool has");
         assert_eq!(lanes(0), [3; 5]);
         // Another run knows from the beginning.

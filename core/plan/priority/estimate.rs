@@ -65,8 +65,11 @@ impl Estimates {
 
     /// Nanoseconds that a task takes, alone on its device.
     pub fn of(&self, nets: &[Net], node: &Node) -> f64 {
-        let measured = self.measured.get(&(node.task.layer, node.task.sub));
-        measured.copied().unwrap_or_else(|| match &self.known {
+        let (images, all) = (node.task.tile.images, nets[node.device.0].batch());
+        // A chunk of the images takes its share.
+        let share = if images < all { images as f64 / all as f64 } else { 1.0 };
+        let measured = self.measured.get(&(node.task.layer, node.task.sub)).map(|all| share * all);
+        measured.unwrap_or_else(|| match &self.known {
             Known::Rates(model) => model.task(nets, node),
             Known::Device(device) => device.alone(&device.kernel_of(nets, node)),
         })

@@ -6,7 +6,7 @@ use crate::graph::AccessLog;
 use crate::layer::SubTask;
 use crate::net::Net;
 use crate::plan::{LaneRole, Node};
-use crate::task::{Place, TaskId};
+use crate::task::{Place, TaskId, Tile, parts_meet};
 
 /// Who reads what a task wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,18 +115,27 @@ pub(crate) fn edges(nets: &[Net], nodes: &[Node]) -> Vec<Vec<TaskId>> {
 /// For each task those that read what it wrote, in this iteration or the next.
 fn uses(nodes: &[Node]) -> Vec<Vec<Use>> {
     let mut uses: Vec<Vec<Use>> = vec![Vec::new(); nodes.len()];
-    let mut writers: HashMap<Place, (usize, bool)> = HashMap::new();
+    let mut writers: HashMap<Place, Vec<(Option<Tile>, usize, bool)>> = HashMap::new();
     for next in [false, true] {
         for (id, node) in nodes.iter().enumerate() {
-            for place in &node.reads {
-                let Some((writer, in_next)) = writers.get(place).copied() else { continue };
+            for (place, part) in node.reads.iter().map(|place| place.whole()) {
                 let reader = Use { task: TaskId(id), next };
-                if !in_next && !uses[writer].contains(&reader) {
-                    uses[writer].push(reader);
+                for (_, writer, in_next) in
+                    writers.get(&place).into_iter().flatten().filter(|w| parts_meet(w.0, part))
+                {
+                    if !in_next && !uses[*writer].contains(&reader) {
+                        uses[*writer].push(reader);
+                    }
                 }
             }
-            for place in &node.writes {
-                writers.insert(*place, (id, next));
+            for (place, part) in node.writes.iter().map(|place| place.whole()) {
+                let writers = writers.entry(place).or_default();
+                writers.retain(|(other, ..)| match (part, other) {
+                    (Some(part), Some(other)) => !part.holds(other),
+                    (Some(_), None) => true,
+                    (None, _) => false,
+                });
+                writers.push((part, id, next));
             }
         }
     }

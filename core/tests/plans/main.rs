@@ -10,6 +10,7 @@ mod lifetime;
 mod overlap;
 mod schedules;
 mod sharing;
+mod spread;
 mod stepping;
 
 use common::{branching_net, inception_net, lenet, nets, normalizing_net, residual_net, siamese_net};

@@ -3,7 +3,7 @@
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{
     BatchNorm, Concat, Convolution, Dropout, Eltwise, EltwiseOperation, Filler, Layer, Lrn, NormRegion,
-    PoolMethod, Pooling, Relu, Scale, Slice, SubTask,
+    PoolMethod, Pooling, Relu, Scale, Slice,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, StorageNeeds};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
@@ -16,7 +16,7 @@ use crate::common::{
     convolution, fractions, gpu, inner_product, input, integers, labels, loss, network, own, plan,
 };
 
-const BATCH: usize = 6;
+pub const BATCH: usize = 6;
 const CLASSES: usize = 5;
 
 /// Of the longest sums of the nets, those of gradients of weights over places: as many terms as 6 images of 12 × 12 pixels have,
@@ -37,7 +37,7 @@ fn ends(mut layers: Vec<LayerSpec>, bottom: &str) -> NetSpec {
 }
 
 /// The layers of AlexNet and GoogLeNet in small.
-fn branching() -> NetSpec {
+pub fn branching() -> NetSpec {
     let conv = |name: &str, outputs: usize, kernel: usize, bottom: &str| {
         let layer = Convolution { pad: [kernel / 2; 2], ..convolution(outputs, [kernel; 2]) };
         LayerSpec::new(name, Layer::Convolution(layer), &[bottom], &[name])
@@ -67,7 +67,7 @@ fn branching() -> NetSpec {
 }
 
 /// A block of a residual net.
-fn residual() -> NetSpec {
+pub fn residual() -> NetSpec {
     let norm =
         || Layer::BatchNorm(BatchNorm { use_global_stats: None, moving_average_fraction: 0.9, eps: 1e-3 });
     let scale = || {
@@ -91,12 +91,12 @@ fn residual() -> NetSpec {
     ends(layers, "sum")
 }
 
-fn build(spec: &NetSpec) -> Net {
+pub fn build(spec: &NetSpec) -> Net {
     Net::build(spec, &NetState::new(Phase::Train), 1.0).expect("a net")
 }
 
 /// As the program rewrites it for a GPU.
-fn rewritten(net: Net) -> Net {
+pub fn rewritten(net: Net) -> Net {
     let net = net.fused();
     let needs = StorageNeeds::from(net.storages.clone());
     net.sharing_memory(&needs)
@@ -229,25 +229,6 @@ fn networks_of_all_kinds() {
     }
 }
 
-/// As many streams as layers' kernels are worth, from what the driver says.
-#[test]
-fn a_pool_of_streams_by_the_limits_of_the_gpu() {
-    let Some(gpu) = gpu("a pool of streams") else { return };
-    let net = rewritten(build(&branching()));
-    let whole = plan(std::slice::from_ref(&net), Stage::Iteration);
-    let options = own(Rule::sgd(0.9, 5e-4));
-    let worker = gpu.worker(&[Program { net: &net, plans: &[&whole] }], &options).expect("a worker");
-    let pool = worker.pool(&net, &whole).expect("a pool");
-    let limits = pool.limits;
-    assert!(limits.units > 0 && limits.threads >= 1024 && limits.shared >= 48 << 10, "{limits:?}");
-    assert!(limits.kernels >= 16 && limits.registers >= 1 << 15, "{limits:?}");
-    let most = pool.layers.iter().map(|(_, _, lanes)| *lanes).max();
-    assert_eq!(most, Some(pool.lanes), "{pool:?}");
-    assert!(pool.lanes <= limits.kernels && pool.by_libraries == 0, "{pool:?}");
-    let has = |name: &str, sub| pool.layers.iter().any(|(layer, of, _)| layer == name && *of == sub);
-    assert!(has("conv", SubTask::GradWeight) && has("ip", SubTask::Forward), "{pool:?}");
-}
-
 /// Every solver.
 fn kinds() -> [RuleKind; 6] {
     [
@@ -316,9 +297,19 @@ fn updates_by_every_rule() {
 
 /// Trains for five iterations with another forward pass in between, as plans or task by task; returns the bits of the weights.
 fn trained(gpu: &Cuda, net: &Net, options: &Options, at_once: bool) -> Vec<u32> {
-    let whole = plan(std::slice::from_ref(net), Stage::Iteration);
-    let forward = plan(std::slice::from_ref(net), Stage::Forward);
-    let programs = [Program { net, plans: &[&whole] }, Program { net, plans: &[&forward] }];
+    let plans = [Stage::Iteration, Stage::Forward].map(|stage| plan(std::slice::from_ref(net), stage));
+    trained_by(gpu, net, &plans, options, at_once)
+}
+
+/// The same by plans of an iteration and of a forward pass.
+pub fn trained_by(
+    gpu: &Cuda,
+    net: &Net,
+    [whole, forward]: &[Plan; 2],
+    options: &Options,
+    at_once: bool,
+) -> Vec<u32> {
+    let programs = [Program { net, plans: &[whole] }, Program { net, plans: &[forward] }];
     let worker = gpu.worker(&programs, options).expect("a worker");
     assert_eq!(worker.has_graphs(), options.graph, "{:?}", worker.notes());
     let (device, other) = (worker.device(0), worker.device(1));
@@ -331,7 +322,7 @@ fn trained(gpu: &Cuda, net: &Net, options: &Options, at_once: bool) -> Vec<u32> 
         let scalars =
             Scalars { iteration, rate: 0.01 / (1.0 + iteration as f32), elastic: 0.0, seed: iteration };
         match at_once {
-            true => run_step(std::slice::from_ref(&device), &whole, &scalars, &mut times).expect("a step"),
+            true => run_step(std::slice::from_ref(&device), whole, &scalars, &mut times).expect("a step"),
             // No plan of the worker's, and so no graph.
             false => {
                 device.begin(&scalars).expect("alive");
@@ -343,7 +334,7 @@ fn trained(gpu: &Cuda, net: &Net, options: &Options, at_once: bool) -> Vec<u32> 
         }
         assert!(times.spans().iter().all(|span| span.end >= span.start));
         load(net, &other, iteration);
-        run_step(std::slice::from_ref(&other), &forward, &scalars, &mut times).expect("a step");
+        run_step(std::slice::from_ref(&other), forward, &scalars, &mut times).expect("a step");
         // Some steps have times for each task.
         worker.use_graphs(iteration != 2);
     }

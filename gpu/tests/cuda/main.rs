@@ -12,5 +12,6 @@ mod exact;
 mod iterations;
 #[path = "../../../cpu/tests/engine/made.rs"]
 mod made;
+mod pool;
 mod refusals;
 mod rounded;

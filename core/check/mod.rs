@@ -5,6 +5,8 @@
 //! symbolically, so a gradient that is missing, counted twice, or added in another order on another device shows
 //! itself, too.
 
+mod order;
+
 use std::collections::HashMap;
 use std::fmt;
 
@@ -95,7 +97,7 @@ pub fn check(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     check_steps(plan, nets)?;
     check_work(plan, nets)?;
     check_accesses(plan, nets)?;
-    check_order(plan, nets)?;
+    order::check_order(plan, nets)?;
     check_sums(plan, nets)
 }
 
@@ -140,20 +142,23 @@ fn check_steps(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Every sub-task of every layer exactly once on every device, and tiles that cover the mini-batch.
+/// Every sub-task of every layer exactly once on every device, as a whole or in chunks of its images, and tiles that cover the
+/// mini-batch.
 fn check_work(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    let mut found: HashMap<(DeviceId, LayerId, SubTask), Task> = HashMap::new();
+    let mut found: HashMap<(DeviceId, LayerId, SubTask), Vec<Tile>> = HashMap::new();
     for (id, node) in tasks(plan) {
-        let Task { layer, sub, .. } = node.task;
+        let Task { layer, sub, tile } = node.task;
         let is_transfer = matches!(sub, SubTask::Accumulate | SubTask::Broadcast);
         if is_transfer != node.copy.is_some() || !plan.stage.includes(sub) {
             return Err(Violation::Unexpected(id));
         }
         if !is_transfer {
             let known = expected(&nets[node.device.0], layer, sub).is_some();
-            if !known || found.insert((node.device, layer, sub), node.task).is_some() {
+            let tiles = found.entry((node.device, layer, sub)).or_default();
+            if !known || tiles.iter().any(|other| other.meets(&tile)) {
                 return Err(Violation::Unexpected(id));
             }
+            tiles.push(tile);
         }
     }
     let batch: usize = nets.iter().map(Net::batch).sum();
@@ -162,33 +167,33 @@ fn check_work(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
             let mut tiles = Vec::new();
             for (device, net) in nets.iter().enumerate().filter(|(_, n)| expected(n, layer, sub).is_some()) {
                 let device = DeviceId(device);
-                let task = found.get(&(device, layer, sub)).ok_or(Violation::Missing(device, layer, sub))?;
+                let found = found.get(&(device, layer, sub)).ok_or(Violation::Missing(device, layer, sub))?;
                 if sub == SubTask::StepWeight {
                     // Each device for itself, of all images.
-                    if task.tile != (Tile { first: 0, images: batch }) {
+                    if *found != [Tile { first: 0, images: batch }] {
                         return Err(Violation::Tiles(layer));
                     }
                     continue;
                 }
-                if task.tile.images != net.batch() {
-                    return Err(Violation::Tiles(layer));
-                }
-                tiles.push(task.tile);
+                let whole = joined(found).filter(|whole| whole.images == net.batch());
+                let whole = whole.filter(|_| found.len() == 1 || net.computes_images_apart(layer, sub));
+                tiles.push(whole.ok_or(Violation::Tiles(layer))?);
             }
-            tiles.sort_unstable_by_key(|t| t.first);
-            let mut next = 0;
-            for tile in &tiles {
-                if tile.first != next {
-                    return Err(Violation::Tiles(layer));
-                }
-                next += tile.images;
-            }
-            if !tiles.is_empty() && next != batch {
+            if !tiles.is_empty() && joined(&tiles) != Some(Tile { first: 0, images: batch }) {
                 return Err(Violation::Tiles(layer));
             }
         }
     }
     Ok(())
+}
+
+/// The tile that others are together, if they lie side by side.
+fn joined(tiles: &[Tile]) -> Option<Tile> {
+    let mut sorted = tiles.to_vec();
+    sorted.sort_unstable();
+    let side_by_side = sorted.windows(2).all(|pair| pair[0].end() == pair[1].first);
+    let first = sorted.first().filter(|_| side_by_side)?.first;
+    Some(Tile { first, images: sorted.iter().map(|tile| tile.images).sum() })
 }
 
 /// What a sub-task of a layer must write, or `None` if it has nothing to do. Stated again here, from the layer's
@@ -226,13 +231,19 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
     Some(accesses.writes.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect())
 }
 
+/// What a task touches of a buffer of its device: the images of its own, where these are not all.
+fn touched(net: &Net, node: &Node, buffer: Buffer) -> Buffer {
+    let is_chunk = node.task.tile.images < net.batch();
+    if is_chunk { buffer.of_images(node.task.tile) } else { buffer }
+}
+
 /// What a task that is no transfer must write, and where: on its own device, but for rows of a weight that it updates for all.
 fn expected_writes(nets: &[Net], node: &Node) -> Vec<Place> {
     let Task { layer, sub, .. } = node.task;
     let net = &nets[node.device.0];
-    let own = expected(net, layer, sub).unwrap_or_default();
-    let mut writes: Vec<Place> =
-        own.into_iter().map(|buffer| Place { device: node.device, buffer }).collect();
+    let own = expected(net, layer, sub).unwrap_or_default().into_iter();
+    let own = own.map(|buffer| touched(net, node, buffer));
+    let mut writes: Vec<Place> = own.map(|buffer| Place { device: node.device, buffer }).collect();
     if let (SubTask::StepWeight, Some(weight)) = (sub, net.layer(layer).params.first()) {
         let buffer = crate::plan::stepped_rows(nets, *weight, node.device);
         writes.extend((0..nets.len()).map(|device| Place { device: DeviceId(device), buffer }));
@@ -253,7 +264,10 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 .map(|place| place.buffer)
                 .collect();
             let layer = net.layer(node.task.layer);
-            let buffers = |operand| task_buffers(nets, node.device.0, node.task.layer, operand);
+            let buffers = |operand| {
+                let buffers = task_buffers(nets, node.device.0, node.task.layer, operand).into_iter();
+                buffers.map(|buffer| touched(net, node, buffer)).collect::<Vec<_>>()
+            };
             let reads: Vec<Buffer> = match node.task.sub {
                 // The gradients are elsewhere, perhaps.
                 SubTask::Update => writes.iter().copied().chain(norms(net)).collect(),
@@ -337,98 +351,6 @@ fn reads_everywhere(nets: &[Net], node: &Node) -> bool {
         buffers.all(|buffer| node.reads.contains(&Place { device: DeviceId(device), buffer }))
     };
     node.task.sub != SubTask::StepWeight || nets.iter().enumerate().all(of_device)
-}
-
-/// Whether the stage finds a buffer filled when it starts.
-fn is_given(net: &Net, stage: Stage, buffer: Buffer) -> bool {
-    match buffer {
-        Buffer::Weight(_)
-        | Buffer::Rows(..)
-        | Buffer::History(_)
-        | Buffer::Centre(_)
-        | Buffer::Sum(_)
-        | Buffer::Stage(_) => true,
-        Buffer::Gradient(_) => stage == Stage::Update,
-        // It was left by the step before, and is 0 in the first.
-        Buffer::Aux(id) => net.keeps_state(id),
-        Buffer::Storage(_) | Buffer::Norm(_) => false,
-    }
-}
-
-/// What a task did to an array.
-#[derive(Clone, Copy)]
-struct Touch {
-    task: TaskId,
-    place: Place,
-    writes: bool,
-}
-
-/// Races, by vector clocks over the lanes: task `a` is before `b` if `b`'s clock of `a`'s lane has reached `a`. Arrays that
-/// overlap in memory are followed together: whoever reads one must find what was written to it, and not another's values.
-fn check_order(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
-    let lanes = plan.devices * plan.lanes.len();
-    let lane_of = |node: &Node| node.device.0 * plan.lanes.len() + node.lane.0;
-    let mut lane_clock = vec![vec![None::<TaskId>; lanes]; lanes];
-    let mut clocks: Vec<Vec<Option<TaskId>>> = Vec::with_capacity(plan.nodes.len());
-    let mut touched: HashMap<Place, Vec<Touch>> = HashMap::new();
-    for (id, node) in tasks(plan) {
-        let lane = lane_of(node);
-        let mut clock = lane_clock[lane].clone();
-        for wait in &node.waits {
-            for (mine, theirs) in clock.iter_mut().zip(&clocks[wait.0]) {
-                *mine = (*mine).max(*theirs);
-            }
-        }
-        let before = |earlier: TaskId| clock[lane_of(&plan.nodes[earlier.0])].is_some_and(|s| s >= earlier);
-        let touches = node.reads.iter().map(|p| (p, false)).chain(node.writes.iter().map(|p| (p, true)));
-        for (place, writes) in touches {
-            let overlapping = nets[place.device.0].overlapping_buffers(place.buffer).into_iter();
-            let touches = overlapping.filter_map(|buffer| touched.get(&Place { buffer, ..*place }));
-            let earlier: Vec<Touch> = touches.flatten().copied().collect();
-            if !writes && !is_given(&nets[place.device.0], plan.stage, place.buffer) {
-                check_found(id, *place, &earlier)?;
-            }
-            for other in &earlier {
-                match other.task == id {
-                    true if other.place != *place => return Err(Violation::Overlap(id, other.place, *place)),
-                    false if (writes || other.writes) && !before(other.task) => {
-                        return Err(Violation::Race(other.task, id, *place));
-                    }
-                    _ => {}
-                }
-            }
-            if !writes {
-                check_unchanged(id, *place, &earlier)?;
-            }
-            touched.entry(*place).or_default().push(Touch { task: id, place: *place, writes });
-        }
-        clock[lane] = Some(id);
-        lane_clock[lane].clone_from(&clock);
-        clocks.push(clock);
-    }
-    Ok(())
-}
-
-/// Whether a weight that task `id` reads at `place` is that of the step's beginning. `earlier` is what was done to it so far.
-fn check_unchanged(id: TaskId, place: Place, earlier: &[Touch]) -> Result<(), Violation> {
-    let is_weight = matches!(place.buffer, Buffer::Weight(_) | Buffer::Rows(..));
-    match earlier.iter().find(|touch| is_weight && touch.writes && touch.task != id) {
-        Some(change) => Err(Violation::Changed(id, change.task, place)),
-        None => Ok(()),
-    }
-}
-
-/// Whether what task `id` reads at `place` has been written, and nothing else over it. `earlier` is what was done to that
-/// memory so far; where there is no race, writes come in the order of submission.
-fn check_found(id: TaskId, place: Place, earlier: &[Touch]) -> Result<(), Violation> {
-    let writes = earlier.iter().filter(|touch| touch.writes && touch.task != id);
-    if !writes.clone().any(|touch| touch.place == place) {
-        return Err(Violation::ReadBeforeWrite(id, place));
-    }
-    match writes.max_by_key(|touch| touch.task) {
-        Some(last) if last.place != place => Err(Violation::Overwritten(id, last.task, place)),
-        _ => Ok(()),
-    }
 }
 
 /// The layer that found a part of a gradient, or nothing for all that was gathered of earlier mini-batches.
