@@ -71,7 +71,8 @@ impl Winograd {
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
-        let missing = wanted.div_ceil(tile_parts * layer.group);
+        // Each part of the targets transforms the sources anew: that is for where half of the grains or more are missing.
+        let missing = (wanted / (tile_parts * layer.group)).max(1);
         let fewest = machine.winograd_targets * precision.in_word();
         let target_parts = missing.min(packing.tiles().div_ceil(fewest));
         Some(Self {
