@@ -219,7 +219,7 @@ impl MappedWorker {
     }
 
     /// Makes the devices, with memory on nodes as `homes` say for each of them, and their crews. Threads touch first what
-    /// is bound to a node.
+    /// is bound to a node. Crews whose homes are the same help each other.
     ///
     /// # Errors
     /// If memory or threads are refused.
@@ -229,9 +229,8 @@ impl MappedWorker {
         let lengths: Vec<_> = (0..self.crews.len()).map(|device| self.lane_lengths(device)).collect();
         let packed = self.packed_memory(&homes)?;
         let shared = packed.into_iter().zip(&homes).zip(lengths);
-        let shared = shared.map(|((packed, homes), lengths)| {
-            Ok((packed, LaneMemory::new(&lengths, homes).map(Arc::new)?))
-        });
+        let shared = shared
+            .map(|((packed, homes), lengths)| Ok((packed, LaneMemory::new(&lengths, homes).map(Arc::new)?)));
         let shared: Vec<_> = shared.collect::<Result<_, OutOfMemory>>()?;
         let lanes_of_programs: Vec<Vec<Lane>> = self.programs.iter().map(|p| p.lanes.clone()).collect();
         let programs = self.programs.into_iter().enumerate().map(|(index, program)| {
@@ -243,7 +242,9 @@ impl MappedWorker {
         let programs = programs.collect::<Result<_, OutOfMemory>>()?;
         let priorities = |lanes: &Vec<Lane>| lanes.iter().map(|lane| lane.priority).collect();
         let priorities: Vec<Vec<u8>> = lanes_of_programs.iter().map(priorities).collect();
-        let lanes = Arc::new(Lanes::new(self.crews.len(), &priorities, self.longest));
+        let first_like = |own: &&Homes| homes.iter().position(|other| other == own).unwrap_or_default();
+        let nodes: Vec<usize> = homes.iter().map(first_like).collect();
+        let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest));
         let steps = self.crews.iter().map(|_| TwoSteps::default()).collect();
         let bound = Arc::new(Bound { programs, steps });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();
