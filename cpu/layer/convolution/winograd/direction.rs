@@ -238,7 +238,11 @@ impl Winograd {
                 Some(next) => &weights[next.start * vectors * lanes..next.end * vectors * lanes],
                 None => soon,
             };
-            let lines = soon.len().div_ceil(LINE * runs.len() * columns.clone().count());
+            // A single column reads weights as fast as it could ask for them.
+            let lines = match columns.clone().count() {
+                0 | 1 => 0,
+                parts => soon.len().div_ceil(LINE * runs.len() * parts),
+            };
             for (step, (column, count)) in columns.clone().enumerate() {
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
