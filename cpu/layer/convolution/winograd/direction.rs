@@ -196,12 +196,17 @@ impl Winograd {
         let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
         // SAFETY: transformed in the stage before.
         let packed = |tile| unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
+        // A single column reads weights as fast as it could ask for them.
+        let asks = columns.clone().nth(1).is_some();
         for point in 0..points {
             for tile in targets.clone() {
                 let next =
                     if tile + 1 < targets.end { [point, tile + 1] } else { [point + 1, targets.start] };
-                let soon = if next[0] < points { self.first_chunk(next, packed(next[1])) } else { &[] };
-                self.multiply([point, tile], [packed(tile), soon], inputs, products, columns.clone());
+                let soon = asks.then(|| match next[0] < points {
+                    true => self.first_chunk(next, packed(next[1])),
+                    false => &[],
+                });
+                self.multiply([point, tile], packed(tile), soon, inputs, products, columns.clone());
             }
         }
         for tile in targets {
@@ -216,12 +221,13 @@ impl Winograd {
         &weights[..self.chunks.first().map_or(0, |runs| words(runs).len() * width)]
     }
 
-    /// The products of one point for one tile of targets. Meanwhile the weights that come next are asked for, at last those of
-    /// `soon`: they are read once for each block, and the third-level cache holds them only if nobody else needs it.
+    /// The products of one point for one tile of targets. Meanwhile the weights that come next are asked for, at last `soon`, unless
+    /// that is `None`: they are read once for each block, and the third-level cache holds them only if nobody else needs it.
     fn multiply(
         &self,
         [point, tile]: [usize; 2],
-        [packed, soon]: [&[f32]; 2],
+        packed: &[f32],
+        soon: Option<&[f32]>,
         inputs: &[f32],
         products: &mut [f32],
         columns: impl Iterator<Item = (usize, usize)> + Clone,
@@ -234,15 +240,12 @@ impl Winograd {
         let products = &mut products[point * product_len..(point + 1) * product_len];
         let y = products[tile * TILE_VECTORS * self.block * lanes..].as_mut_ptr();
         for (i, runs) in self.chunks.iter().enumerate() {
-            let soon = match self.chunks.get(i + 1).map(|next| words(next)) {
-                Some(next) => &weights[next.start * vectors * lanes..next.end * vectors * lanes],
-                None => soon,
-            };
-            // A single column reads weights as fast as it could ask for them.
-            let lines = match columns.clone().count() {
-                0 | 1 => 0,
-                parts => soon.len().div_ceil(LINE * runs.len() * parts),
-            };
+            let (ahead, lines) = soon.map_or((&[][..], 0), |soon| {
+                let next = self.chunks.get(i + 1).map(|next| words(next));
+                let soon =
+                    next.map_or(soon, |n| &weights[n.start * vectors * lanes..n.end * vectors * lanes]);
+                (soon, soon.len().div_ceil(LINE * runs.len() * columns.clone().count()))
+            });
             for (step, (column, count)) in columns.clone().enumerate() {
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
@@ -258,7 +261,7 @@ impl Winograd {
                         start: if i == 0 { Start::Zero } else { Start::There },
                         end: End::There,
                         relu: false,
-                        ahead: soon.as_ptr().wrapping_add(step * runs.len() * lines * LINE),
+                        ahead: ahead.as_ptr().wrapping_add(step * runs.len() * lines * LINE),
                         ahead_lines: lines,
                     };
                     self.kernels[vectors - 1].tiles[count - 1](&tile);
