@@ -360,8 +360,9 @@ impl CpuDevice {
     pub fn is_finite(&self, region: Region, len: usize) -> Result<bool, DeviceError> {
         let Region::Storage(id) = region else {
             let (span, _) = self.region(region, len)?;
+            let mut pieces = self.memory().pieces(span);
             // SAFETY: by the contract of `Device::read` no task of a running plan writes the region.
-            return Ok(all_finite(unsafe { self.memory().read(span) }));
+            return Ok(pieces.all(|(_, piece)| all_finite(unsafe { self.memory().read(piece) })));
         };
         self.check_alive()?;
         let stored = self.memory().stored(id).filter(|(_, arrangement)| arrangement.count() == len);
@@ -497,28 +498,32 @@ impl Device for CpuDevice {
 
     fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
         let (span, blocked) = self.region(region, values.len())?;
-        // SAFETY: by the trait's contract no task of a running plan touches the region.
-        let to = unsafe { self.memory().write(span) };
-        match blocked {
-            Some(a) => {
-                let images = values.chunks(a.channels * a.pixels).zip(to.chunks_mut(a.image_len()));
-                images.for_each(|(plain, image)| a.arrange(plain, image));
+        for (part, piece) in self.memory().pieces(span) {
+            // SAFETY: by the trait's contract no task of a running plan touches the region.
+            let to = unsafe { self.memory().write(piece) };
+            match blocked {
+                Some(a) => {
+                    let images = values.chunks(a.channels * a.pixels).zip(to.chunks_mut(a.image_len()));
+                    images.for_each(|(plain, image)| a.arrange(plain, image));
+                }
+                None => to.copy_from_slice(&values[part]),
             }
-            None => to.copy_from_slice(values),
         }
         Ok(())
     }
 
     fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
         let (span, blocked) = self.region(region, out.len())?;
-        // SAFETY: by the trait's contract no task of a running plan writes the region.
-        let from = unsafe { self.memory().read(span) };
-        match blocked {
-            Some(a) => {
-                let images = from.chunks(a.image_len()).zip(out.chunks_mut(a.channels * a.pixels));
-                images.for_each(|(image, plain)| a.flatten(image, plain));
+        for (part, piece) in self.memory().pieces(span) {
+            // SAFETY: by the trait's contract no task of a running plan writes the region.
+            let from = unsafe { self.memory().read(piece) };
+            match blocked {
+                Some(a) => {
+                    let images = from.chunks(a.image_len()).zip(out.chunks_mut(a.channels * a.pixels));
+                    images.for_each(|(image, plain)| a.flatten(image, plain));
+                }
+                None => out[part].copy_from_slice(from),
             }
-            None => out.copy_from_slice(from),
         }
         if region == Region::Packed(Packed::Histories) {
             self.read_histories_elsewhere(out);

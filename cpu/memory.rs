@@ -11,12 +11,16 @@
 //!    (packed weights, partial sums) is one workspace, used again by each.
 //! 4. *Against the host*: the host touches a region only between steps, or when no task of the running plan does.
 //!
+//! Devices on one node have some weights together ([`PackedMemory::with_weights_of`]). To rule 1 each device has its own: who
+//! changes a part of them declares that for all devices, so its task comes behind all readers, wherever these think it lies.
+//!
 //! Storages that share memory (`Net::sharing_memory`) are one array to rule 1: plans order their tasks together. The host
 //! cannot know which of them lies there after a step, so it gets none of them.
 //!
 //! Between the images of a storage that lies inside another, other parts of that one lie. They are other arrays to rule 1,
 //! which other tasks may write meanwhile: whoever has such a span makes slices of parts of one image, and none of it all.
 
+use std::iter;
 use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
@@ -108,6 +112,17 @@ pub(crate) struct PackedMemory {
     centre: Arena,
     sums: Arena,
     len: usize,
+    /// Of the weights, what lies on another device.
+    together: Option<Together>,
+}
+
+/// Parts of the packed weights that devices have together.
+#[derive(Debug)]
+struct Together {
+    /// Where they lie.
+    with: Arc<PackedMemory>,
+    /// In their order.
+    parts: Vec<Range<usize>>,
 }
 
 impl PackedMemory {
@@ -121,6 +136,26 @@ impl PackedMemory {
             centre: arena(Purpose::Centre)?,
             sums: arena(Purpose::Sums)?,
             len: lengths.parameters,
+            together: None,
+        })
+    }
+
+    /// The same with `parts` of the weights, in their order, in the memory of another device on the same node. Only for parts
+    /// that each task that changes them changes on all devices.
+    pub fn with_weights_of(self, other: &Arc<Self>, parts: &[Range<usize>]) -> Self {
+        Self { together: Some(Together { with: other.clone(), parts: parts.to_vec() }), ..self }
+    }
+
+    /// Whether a part of the weights lies on another device.
+    ///
+    /// # Panics
+    /// If some of it does and some does not.
+    fn has_elsewhere(&self, part: &Range<usize>) -> bool {
+        let parts = self.together.iter().flat_map(|together| &together.parts);
+        let mut found = parts.filter(|other| part.start < other.end && other.start < part.end);
+        found.next().is_some_and(|other| {
+            assert!(other.start <= part.start && part.end <= other.end, "weights {part:?} lie in two places");
+            true
         })
     }
 
@@ -438,6 +473,36 @@ impl Memory {
         }
     }
 
+    /// The arena that has a span.
+    fn arena_with(&self, span: Span) -> &Arena {
+        match (span.arena, &self.packed.together) {
+            (ArenaKind::Weights, Some(together)) if !self.owns(span) => &together.with.weights,
+            (kind, _) => self.arena(kind),
+        }
+    }
+
+    /// Whether a span lies in the memory of the device itself, as all do but weights that devices have together.
+    ///
+    /// # Panics
+    /// If parts of the span lie in different places: see [`Memory::pieces`].
+    pub fn owns(&self, span: Span) -> bool {
+        span.arena != ArenaKind::Weights || !self.packed.has_elsewhere(&(span.offset..span.offset + span.len))
+    }
+
+    /// A span in pieces that lie in one place each, with where they stand in it.
+    pub fn pieces(&self, span: Span) -> impl Iterator<Item = (Range<usize>, Span)> {
+        let together = self.packed.together.as_ref().filter(|_| span.arena == ArenaKind::Weights);
+        let parts = together.map_or(&[][..], |together| &together.parts);
+        let mut next = 0;
+        iter::from_fn(move || {
+            let start = next;
+            let cuts = parts.iter().flat_map(|part| [part.start, part.end]);
+            let cut = cuts.filter(|cut| *cut > span.offset + start).min();
+            next = cut.map_or(span.len, |cut| (cut - span.offset).min(span.len));
+            (start < next).then(|| (start..next, span.part(start..next)))
+        })
+    }
+
     /// The bytes of a span's memory.
     ///
     /// # Safety
@@ -466,7 +531,7 @@ impl Memory {
     }
 
     fn start(&self, span: Span) -> *mut f32 {
-        let arena = self.arena(span.arena);
+        let arena = self.arena_with(span);
         assert!(span.offset + span.len <= arena.len, "a span beyond its arena");
         // SAFETY: inside the arena's allocation, as just asserted.
         unsafe { arena.start().as_ptr().add(span.offset) }

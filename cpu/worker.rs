@@ -1,10 +1,12 @@
 //! A worker's devices: first mapped, which says what memory they need, and then placed in it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use quadrille_core::check::check;
 use quadrille_core::device::{DeviceInfo, Lane};
+use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, Phase};
 use quadrille_core::plan::{Plan, Stage, tiles};
 use quadrille_core::solver::Rule;
@@ -104,6 +106,8 @@ pub struct MappedWorker {
     programs: Vec<MappedProgram>,
     choices: Vec<Choice>,
     packed: PackedLengths,
+    /// Parts of the packed weights that devices on one node have together.
+    together: Vec<Range<usize>>,
     /// Elements that each thread needs.
     scratch: usize,
     /// Entries that a lane needs.
@@ -164,6 +168,7 @@ impl MappedWorker {
             elastic: options.elastic,
             gathers: programs.iter().flat_map(|p| p.nets).any(|net| net.parts > 1),
         };
+        let together = stepped_everywhere(programs);
         let plans = programs.iter().flat_map(|p| p.plans.iter().map(|plan| (p.nets, *plan)));
         let programs: Vec<MappedProgram> =
             programs.iter().map(|program| MappedProgram::new(program, options)).collect::<Result<_, _>>()?;
@@ -172,7 +177,7 @@ impl MappedWorker {
         let scratch = nets().map(|net| net.scratch).max().unwrap_or(0);
         let choices = nets().next().map_or(Vec::new(), |net| net.choices.clone());
         let (crews, isa, spin) = (crews.to_vec(), options.isa, options.spin);
-        Ok(Self { crews, programs, choices, packed, scratch, longest, isa, spin })
+        Ok(Self { crews, programs, choices, packed, together, scratch, longest, isa, spin })
     }
 
     /// What each device needs, in the order of [`Purpose::all`].
@@ -197,8 +202,24 @@ impl MappedWorker {
         LaneMemory::lengths(self.programs.iter().map(|program| &program.nets[device].map))
     }
 
+    /// Packed buffers for each device. Those on one node have the parts of the weights together that are changed on all devices
+    /// at once: nobody then writes them twice, and what one quadrant has read another may find in a cache that they share.
+    fn packed_memory(&self, homes: &[&Homes]) -> Result<Vec<Arc<PackedMemory>>, OutOfMemory> {
+        let mut made: Vec<Arc<PackedMemory>> = Vec::new();
+        for own in homes {
+            let memory = PackedMemory::new(self.packed, own)?;
+            let node = |homes: &Homes| homes.of(Purpose::Weights);
+            let first = made.iter().zip(homes).find(|(_, other)| node(other) == node(own));
+            made.push(Arc::new(match first {
+                Some((first, _)) => memory.with_weights_of(first, &self.together),
+                None => memory,
+            }));
+        }
+        Ok(made)
+    }
+
     /// Makes the devices, with memory on nodes as `homes` say for each of them, and their crews. Threads touch first what
-    /// is bound to a node.
+    /// is bound to a node. Crews whose homes are the same help each other.
     ///
     /// # Errors
     /// If memory or threads are refused.
@@ -206,10 +227,10 @@ impl MappedWorker {
         let nowhere = Homes::default();
         let homes: Vec<&Homes> = (0..self.crews.len()).map(|i| homes.get(i).unwrap_or(&nowhere)).collect();
         let lengths: Vec<_> = (0..self.crews.len()).map(|device| self.lane_lengths(device)).collect();
-        let shared = homes.iter().zip(lengths).map(|(homes, lengths)| {
-            let packed = PackedMemory::new(self.packed, homes).map(Arc::new)?;
-            Ok((packed, LaneMemory::new(&lengths, homes).map(Arc::new)?))
-        });
+        let packed = self.packed_memory(&homes)?;
+        let shared = packed.into_iter().zip(&homes).zip(lengths);
+        let shared = shared
+            .map(|((packed, homes), lengths)| Ok((packed, LaneMemory::new(&lengths, homes).map(Arc::new)?)));
         let shared: Vec<_> = shared.collect::<Result<_, OutOfMemory>>()?;
         let lanes_of_programs: Vec<Vec<Lane>> = self.programs.iter().map(|p| p.lanes.clone()).collect();
         let programs = self.programs.into_iter().enumerate().map(|(index, program)| {
@@ -221,7 +242,9 @@ impl MappedWorker {
         let programs = programs.collect::<Result<_, OutOfMemory>>()?;
         let priorities = |lanes: &Vec<Lane>| lanes.iter().map(|lane| lane.priority).collect();
         let priorities: Vec<Vec<u8>> = lanes_of_programs.iter().map(priorities).collect();
-        let lanes = Arc::new(Lanes::new(self.crews.len(), &priorities, self.longest));
+        let first_like = |own: &&Homes| homes.iter().position(|other| other == own).unwrap_or_default();
+        let nodes: Vec<usize> = homes.iter().map(first_like).collect();
+        let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest));
         let steps = self.crews.iter().map(|_| TwoSteps::default()).collect();
         let bound = Arc::new(Bound { programs, steps });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();
@@ -350,6 +373,31 @@ impl CpuWorker {
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
+}
+
+/// The parts of the packed weights, in their order, that every plan that changes them changes by tasks that find the gradient of
+/// the whole mini-batch, each for some rows on all devices.
+fn stepped_everywhere(programs: &[Program<'_>]) -> Vec<Range<usize>> {
+    let trains = |program: &&Program<'_>| {
+        let mut nodes = program.plans.iter().flat_map(|plan| &plan.nodes);
+        nodes.any(|node| matches!(node.task.sub, SubTask::Update | SubTask::StepWeight))
+    };
+    let stepped = |program: &Program<'_>| -> Vec<Range<usize>> {
+        let net = program.nets.first();
+        let layers = net.into_iter().flat_map(|net| net.layers.iter().map(move |layer| (net, layer)));
+        let weights = layers.filter(|(_, layer)| layer.steps_weight).filter_map(|(net, layer)| {
+            let weight = layer.params.first()?;
+            Some(net.params.view(*weight).range())
+        });
+        weights.collect()
+    };
+    let mut programs = programs.iter().filter(trains).map(stepped);
+    let mut parts = programs.next().unwrap_or_default();
+    for others in programs {
+        parts.retain(|part| others.contains(part));
+    }
+    parts.sort_unstable_by_key(|part| part.start);
+    parts
 }
 
 /// Checks what the engine relies on and nothing else has checked.

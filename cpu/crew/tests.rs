@@ -73,11 +73,22 @@ fn start_with(
     threads: usize,
     spin: u32,
 ) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
-    let lanes = Arc::new(Lanes::new(quadrants, &[priorities.to_vec()], 64));
+    let nodes: Vec<usize> = (0..quadrants).collect();
+    start_on(&nodes, priorities, threads, spin)
+}
+
+/// The same for quadrants on these nodes.
+fn start_on(
+    nodes: &[usize],
+    priorities: &[u8],
+    threads: usize,
+    spin: u32,
+) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
+    let lanes = Arc::new(Lanes::new(nodes, &[priorities.to_vec()], 64));
     let recorder = Arc::new(Recorder::default());
     let work: Arc<dyn Work> = recorder.clone();
-    let cpus = vec![vec![None; threads]; quadrants];
-    let scratch = vec![Scratch { len: 3, home: None }; quadrants];
+    let cpus = vec![vec![None; threads]; nodes.len()];
+    let scratch = vec![Scratch { len: 3, home: None }; nodes.len()];
     let (crews, refused) = Crews::start(lanes.clone(), &work, &cpus, &scratch, spin).expect("threads");
     assert!(refused.is_empty());
     (lanes, recorder, crews)
@@ -144,7 +155,7 @@ fn higher_lanes_come_first() {
 #[test]
 fn the_program_that_runs_decides_which_lanes_come_first() {
     let order = must_end("a crew of one", || {
-        let lanes = Arc::new(Lanes::new(1, &[vec![0, 1, 2], vec![1, 0]], 64));
+        let lanes = Arc::new(Lanes::new(&[0], &[vec![0, 1, 2], vec![1, 0]], 64));
         for lane in 0..3 {
             lanes.push_task(lane, u64::from(lane), 1).unwrap();
         }
@@ -241,6 +252,31 @@ fn a_full_lane_takes_nothing_and_loses_nothing() {
         assert!(lanes.push_task(0, 1, 1).is_some());
         lanes.wait_idle(0);
     });
+}
+
+/// One of the two threads on a node is held, and what is in the lanes of both quadrants is done all the same; on two nodes what is
+/// behind the held thread waits for it.
+#[test]
+fn quadrants_on_one_node_help_each_other() {
+    for (nodes, spin) in [([0, 0], 0), ([0, 0], 100), ([0, 1], 0), ([0, 1], 100)] {
+        must_end("quadrants of one thread", move || {
+            let (lanes, recorder, _crews) = start_on(&nodes, &[0, 1, 2, 3], 1, spin);
+            lanes.push_task(0, GATE, 1).unwrap();
+            while !recorder.waiting.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let [own, other] = [1, LANES as u32].map(|lane| lanes.push_task(lane, 1, 3).unwrap());
+            while !lanes.is_done(other) || (nodes == [0, 0] && !lanes.is_done(own)) {
+                std::thread::yield_now();
+            }
+            // Time for the other thread to do what it must not.
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(lanes.is_done(own), nodes == [0, 0]);
+            recorder.gate.store(true, Ordering::Release);
+            (0..2).for_each(|device| lanes.wait_idle(device));
+            assert!(lanes.is_done(own));
+        });
+    }
 }
 
 /// Crews end with work in their lanes: what runs is finished, what waits is left.

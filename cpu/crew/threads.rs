@@ -1,5 +1,6 @@
 //! The threads of a quadrant. They take grains from the quadrant's lanes, highest priority first, so that threads which
-//! the critical lane leaves idle work on what nobody waits for.
+//! the critical lane leaves idle work on what nobody waits for. Whoever finds nothing there helps a quadrant on the same node, whose
+//! memory is as near: shares of a mini-batch never take equally long.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -31,6 +32,8 @@ struct TimedLane {
 /// One quadrant's lanes and its two bells.
 struct Quadrant {
     lanes: Box<[TimedLane]>,
+    /// The other quadrants on the same node, from the next one on and round.
+    near: Box<[usize]>,
     /// Rings for the crew.
     work: Bell,
     /// Rings for the host when a lane ran empty, or what it waits for is done.
@@ -55,24 +58,29 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// For each of `quadrants` quadrants as many lanes as any of `programs` has priorities, one for each of its lanes, of which
-    /// 0 is served first; each lane holds at least `capacity` entries.
-    pub fn new(quadrants: usize, programs: &[Vec<u8>], capacity: usize) -> Self {
+    /// For each quadrant, of which those with one number in `nodes` help each other, as many lanes as any of `programs` has
+    /// priorities, one for each of its lanes, of which 0 is served first; each lane holds at least `capacity` entries.
+    pub fn new(nodes: &[usize], programs: &[Vec<u8>], capacity: usize) -> Self {
         let each = programs.iter().map(Vec::len).max().unwrap_or(0);
         let lane = || {
             let queue = LaneQueue::new(capacity);
             let spans = (0..queue.capacity()).map(|_| Default::default()).collect();
             TimedLane { queue, spans, pushing: Mutex::new(()) }
         };
-        let quadrant = || Quadrant {
+        let near = |quadrant: usize| {
+            let others = (quadrant + 1..nodes.len()).chain(0..quadrant);
+            others.filter(|other| nodes[*other] == nodes[quadrant]).collect()
+        };
+        let quadrant = |index: usize| Quadrant {
             lanes: (0..each).map(|_| lane()).collect(),
+            near: near(index),
             work: Bell::default(),
             idle: Bell::default(),
             awaited: Awaited::default(),
             ahead: AtomicBool::new(false),
         };
         Self {
-            quadrants: (0..quadrants).map(|_| quadrant()).collect(),
+            quadrants: (0..nodes.len()).map(quadrant).collect(),
             groups: programs.iter().map(|priorities| groups(priorities, each)).collect(),
             program: AtomicUsize::new(0),
             each,
@@ -141,7 +149,9 @@ impl Lanes {
         let guard = timed.pushing.lock().unwrap_or_else(PoisonError::into_inner);
         let seq = push(&timed.queue);
         drop(guard);
-        self.quadrants[lane as usize / self.each()].work.ring();
+        let quadrant = &self.quadrants[lane as usize / self.each()];
+        quadrant.work.ring();
+        quadrant.near.iter().for_each(|other| self.quadrants[*other].work.ring());
         seq.map(|seq| Ticket { lane, seq })
     }
 
@@ -265,18 +275,34 @@ impl Lanes {
         }
     }
 
+    /// Takes and runs one grain of a quadrant on the same node, for a thread that has found none in its own. As long as the thread
+    /// looks around it asks one of them at a time, so that many idle threads do not hold up those that work; then, before it
+    /// sleeps, all.
+    fn help(&self, device: usize, work: &dyn Work, scratch: &mut [f32], look: Option<u32>) -> bool {
+        let near = &self.quadrants[device].near;
+        let asked = match look {
+            Some(look) if !near.is_empty() => std::slice::from_ref(&near[look as usize % near.len()]),
+            _ => near,
+        };
+        asked.iter().any(|other| self.work_once(*other, work, scratch, 0))
+    }
+
     /// The life of a crew's thread.
     pub fn serve(&self, device: usize, work: &dyn Work, scratch: &mut [f32], spin_looks: u32) {
         let quadrant = &self.quadrants[device];
         let (mut looks, mut turn) = (0, 0usize);
         while !self.stopping.load(Ordering::Acquire) {
             let heard = quadrant.work.listen();
-            if !self.failed.load(Ordering::Acquire) && self.work_once(device, work, scratch, turn) {
+            let failed = self.failed.load(Ordering::Acquire);
+            let look = (looks < spin_looks).then_some(looks);
+            if !failed && self.work_once(device, work, scratch, turn) {
                 looks = 0;
                 turn = turn.wrapping_add(1);
+            } else if !failed && self.help(device, work, scratch, look) {
+                looks = 0;
             } else if self.stopping.load(Ordering::Acquire) {
                 return;
-            } else if looks < spin_looks {
+            } else if look.is_some() {
                 looks += 1;
                 std::hint::spin_loop();
             } else {

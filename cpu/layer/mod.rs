@@ -46,7 +46,7 @@ pub(crate) use bind::{Binder, Bound, bind};
 pub use bind::{Choice, adders, stepping_layers, storage_needs};
 pub(crate) use gradients::{Gradients, Norms};
 pub use select::implementations;
-pub(crate) use update::Update;
+pub(crate) use update::{Soon, Update};
 
 use std::ops::Range;
 
@@ -115,9 +115,11 @@ impl<'a> Everywhere<'a> {
         (&self.nets[device.0].memory, source)
     }
 
-    /// The memory of all devices but one.
-    pub fn others(&self, memory: &'a Memory) -> impl Iterator<Item = &'a Memory> {
-        self.iter().map(|(other, _)| other).filter(move |other| !std::ptr::eq(*other, memory))
+    /// The memory of devices that have a span elsewhere than `memory`, one of all that have it in one place.
+    pub fn others(&self, memory: &'a Memory, span: Span) -> impl Iterator<Item = &'a Memory> {
+        let elsewhere =
+            move |other: &&Memory| other.owns(span) && other.pointer(span) != memory.pointer(span);
+        self.iter().map(|(other, _)| other).filter(elsewhere)
     }
 
     /// All of them, by device.

@@ -139,20 +139,18 @@ impl Update {
         unsafe { to.write(span).copy_from_slice(from.read(span)) }
     }
 
-    /// Asks for what [`Update::step`] will soon read and write of a part of the weight.
-    pub fn ask_for(&self, part: Range<usize>, memory: &Memory) {
-        let Some(piece) = &self.stepped else { return };
-        let range = piece.range.start + part.start..piece.range.start + part.end;
-        let centre = self.elastic.then(|| Memory::packed(Packed::Centre, range.clone()));
-        let spans = [Memory::packed(Packed::Weights, range.clone())].into_iter().chain(centre);
-        spans.chain(self.histories(&range)).for_each(|span| ask_for(memory, span));
+    /// Where the weight lies that is updated as its gradient is found.
+    pub fn stepped(&self) -> Option<Span> {
+        self.stepped.as_ref().map(|piece| Memory::packed(Packed::Weights, piece.range.clone()))
     }
 
-    /// Asks for what [`Update::give`] will soon write of a part of the weight to another device.
-    pub fn ask_for_weight(&self, part: Range<usize>, to: &Memory) {
-        let Some(piece) = &self.stepped else { return };
-        let range = piece.range.start + part.start..piece.range.start + part.end;
-        ask_for(to, Memory::packed(Packed::Weights, range));
+    /// What [`Update::step`] reads and writes of a weight and what lies beside it, to ask for parts of it.
+    pub fn soon(&self, weight: Span, memory: &Memory) -> Soon {
+        let mut soon = Soon::of(weight, memory);
+        let Some(piece) = &self.stepped else { return soon };
+        let centre = self.elastic.then(|| Memory::packed(Packed::Centre, piece.range.clone()));
+        centre.into_iter().chain(self.histories(&piece.range)).for_each(|span| soon.also(span, memory));
+        soon
     }
 
     /// Where the histories of `range` of the packed weights lie: one, or two.
@@ -200,12 +198,39 @@ impl Update {
     }
 }
 
-/// Asks for the lines of a span. Inlined, since it is asked for a few lines at a time.
-#[inline(always)]
-fn ask_for(memory: &Memory, span: Span) {
-    const LINE: usize = 64 / size_of::<f32>();
-    let first = memory.pointer(span);
-    (0..span.len()).step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
+/// The most arrays that an update of a weight touches: the weight, its centre and two histories.
+const MOST_ARRAYS: usize = 4;
+
+/// Arrays of as many elements as a weight has, of which parts will soon be read or written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Soon {
+    first: [*const f32; MOST_ARRAYS],
+    arrays: usize,
+}
+
+impl Soon {
+    /// A weight alone.
+    pub fn of(weight: Span, memory: &Memory) -> Self {
+        let mut soon = Self { first: [std::ptr::null(); _], arrays: 0 };
+        soon.also(weight, memory);
+        soon
+    }
+
+    fn also(&mut self, span: Span, memory: &Memory) {
+        if let Some(first) = self.first.get_mut(self.arrays) {
+            *first = memory.pointer(span);
+            self.arrays += 1;
+        }
+    }
+
+    /// Asks for the lines of a part. Inlined, since it is asked for a few lines at a time.
+    #[inline(always)]
+    pub fn ask_for(&self, part: Range<usize>) {
+        const LINE: usize = 64 / size_of::<f32>();
+        for first in &self.first[..self.arrays] {
+            part.clone().step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
+        }
+    }
 }
 
 /// A gradient, or the two terms whose sum it is.

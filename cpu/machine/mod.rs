@@ -69,7 +69,7 @@ pub struct Machine {
     /// the quadrant's own gradient, and reading two. So it pays below 6 times the operations that a quadrant does while it moves
     /// a byte, which are 8 to 15 where there are vectors of 16 floats.
     pub step_images: usize,
-    /// Fewest weights of such a layer: gradients of fewer stay in a cache.
+    /// Fewest weights of such a layer: the gradients of fewer stay in a second-level cache until they are added up.
     pub step_elements: usize,
     /// Grains of a task that is large enough: a few for each thread of a quadrant.
     pub task_grains: usize,
@@ -120,7 +120,7 @@ const BASE: Machine = Machine {
     inner_columns: 256,
     inner_rows: 64,
     step_images: 32,
-    step_elements: 1 << 20,
+    step_elements: 1 << 18,
     task_grains: 32,
     gradient_grains: 16,
     grain_flops: 1 << 20,

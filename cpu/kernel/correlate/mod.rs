@@ -93,6 +93,10 @@ pub(crate) struct Tile<'a> {
     pub end: End,
     /// Whether a ReLU goes over the sums.
     pub relu: bool,
+    /// What is to be in the second-level cache when the tile is done: with each run so many cache lines, one after the other.
+    pub ahead: *const f32,
+    /// None if there is nothing.
+    pub ahead_lines: usize,
 }
 
 /// One register tile of a weight's gradient.

@@ -4,6 +4,9 @@ use super::{End, Kept, Start, Tile};
 use crate::kernel::simd::{Product, Simd};
 use crate::kernel::stored::Stored;
 
+/// Elements of a cache line.
+const LINE: usize = 64 / size_of::<f32>();
+
 /// Computes a tile of `ROWS` pixels, `PIXEL` elements apart in the input, by `VECTORS` vectors.
 ///
 /// # Safety
@@ -41,7 +44,12 @@ pub(super) unsafe fn tile<
                 }
             }
         }
+        let mut ahead = t.ahead;
         for run in t.runs {
+            for _ in 0..t.ahead_lines {
+                S::prefetch_far(ahead);
+                ahead = ahead.wrapping_add(LINE);
+            }
             let mut x = t.x.add(run.offset as usize);
             let mut w = t.w.add(run.first as usize * VECTORS * S::LANES);
             if PIXEL > 1 {

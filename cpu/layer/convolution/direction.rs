@@ -332,6 +332,8 @@ impl Direction {
                     start: step.start.unwrap_or_else(held),
                     end: kept.map_or(End::There, |y| End::Kept(place(y))),
                     relu,
+                    ahead: std::ptr::null(),
+                    ahead_lines: 0,
                 };
                 // SAFETY: places have target pixels inside the image, taps see the strip or, pointwise, the source; the
                 // packed tile holds as many sources as the runs name; images, rows and tiles of channels are the

@@ -261,6 +261,8 @@ impl Unfolded {
                     }),
                     end: End::Kept(Kept { y, pixel, vector: plane }),
                     relu: self.relu,
+                    ahead: std::ptr::null(),
+                    ahead_lines: 0,
                 };
                 // SAFETY: windows lie in the unfolded row, and what their runs see beyond it is there; rows of images are
                 // the grain's own, and blocks in bf16 take the sums.

@@ -4,15 +4,19 @@
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{InnerProduct, Layer};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec};
-use quadrille_core::plan::Stage;
+use quadrille_core::plan::{Plan, Stage};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics, Precision};
-use quadrille_cpu::{CpuDevice, EngineError, EngineOptions, NAN_HALVES, stepping_layers, storage_needs};
+use quadrille_cpu::{
+    CpuDevice, CpuWorker, EngineError, EngineOptions, Homes, MappedWorker, NAN_HALVES, Program, Purpose,
+    stepping_layers, storage_needs,
+};
 
 use crate::common::{
-    fractions, inner_product, input, labels, nets, network, numerics, options, plan, small_lenet, worker,
+    crews, fractions, inner_product, input, labels, nets, network, numerics, options, plan, small_lenet,
+    worker,
 };
 use crate::stepping::behind_blocks;
 
@@ -46,10 +50,27 @@ fn load(devices: &[CpuDevice], nets: &[Net], batch: usize, seed: u64) {
     }
 }
 
-/// Weights and behind them histories of every quadrant after some steps. Whatever is not kept from step to step is NaN before each.
-fn train(nets: &[Net], threads: usize, batch: usize, steps: u64, options: &EngineOptions) -> Vec<Vec<f32>> {
+/// A worker of which so many quadrants in a row lie on each node. The nodes are not there, so nothing is bound to them.
+fn on_nodes(nets: &[Net], plan: &Plan, [threads, each]: [usize; 2], options: &EngineOptions) -> CpuWorker {
+    let program = Program { nets, plans: &[plan] };
+    let mapped = MappedWorker::new(&crews(nets.len(), threads), &[program], options).expect("a worker");
+    let node = |device: usize| 5000 + device / each;
+    let homes = |device| Homes::new(1, Purpose::all(1).map(|_| Some(node(device))));
+    let homes: Vec<Homes> = (0..nets.len()).map(homes).collect();
+    mapped.place(&homes).expect("memory")
+}
+
+/// Weights and behind them histories of every quadrant after some steps, of `threads` threads each and so many on each node.
+/// Whatever is not kept from step to step is NaN before each.
+fn train(
+    nets: &[Net],
+    [threads, each]: [usize; 2],
+    batch: usize,
+    steps: u64,
+    options: &EngineOptions,
+) -> Vec<Vec<f32>> {
     let plan = plan(nets, Stage::Iteration);
-    let worker = worker(nets, &plan, threads, options).expect("a worker");
+    let worker = on_nodes(nets, &plan, [threads, each], options);
     let devices = worker.devices(0);
     let mut weights = vec![0.0; nets[0].params.len()];
     nets[0].params.fill(7, &mut weights);
@@ -93,10 +114,10 @@ fn quadrants_find_the_bits_of_one_that_has_all_images() {
     for numerics in tiers_that_step("gradients of all images on every quadrant") {
         let (options, layers) = (with_momentum(numerics), together(numerics.precision));
         let whole = marked(nets(behind_blocks, BATCH, 1), layers);
-        let expected = train(&whole, 2, BATCH, 1, &options).remove(0);
+        let expected = train(&whole, [2, 1], BATCH, 1, &options).remove(0);
         let mut first = vec![0.0; expected.len() / 2];
         whole[0].params.fill(7, &mut first);
-        for quadrants in [2, 4] {
+        for [quadrants, each] in [[2, 1], [2, 2], [4, 1], [4, 2], [4, 3], [4, 4]] {
             for shares in [false, true] {
                 let mut cut = marked(nets(behind_blocks, BATCH, quadrants), layers);
                 if shares {
@@ -106,7 +127,7 @@ fn quadrants_find_the_bits_of_one_that_has_all_images() {
                     };
                     cut = cut.into_iter().map(share).collect();
                 }
-                let found = train(&cut, 2, BATCH, 1, &options);
+                let found = train(&cut, [2, each], BATCH, 1, &options);
                 for view in whole[0].params.views().iter().filter(|v| v.name.ends_with("/0")) {
                     if !layers.contains(&view.name.trim_end_matches("/0")) {
                         continue;
@@ -137,21 +158,66 @@ fn quadrants_agree_whatever_their_shares() {
     for numerics in tiers_that_step("uneven shares of a whole gradient") {
         let (options, layers) = (with_momentum(numerics), together(numerics.precision));
         for quadrants in [2, 3] {
-            let apart = train(&nets(behind_blocks, BATCH, quadrants), 1, BATCH, 3, &options).remove(0);
+            let apart = train(&nets(behind_blocks, BATCH, quadrants), [1, 1], BATCH, 3, &options).remove(0);
             let cut = marked(nets(behind_blocks, BATCH, quadrants), layers);
-            let expected = train(&cut, 1, BATCH, 3, &options);
+            let expected = train(&cut, [1, 1], BATCH, 3, &options);
             let norm = |values: &[f32]| values.iter().map(|v| f64::from(v * v)).sum::<f64>().sqrt();
             let weights = &apart[..apart.len() / 2];
             let far: Vec<f32> = expected[0].iter().zip(weights).map(|(a, b)| a - b).collect();
             let bound = if numerics.precision == Precision::Bf16 { 1e-3 } else { 1e-6 };
             let far = norm(&far) / norm(weights);
             assert!(far < bound, "{far} from gradients that are added up, {quadrants} quadrants, {numerics}");
-            for threads in [1, 3] {
-                for (quadrant, found) in train(&cut, threads, BATCH, 3, &options).iter().enumerate() {
+            for [threads, each] in [[1, 2], [3, 1], [3, 2], [1, 3]] {
+                let found = train(&cut, [threads, each], BATCH, 3, &options);
+                for (quadrant, found) in found.iter().enumerate() {
                     let same = as_bits(found) == as_bits(&expected[0]);
-                    assert!(same, "quadrant {quadrant} of {quadrants}, {threads} threads, {numerics}");
+                    let on = format!("{quadrants} of {threads} thread(s), {each} on a node");
+                    assert!(same, "quadrant {quadrant} of {on}, {numerics}");
                 }
             }
+        }
+    }
+}
+
+/// What is written to one quadrant stands where another on the same node reads it if all change it together, and nowhere else.
+#[test]
+fn quadrants_on_one_node_have_weights_together_that_they_step_together() {
+    for numerics in tiers_that_step("weights together") {
+        let layers = together(numerics.precision);
+        let cut = marked(nets(behind_blocks, 16, 4), layers);
+        let apart = nets(behind_blocks, 16, 4);
+        let len = cut[0].params.len();
+        let old: Vec<f32> = (0..len).map(|i| i as f32).collect();
+        for (nets, steps) in [(&cut, true), (&apart, false)] {
+            let plan = plan(nets, Stage::Iteration);
+            let worker = on_nodes(nets, &plan, [1, 2], &options(numerics));
+            let devices = worker.devices(0);
+            let read = |device: &CpuDevice| {
+                let mut values = vec![0.0; len];
+                device.read(Region::Packed(Packed::Weights), &mut values).expect("weights");
+                values
+            };
+            devices.iter().for_each(|d| d.write(Region::Packed(Packed::Weights), &old).expect("weights"));
+            devices[1].write(Region::PackedFrom(Packed::Weights, 1), &vec![-1.0; len - 1]).expect("weights");
+            let mut changed = old.clone();
+            changed[1..].fill(-1.0);
+            let mut first = old.clone();
+            for view in nets[0].params.views() {
+                let (name, of) = view.name.split_once('/').expect("a layer and a number");
+                if steps && of == "0" && layers.contains(&name) {
+                    first[view.range()].fill(-1.0);
+                    // The first of all weights is not among them.
+                    assert!(!view.range().contains(&0));
+                }
+            }
+            let found: Vec<Vec<f32>> = devices.iter().map(read).collect();
+            assert!(found == [first, changed, old.clone(), old.clone()], "stepping {steps}, {numerics}");
+            assert_eq!(devices[1].is_finite(Region::Packed(Packed::Weights), len), Ok(true));
+            devices[0].write(Region::Packed(Packed::Weights), &vec![f32::NAN; len]).expect("weights");
+            let part = nets[0].params.views().iter().find(|view| view.name == "ip2/0").expect("ip2").range();
+            let found = read(&devices[1]);
+            assert!(part.clone().all(|i| found[i].is_nan() == steps), "stepping {steps}, {numerics}");
+            assert_eq!(devices[1].is_finite(Region::Packed(Packed::Weights), len), Ok(!steps));
         }
     }
 }

@@ -71,7 +71,8 @@ impl Winograd {
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
-        let missing = wanted.div_ceil(tile_parts * layer.group);
+        // Each part of the targets transforms the sources anew: that is for where half of the grains or more are missing.
+        let missing = (wanted / (tile_parts * layer.group)).max(1);
         let fewest = machine.winograd_targets * precision.in_word();
         let target_parts = missing.min(packing.tiles().div_ceil(fewest));
         Some(Self {
@@ -193,11 +194,19 @@ impl Winograd {
         let planes = group * self.planes()..(group + 1) * self.planes();
         self.tiling.transform(grain.memory, arrays.source, planes, block.clone(), self.block, inputs);
         let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
+        // SAFETY: transformed in the stage before.
+        let packed = |tile| unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
+        // A single column reads weights as fast as it could ask for them.
+        let asks = columns.clone().nth(1).is_some();
         for point in 0..points {
             for tile in targets.clone() {
-                // SAFETY: transformed in the stage before.
-                let packed = unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
-                self.multiply(point, tile, packed, inputs, products, columns.clone());
+                let next =
+                    if tile + 1 < targets.end { [point, tile + 1] } else { [point + 1, targets.start] };
+                let soon = asks.then(|| match next[0] < points {
+                    true => self.first_chunk(next, packed(next[1])),
+                    false => &[],
+                });
+                self.multiply([point, tile], packed(tile), soon, inputs, products, columns.clone());
             }
         }
         for tile in targets {
@@ -205,12 +214,20 @@ impl Winograd {
         }
     }
 
-    /// The products of one point for one tile of targets.
+    /// The weights of the first sources of one point for one tile of targets.
+    fn first_chunk<'a>(&self, [point, tile]: [usize; 2], packed: &'a [f32]) -> &'a [f32] {
+        let width = self.packing.vectors(tile) * self.packing.vector;
+        let weights = &packed[point * self.packing.words(self.packing.sources) * width..];
+        &weights[..self.chunks.first().map_or(0, |runs| words(runs).len() * width)]
+    }
+
+    /// The products of one point for one tile of targets. Meanwhile the weights that come next are asked for, at last `soon`, unless
+    /// that is `None`: they are read once for each block, and the third-level cache holds them only if nobody else needs it.
     fn multiply(
         &self,
-        point: usize,
-        tile: usize,
+        [point, tile]: [usize; 2],
         packed: &[f32],
+        soon: Option<&[f32]>,
         inputs: &[f32],
         products: &mut [f32],
         columns: impl Iterator<Item = (usize, usize)> + Clone,
@@ -223,7 +240,13 @@ impl Winograd {
         let products = &mut products[point * product_len..(point + 1) * product_len];
         let y = products[tile * TILE_VECTORS * self.block * lanes..].as_mut_ptr();
         for (i, runs) in self.chunks.iter().enumerate() {
-            for (column, count) in columns.clone() {
+            let (ahead, lines) = soon.map_or((&[][..], 0), |soon| {
+                let next = self.chunks.get(i + 1).map(|next| words(next));
+                let soon =
+                    next.map_or(soon, |n| &weights[n.start * vectors * lanes..n.end * vectors * lanes]);
+                (soon, soon.len().div_ceil(LINE * runs.len() * columns.clone().count()))
+            });
+            for (step, (column, count)) in columns.clone().enumerate() {
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
                 unsafe {
@@ -238,6 +261,8 @@ impl Winograd {
                         start: if i == 0 { Start::Zero } else { Start::There },
                         end: End::There,
                         relu: false,
+                        ahead: ahead.as_ptr().wrapping_add(step * runs.len() * lines * LINE),
+                        ahead_lines: lines,
                     };
                     self.kernels[vectors - 1].tiles[count - 1](&tile);
                 }
@@ -276,6 +301,15 @@ impl Winograd {
             }
         });
     }
+}
+
+/// Elements of a cache line.
+const LINE: usize = 64 / size_of::<f32>();
+
+/// The words of a chunk of sources, which follow each other.
+fn words(runs: &[Run]) -> Range<usize> {
+    let first = runs.first().map_or(0, |run| run.first as usize);
+    first..runs.last().map_or(first, |run| (run.first + run.len) as usize)
 }
 
 /// The sources of a point: blocks of channels, cut into chunks of at most `most` sources, but at least one block.

@@ -1,11 +1,12 @@
 //! ∇W and update in one pass: a block of ∇W that a first-level cache holds beside its weights and histories, which are
 //! updated by it before the next block. The sums are those of ∇W alone, tile by tile, so the bits are, too. Of several devices
-//! each updates some outputs' rows, and writes them to the weights of the others while the block is still in the cache.
+//! each updates some outputs' rows, and writes them to the weights of others, if these lie elsewhere, while the block is still in
+//! the cache.
 
 use std::ops::Range;
 
 use super::{Sum, TILE_VECTORS, Tiles, blocks};
-use crate::layer::Grain;
+use crate::layer::{Grain, Soon};
 
 impl Tiles {
     /// Updates the rows of the weight of some outputs.
@@ -19,8 +20,9 @@ impl Tiles {
         let (a, sums) = grain.scratch.split_at_mut(self.sources(outputs.len()));
         self.pack_sources(memory, &grain.everywhere, &outputs, a);
         let a = &*a;
-        let alone = self.own.len() == self.outputs;
-        let others = || grain.everywhere.others(memory);
+        let Some(weight) = update.stepped() else { return };
+        let soon = update.soon(weight, memory);
+        let others = || grain.everywhere.others(memory, weight);
         let part = |row: usize, columns: Range<usize>| {
             let start = (outputs.start + row) * self.inputs;
             start + columns.start..start + columns.end.min(self.inputs)
@@ -30,13 +32,12 @@ impl Tiles {
             for block in blocks(outputs.len(), self.most_sources) {
                 let sums = &mut sums[..block.len() * columns.len()];
                 for tile in tiles.clone() {
-                    for row in block.clone() {
-                        let part = part(row, tile * width..(tile + 1) * width);
-                        update.ask_for(part.clone(), memory);
-                        if !alone {
-                            others().for_each(|other| update.ask_for_weight(part.clone(), other));
-                        }
-                    }
+                    let ask_for = |soon: Soon| {
+                        let rows = block.clone().map(|row| part(row, tile * width..(tile + 1) * width));
+                        rows.for_each(|part| soon.ask_for(part));
+                    };
+                    ask_for(soon);
+                    others().for_each(|other| ask_for(Soon::of(weight, other)));
                     let sum = Sum { c_source: columns.len(), ..self.weight_sum(a, x, tile, &block) };
                     // SAFETY: the sums are the thread's own, all tiles of these for each output of the block.
                     unsafe { self.sum(&sum, sums[(tile - tiles.start) * width..].as_mut_ptr()) }
@@ -46,7 +47,7 @@ impl Tiles {
                     let gradient = &gradient[..part.len()];
                     // SAFETY: this task updates the weight; grains have rows of their own.
                     unsafe { update.step(part.clone(), memory, &scalars, gradient) }
-                    // SAFETY: so it does on the other devices.
+                    // SAFETY: so it does on devices that have it elsewhere.
                     others().for_each(|other| unsafe { update.give(part.clone(), memory, other) });
                 }
             }

@@ -56,6 +56,8 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                 start,
                 end,
                 relu,
+                ahead: std::ptr::null(),
+                ahead_lines: 0,
             };
             kernel(&tile, pixels, two);
             let (mut expected, mut expected_words) = (before.clone(), kept_before.clone());
