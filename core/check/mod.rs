@@ -264,10 +264,8 @@ fn check_accesses(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 .map(|place| place.buffer)
                 .collect();
             let layer = net.layer(node.task.layer);
-            let buffers = |operand| {
-                let buffers = task_buffers(nets, node.device.0, node.task.layer, operand).into_iter();
-                buffers.map(|buffer| touched(net, node, buffer)).collect::<Vec<_>>()
-            };
+            let whole = |operand| task_buffers(nets, node.device.0, node.task.layer, operand).into_iter();
+            let buffers = |operand| whole(operand).map(|buffer| touched(net, node, buffer));
             let reads: Vec<Buffer> = match node.task.sub {
                 // The gradients are elsewhere, perhaps.
                 SubTask::Update => writes.iter().copied().chain(norms(net)).collect(),

@@ -42,13 +42,9 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     pool.check(&args.machine.device)?;
     let machine = crews(&args.machine, 0, 1, batch, || copies(&spec, batch))?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
-    let Iteration { nets, mut plan, options: engine } =
-        iteration(&spec, batch, &machine, &args.machine, schedule)?;
     let mut pools = Pools::new(pool);
-    if let Some(gpu) = machine.gpu(0) {
-        let worth = pools.on_gpu(gpu, &nets, &plan, &engine, machine.on_gpus)?;
-        plan = spread_by(plan, &nets, &worth);
-    }
+    let iteration = iteration(&spec, batch, &machine, &args.machine, schedule)?;
+    let Iteration { nets, plan, options: engine } = iteration.on_pool(&machine, &mut pools)?;
     let program = Program { nets: &nets, plans: &[&plan] };
     let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
     let placement = match &worker {
@@ -135,6 +131,16 @@ pub struct Iteration {
     pub plan: Plan,
     /// How devices compute.
     pub options: EngineOptions,
+}
+
+impl Iteration {
+    /// The same in chunks of images, if a GPU computes and has a pool of streams for them.
+    fn on_pool(self, machine: &Crews, pools: &mut Pools) -> Result<Self, Failure> {
+        let Some(gpu) = machine.gpu(0) else { return Ok(self) };
+        let worth = pools.on_gpu(gpu, &self.nets, &self.plan, &self.options, machine.on_gpus)?;
+        let plan = spread_by(self.plan, &self.nets, &worth);
+        Ok(Self { plan, ..self })
+    }
 }
 
 /// An iteration of the only worker on a machine.

@@ -23,7 +23,6 @@ pub(super) unsafe fn tile<
 ) {
     // SAFETY: by contract.
     unsafe {
-        let at = |r: usize, v: usize| t.y.wrapping_add(r * t.y_pixel + v * t.y_vector);
         let mut sums = [[S::zero(); VECTORS]; ROWS];
         // All pixels have the same bias.
         let numbers = match t.start {
@@ -73,6 +72,21 @@ pub(super) unsafe fn tile<
                 w = w.add(VECTORS * S::LANES);
             }
         }
+        store::<S, P, ROWS, VECTORS>(t, sums);
+    }
+}
+
+/// Stores the sums of a tile where they end.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn store<S: Simd, P: Product<Registers = S>, const ROWS: usize, const VECTORS: usize>(
+    t: &Tile<'_>,
+    mut sums: [[S::Vector; VECTORS]; ROWS],
+) {
+    // SAFETY: by contract.
+    unsafe {
         if t.relu {
             for sum in sums.as_flattened_mut() {
                 *sum = S::rectified(*sum);
@@ -82,7 +96,7 @@ pub(super) unsafe fn tile<
             End::There => {
                 for (r, row) in sums.iter().enumerate() {
                     for (v, sum) in row.iter().enumerate() {
-                        S::store(at(r, v), *sum);
+                        S::store(t.y.wrapping_add(r * t.y_pixel + v * t.y_vector), *sum);
                     }
                 }
             }
