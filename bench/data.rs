@@ -10,7 +10,9 @@ use image::codecs::jpeg::JpegEncoder;
 use quadrille_core::layer::{Data, DataKind, Transform};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
-use quadrille_io::data::{DataSource, Opening, Order, Prefetcher, SearchPath, TarWriter, Tolerance, open};
+use quadrille_io::data::{
+    DataSource, Opening, Order, Prefetcher, Room, SearchPath, TarWriter, Tolerance, open,
+};
 use serde_json::{Value, json};
 
 use crate::ours::{number, object, output_of};
@@ -125,7 +127,13 @@ fn open_images(path: &Path) -> Result<DataSource, String> {
         kind: DataKind::Records,
     };
     let search = SearchPath { folders: vec![PathBuf::from(".")] };
-    let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None };
+    let opening = Opening {
+        data: None,
+        search: &search,
+        tolerance: Tolerance::Fail,
+        staging: None,
+        room: Room::default(),
+    };
     open(&layer, Phase::Train, opening).map_err(|error| error.to_string())
 }
 

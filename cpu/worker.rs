@@ -208,7 +208,7 @@ impl MappedWorker {
         let mut made: Vec<Arc<PackedMemory>> = Vec::new();
         for own in homes {
             let memory = PackedMemory::new(self.packed, own)?;
-            let node = |homes: &Homes| homes.of(Purpose::Weights);
+            let node = |homes: &Homes| homes.node_of(Purpose::Weights);
             let first = made.iter().zip(homes).find(|(_, other)| node(other) == node(own));
             made.push(Arc::new(match first {
                 Some((first, _)) => memory.with_weights_of(first, &self.together),
@@ -242,13 +242,14 @@ impl MappedWorker {
         let programs = programs.collect::<Result<_, OutOfMemory>>()?;
         let priorities = |lanes: &Vec<Lane>| lanes.iter().map(|lane| lane.priority).collect();
         let priorities: Vec<Vec<u8>> = lanes_of_programs.iter().map(priorities).collect();
-        let first_like = |own: &&Homes| homes.iter().position(|other| other == own).unwrap_or_default();
+        let first_like =
+            |own: &&Homes| homes.iter().position(|other| other.are_near(own)).unwrap_or_default();
         let nodes: Vec<usize> = homes.iter().map(first_like).collect();
         let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest));
         let steps = self.crews.iter().map(|_| TwoSteps::default()).collect();
         let bound = Arc::new(Bound { programs, steps });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();
-        let scratch = |homes: &&Homes| Scratch { len: self.scratch, home: homes.of(Purpose::Scratch) };
+        let scratch = |homes: &&Homes| Scratch { len: self.scratch, home: homes.node_of(Purpose::Scratch) };
         let scratch: Vec<Scratch> = homes.iter().map(scratch).collect();
         let work: Arc<dyn Work> = bound.clone();
         let spin = if self.spin { Machine::of(self.isa).spin_looks } else { 0 };
@@ -332,7 +333,7 @@ impl CpuWorker {
     /// Where all memory of all devices lies.
     pub fn places(&self) -> Vec<ArenaPlace> {
         let used = self.arenas().filter(|(.., arena)| arena.len > 0);
-        used.map(|(device, purpose, arena)| arena.place(device, purpose)).collect()
+        used.flat_map(|(device, purpose, arena)| arena.places(device, purpose)).collect()
     }
 
     /// From when on the times of all devices count.

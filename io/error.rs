@@ -32,6 +32,20 @@ pub enum IoError {
         /// What the user could do.
         hint: Option<String>,
     },
+    /// A file that holds more than the memory that there is to have.
+    #[error(
+        "{}: takes {} in memory, of which {} are free\n  hint: quadrille convert data, on a machine with more memory, makes an \
+         LMDB of it, which is read image by image",
+        path.display(), gib(*needed), gib(*room)
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it takes.
+        needed: u64,
+        /// Bytes that there are to have.
+        room: u64,
+    },
     /// A file or folder that cannot be created.
     #[error("{}: cannot create {what}: {source}", path.display())]
     CannotCreate {
@@ -58,6 +72,10 @@ fn hint_line(hint: &Option<String>) -> String {
     hint.as_ref().map_or_else(String::new, |hint| format!("\n  hint: {hint}"))
 }
 
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
 impl IoError {
     /// The exit code of the program.
     pub fn exit_code(&self) -> u8 {
@@ -65,6 +83,7 @@ impl IoError {
             Self::Spec(_) => 64,
             Self::Data { .. } => 65,
             Self::Missing { .. } => 66,
+            Self::NoRoom { .. } => 71,
             Self::CannotCreate { .. } => 73,
             Self::WriteFailed { .. } => 74,
         }

@@ -16,19 +16,28 @@ pub(crate) fn is_part(name: &str) -> bool {
     name.starts_with('.') && number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Reads a file. `expected` says what it should be. A device or a pipe, which may never end, is refused.
+/// Opens a file, and says how long it is. `expected` says what it should be. A device or a pipe, which may never end, is refused.
 ///
 /// # Errors
 /// [`IoError::Missing`].
-pub(crate) fn read(path: &Path, expected: &str) -> Result<Vec<u8>, IoError> {
+pub(crate) fn open(path: &Path, expected: &str) -> Result<(File, u64), IoError> {
     let unreadable = |error| IoError::unreadable(path, expected, &error);
-    let mut file = File::open(path).map_err(unreadable)?;
+    let file = File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(IoError::missing(path, format!("is not a file; expected {expected}")));
     }
+    Ok((file, metadata.len()))
+}
+
+/// Reads a file, as [`open`] opens it.
+///
+/// # Errors
+/// [`IoError::Missing`].
+pub(crate) fn read(path: &Path, expected: &str) -> Result<Vec<u8>, IoError> {
+    let (mut file, _) = open(path, expected)?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(unreadable)?;
+    file.read_to_end(&mut bytes).map_err(|error| IoError::unreadable(path, expected, &error))?;
     Ok(bytes)
 }
 

@@ -17,6 +17,7 @@ use crate::crews::crews;
 use crate::engine::WorkerDevice;
 use crate::failure::{Code, Failure};
 use crate::given::Given;
+use crate::holdings::Holdings;
 use crate::job::load_net;
 use crate::memory;
 use crate::parts;
@@ -122,7 +123,7 @@ impl Look {
             spin: machine.exclusive,
         };
         let program = Program { nets, plans: &[&plan] };
-        let (worker, _) = memory::worker(&machine, &[program], &options, net.batch())?;
+        let (worker, _) = memory::worker(&machine, &[program], &options, net.batch(), &Holdings::default())?;
         let device = worker.devices(0).swap_remove(0);
         Ok(Self { net, plan, device })
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quadrille_core::layer::{Input, Layer};
 use quadrille_core::net::{NetSpec, NetState};
 use quadrille_core::rng::{Purpose, Sampler, Stream};
-use quadrille_io::data::{Batch, DataSource, Order, Prefetcher, Readers, RowFiles, RowReader};
+use quadrille_io::data::{Batch, DataSource, Held, Order, Prefetcher, Readers, RowFiles, RowReader};
 use quadrille_io::{IoError, weights_hash};
 
 use crate::failure::{Code, Failure};
@@ -77,6 +77,15 @@ impl Feed {
         match self {
             Self::DataSet(source) => Some(source),
             Self::Arrays(_) | Self::Rows(..) => None,
+        }
+    }
+
+    /// The memory that samples are held in, if they are read only once.
+    pub fn held(&self) -> Vec<Held<'_>> {
+        match self {
+            Self::DataSet(source) => source.held().into_iter().collect(),
+            Self::Arrays(given) => given.tops.iter().map(|top| Held::F32(&top.values)).collect(),
+            Self::Rows(..) => Vec::new(),
         }
     }
 

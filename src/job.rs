@@ -9,10 +9,11 @@ use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
 use quadrille_io::data::{
-    BadRecords, DataSource, LabelRule, Opening, RowFiles, SearchPath, Staging, Tolerance, open,
+    BadRecords, DataSource, LabelRule, Opening, Room, RowFiles, SearchPath, Staging, Tolerance, open,
 };
 use quadrille_io::prototxt::{parse_net, parse_solver, read_net, read_solver};
 use quadrille_io::snapshot::MANIFEST;
+use quadrille_numa::memory::capacity::available;
 
 use crate::bundled;
 use crate::cli::DataArgs;
@@ -196,7 +197,11 @@ impl PhaseJob {
                     (samples.folder, samples.tolerance, staging::Listener::default());
                 let tell = |event| listener.hear(event);
                 let staging = samples.stage_to.map(|to| Staging { to, tell: &tell });
-                let dataset = open(source, phase, Opening { data, search: &search, tolerance, staging })?;
+                let dataset = open(
+                    source,
+                    phase,
+                    Opening { data, search: &search, tolerance, staging, room: Room::of(available()) },
+                )?;
                 source.sample = Some(dataset.sample());
                 found = Some((index, Some(dataset)));
             }

@@ -26,6 +26,7 @@ mod failure;
 mod feed;
 mod filing;
 mod given;
+mod holdings;
 mod identity;
 mod job;
 mod made_up;

@@ -4,12 +4,15 @@ use quadrille_cpu::{ArenaPlace, EngineOptions, Homes, MappedWorker, Program, Pur
 use quadrille_numa::Strictness;
 use quadrille_numa::cpu_list;
 use quadrille_numa::memory::Census;
-use quadrille_numa::memory::plan::{FastMemory, MemoryPlan, Need, QuadrantNeeds, TooLittle, Wish, said};
+use quadrille_numa::memory::plan::{
+    FastMemory, MemoryPlan, Need, Placed, QuadrantNeeds, TooLittle, Wish, said,
+};
 use quadrille_numa::verify::thread_place;
 
 use crate::crews::Crews;
 use crate::engine::{Engine, MappedEngine, on_gpu};
 use crate::failure::{Code, Failure};
+use crate::holdings::Holdings;
 
 /// Mini-batches that the host holds of each program: two ahead, one in the making, one in use.
 const HELD_BATCHES: u64 = 4;
@@ -62,7 +65,8 @@ impl WorkerNeeds {
     fn quadrants(&self) -> Vec<Vec<Need>> {
         let mut quadrants = self.devices.clone();
         let host = self.held() + self.copies;
-        let need = Need { what: "mini-batches read ahead, copies".to_owned(), bytes: host, wish: Wish::Dram };
+        let what = "mini-batches read ahead, copies".to_owned();
+        let need = Need { what, bytes: host, wish: Wish::Dram, divisible: false };
         if let Some(first) = quadrants.first_mut() {
             first.push(need);
         }
@@ -74,26 +78,34 @@ impl WorkerNeeds {
 pub struct Placement {
     /// Of each worker the nodes of each device's arenas.
     pub homes: Vec<Vec<Homes>>,
+    /// The node of data sets that are held in memory.
+    pub data: Option<usize>,
     /// For the first lines.
     pub lines: Vec<String>,
 }
 
-/// Plans the memory of all workers.
+/// Plans the memory of all workers, and of the data sets that they have together: those are there already, since what is read
+/// says how much it is, and go to their place behind the first worker's needs, near those who read.
 ///
 /// # Errors
 /// If there is too little, with what would do.
-pub fn plan(machine: &Crews, workers: &[WorkerNeeds]) -> Result<Placement, Failure> {
+pub fn plan(machine: &Crews, workers: &[WorkerNeeds], data: &Holdings<'_>) -> Result<Placement, Failure> {
     if workers.iter().all(|worker| worker.devices.is_empty()) {
-        return Ok(Placement { homes: vec![Vec::new(); workers.len()], lines: Vec::new() });
+        return Ok(Placement { homes: vec![Vec::new(); workers.len()], data: None, lines: Vec::new() });
     }
     // Workers on GPUs leave their quadrants alone.
     let own = machine.quadrants.chunks(machine.workers[0].len());
     let pairs = own.zip(workers).flat_map(|(own, worker)| own.iter().zip(worker.quadrants()));
-    let quadrants: Vec<QuadrantNeeds> =
+    let mut quadrants: Vec<QuadrantNeeds> =
         pairs.map(|(quadrant, needs)| QuadrantNeeds::of(quadrant, needs)).collect();
-    let plan = MemoryPlan::new(&quadrants, &machine.capacity, machine.fast_memory);
+    if let Some(first) = quadrants.first_mut() {
+        first.needs.extend(data.need());
+    }
+    let capacity = data.not_counted(machine.capacity.clone());
+    let plan = MemoryPlan::new(&quadrants, &capacity, machine.fast_memory);
     let plan = plan.map_err(|error| too_little(&error, workers))?;
-    let mut nodes = plan.quadrants.iter().map(|placed| placed.iter().map(|one| one.node));
+    let data = data.need().and_then(|_| plan.quadrants.first()?.last()?.node);
+    let mut nodes = plan.quadrants.iter().map(|placed| placed.iter().map(Placed::home));
     let homes = workers.iter().map(|worker| {
         let devices = nodes.by_ref().take(worker.devices.len());
         devices.map(|nodes| Homes::new(worker.programs, nodes)).collect()
@@ -103,7 +115,8 @@ pub fn plan(machine: &Crews, workers: &[WorkerNeeds]) -> Result<Placement, Failu
         0 => format!("placement   {line}"),
         _ => format!("            {line}"),
     };
-    Ok(Placement { homes, lines: plan.lines().into_iter().enumerate().map(label).collect() })
+    let lines = plan.lines().into_iter().enumerate().map(label).collect();
+    Ok(Placement { homes, data, lines })
 }
 
 /// Too little memory, with the mini-batch that would fit: values and what the host reads ahead grow with it, all else stays.
@@ -135,12 +148,13 @@ pub fn planned(
     programs: &[Program<'_>],
     options: &EngineOptions,
     batch: usize,
+    data: &Holdings<'_>,
 ) -> Result<(MappedEngine, Placement), Failure> {
     let mapped = match machine.gpu(0) {
         Some(gpu) => MappedEngine::Cuda(on_gpu(gpu, programs, options, machine.on_gpus)?),
         None => MappedEngine::Cpu(MappedWorker::new(&machine.workers[0], programs, options)?),
     };
-    let placement = plan(machine, &[WorkerNeeds::of(&mapped, programs.len(), batch)])?;
+    let placement = plan(machine, &[WorkerNeeds::of(&mapped, programs.len(), batch)], data)?;
     Ok((mapped, placement))
 }
 
@@ -150,9 +164,11 @@ pub fn worker(
     programs: &[Program<'_>],
     options: &EngineOptions,
     batch: usize,
+    data: &Holdings<'_>,
 ) -> Result<(Engine, Vec<String>), Failure> {
-    let (mapped, placement) = planned(machine, programs, options, batch)?;
+    let (mapped, placement) = planned(machine, programs, options, batch, data)?;
     let homes = placement.homes.first().map_or(&[][..], Vec::as_slice);
+    data.settle(placement.data);
     let worker = mapped.place(homes)?;
     check(&worker, machine)?;
     Ok((worker, placement.lines))
@@ -270,7 +286,8 @@ mod tests {
             Purpose::Weights => 1000,
             _ => 0,
         };
-        let need = |purpose| Need { what: String::new(), bytes: bytes(purpose), wish: Wish::Dram };
+        let need =
+            |purpose| Need { what: String::new(), bytes: bytes(purpose), wish: Wish::Dram, divisible: false };
         WorkerNeeds {
             batch: 100,
             programs: 1,

@@ -9,6 +9,7 @@ use crate::cli::{DataShards, TrainArgs};
 use crate::crews::{Crews, crews};
 use crate::failure::{Code, Failure};
 use crate::given::Given;
+use crate::holdings::Holdings;
 use crate::identity::about;
 use crate::job::{Named, PhaseJob, Samples, TestJob, check_same_parameters, load_net, load_solver, no_data};
 use crate::parts;
@@ -45,6 +46,12 @@ pub struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
+    /// The data sets that are held in memory.
+    pub fn holdings(&self) -> Holdings<'_> {
+        let tests = self.tests.iter().map(|test| &test.job.feed);
+        Holdings::of(std::iter::once(&self.train.feed).chain(tests))
+    }
+
     /// Images that all workers together see in an iteration.
     pub fn images_per_iteration(&self) -> usize {
         self.settings.workers * self.settings.solver.iter_size as usize * self.train.batch

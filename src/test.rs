@@ -12,6 +12,7 @@ use crate::cli::TestArgs;
 use crate::crews::{crews, threads_of};
 use crate::failure::{Code, Failure};
 use crate::feed::Draw;
+use crate::holdings::Holdings;
 use crate::job::{PhaseJob, Samples, load_net, no_data, say_bad_records};
 use crate::memory;
 use crate::parts;
@@ -49,7 +50,8 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         spin: machine.exclusive,
     };
     let program = Program { nets: &nets, plans: &[&plan] };
-    let (worker, placement) = memory::worker(&machine, &[program], &engine, job.batch)?;
+    let (worker, placement) =
+        memory::worker(&machine, &[program], &engine, job.batch, &Holdings::of([&job.feed]))?;
     say!("network     {} ({})", nets[0].name, nets[0].file);
     for note in &spec.notes {
         say!("note        {note}");

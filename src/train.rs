@@ -20,7 +20,7 @@ use crate::ends::{self, joined, telling};
 use crate::exchange::{Exchange, peer_timeout};
 use crate::failure::{Code, Failure};
 use crate::identity::{configuration, fingerprint};
-use crate::memory;
+use crate::memory::{self, Placement};
 use crate::nonfinite::{self, Mishaps, Moment, Watch};
 use crate::output::set_style;
 use crate::pace;
@@ -268,7 +268,7 @@ fn attempt(
     let (first, arrays) = (prepared.start.state.iteration, prepared.start.common_arrays());
     let settings = &prepared.settings;
     if let Some(home) = &home {
-        announce(args, &prepared, home, placement.iter().chain(&workers[0].notes).chain(&stop.line()));
+        announce(args, &prepared, home, placement.lines.iter().chain(&workers[0].notes).chain(&stop.line()));
         home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
     }
     let binder = Binder {
@@ -278,6 +278,9 @@ fn attempt(
         keep: args.keep_snapshots,
         present: home.as_ref().and_then(|home| home.present),
     };
+    if args.verify_placement {
+        prepared.holdings().verify(placement.data)?;
+    }
     let desk = SnapshotDesk::new(binder, workers.len(), world.clone());
     let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays, world);
     if let Some(home) = &home {
@@ -319,7 +322,7 @@ fn make_workers(
     args: &TrainArgs,
     p: &Prepared<'_>,
     world: &World,
-) -> Result<(Vec<Worker>, Vec<String>), Failure> {
+) -> Result<(Vec<Worker>, Placement), Failure> {
     let own = world.own(p.settings.workers);
     let parts: Vec<WorkerParts<'_>> = p
         .machine
@@ -344,10 +347,12 @@ fn make_workers(
     let mut pools = Pools::new(p.settings.scheduling.pool);
     let drafts = parts.iter().map(|parts| Draft::new(parts, &mut pools)).collect::<Result<Vec<_>, _>>()?;
     let needs: Vec<_> = drafts.iter().zip(&parts).map(|(draft, parts)| draft.needs(parts)).collect();
-    let placement = memory::plan(&p.machine, &needs)?;
+    let data = p.holdings();
+    let placement = memory::plan(&p.machine, &needs, &data)?;
+    data.settle(placement.data);
     let workers = parts.iter().zip(drafts).zip(&placement.homes);
     let workers = workers.map(|((parts, draft), homes)| Worker::new(parts, draft, homes));
-    Ok((workers.collect::<Result<_, _>>()?, placement.lines))
+    Ok((workers.collect::<Result<_, _>>()?, placement))
 }
 
 /// Runs every worker in a thread of its own, and those who serve them beside them. If one fails the others lose a

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::records::{Content, Record, Records, values_of};
+use super::records::{Content, Held, Record, Records, values_of};
+use super::room::Room;
 use crate::error::IoError;
 use crate::hash::{short_hex, update};
-use crate::npz::{Archive, Array, Values, read_npz};
+use crate::npz::{Archive, Array, Values, read_npz, unpacked_bytes};
 
 /// Samples that lie in memory as an archive has them.
 #[derive(Debug)]
@@ -25,8 +26,10 @@ impl ArraySamples {
     /// channel, N x C of one pixel.
     ///
     /// # Errors
-    /// [`IoError::Missing`] if it cannot be read, [`IoError::Data`] naming the array that is missing or does not fit.
-    pub fn open(path: &Path, name: &str) -> Result<Self, IoError> {
+    /// [`IoError::Missing`] if it cannot be read, [`IoError::Data`] naming the array that is missing or does not fit,
+    /// [`IoError::NoRoom`] if they are larger than the room for them.
+    pub fn open(path: &Path, name: &str, room: Room) -> Result<Self, IoError> {
+        room.check(path, unpacked_bytes(path)?)?;
         let mut archive = read_npz(path)?;
         let wrong = |message: String| IoError::data(path, message);
         let data = take(&mut archive, "data").map_err(wrong)?;
@@ -111,6 +114,10 @@ impl Records for ArraySamples {
 
     fn is_costly(&self) -> bool {
         false
+    }
+
+    fn held(&self) -> Option<Held<'_>> {
+        Some(Held::of(&self.values))
     }
 
     fn label(&self, index: usize) -> Option<i32> {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use quadrille_core::net::Phase;
 
 use super::dataset::Dataset;
+use super::room::Room;
 use crate::error::IoError;
 
 /// Channels, height and width.
@@ -57,9 +58,23 @@ pub(super) fn looks_like_cifar(folder: &Path) -> bool {
 /// Reads files into memory, one behind the other.
 ///
 /// # Errors
-/// [`IoError::Missing`] if one cannot be opened, [`IoError::Data`] if it is not a whole number of images.
-pub fn read_cifar(files: &[PathBuf], labels: CifarLabels, name: &str) -> Result<Dataset, IoError> {
+/// [`IoError::Missing`] if one cannot be opened, [`IoError::Data`] if it is not a whole number of images,
+/// [`IoError::NoRoom`] if they are larger than the room for them.
+pub fn read_cifar(
+    files: &[PathBuf],
+    labels: CifarLabels,
+    name: &str,
+    room: Room,
+) -> Result<Dataset, IoError> {
+    let path = files.first().map_or(Path::new(name), PathBuf::as_path);
+    let bytes = |path: &PathBuf| path.metadata().map_or(0, |found| found.len());
+    let whole = files.iter().map(bytes).sum::<u64>();
+    room.check(path, whole)?;
     let (mut images, mut classes) = (Vec::new(), Vec::new());
+    // In one piece, or growing would hold it twice.
+    images
+        .try_reserve_exact(usize::try_from(whole.min(MAX_BYTES)).unwrap_or(0))
+        .map_err(|error| IoError::data(path, error.to_string()))?;
     let before = if labels == CifarLabels::Ten { 1 } else { 2 };
     for path in files {
         let unreadable = |error| IoError::unreadable(path, EXPECTED, &error);
@@ -73,7 +88,6 @@ pub fn read_cifar(files: &[PathBuf], labels: CifarLabels, name: &str) -> Result<
             return Err(IoError::data(path, message).hint("download it again, and unpack it if it is packed"));
         }
         let count = (bytes / each) as usize;
-        images.try_reserve_exact(count * PIXELS).map_err(|error| IoError::data(path, error.to_string()))?;
         let mut source = BufReader::with_capacity(1 << 20, file);
         let mut record = vec![0; before + PIXELS];
         for _ in 0..count {
@@ -96,7 +110,6 @@ pub fn read_cifar(files: &[PathBuf], labels: CifarLabels, name: &str) -> Result<
             images.extend_from_slice(pixels);
         }
     }
-    let path = files.first().map_or(Path::new(name), PathBuf::as_path);
     Dataset::new(name, path, images, classes, CIFAR_SHAPE)
 }
 

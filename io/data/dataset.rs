@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::records::{Content, Record, Records};
+use super::records::{Content, Held, Record, Records};
 use crate::error::IoError;
 use crate::hash::short_hex;
 
@@ -107,6 +107,10 @@ impl Records for Dataset {
 
     fn is_costly(&self) -> bool {
         false
+    }
+
+    fn held(&self) -> Option<Held<'_>> {
+        Some(Held::U8(&self.images))
     }
 
     fn label(&self, index: usize) -> Option<i32> {

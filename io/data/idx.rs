@@ -11,6 +11,7 @@ use quadrille_core::net::Phase;
 use quadrille_core::site::did_you_mean;
 
 use super::dataset::Dataset;
+use super::room::Room;
 use crate::error::IoError;
 
 /// Largest number of values in one file, in bytes: more than any IDX set, and a bound for what a small gzip file
@@ -119,6 +120,8 @@ fn read_values(
         )
     })?;
     let mut values = Vec::new();
+    // Addresses cost nothing until they are used, and growing step by step would hold the values twice.
+    let _ = values.try_reserve_exact(usize::try_from(count).unwrap_or(0));
     while (values.len() as u64) < count {
         let step = STEP.min(count - values.len() as u64);
         let got = source.by_ref().take(step).read_to_end(&mut values).map_err(broken)?;
@@ -163,11 +166,14 @@ pub(super) fn looks_like_idx(folder: &Path) -> bool {
 /// Reads the images and labels of `phase` in a folder of IDX files.
 ///
 /// # Errors
-/// [`IoError::Missing`] if a file is not there, [`IoError::Data`] if it is damaged.
-pub(super) fn read_idx(folder: &Path, phase: Phase) -> Result<Dataset, IoError> {
+/// [`IoError::Missing`] if a file is not there, [`IoError::Data`] if it is damaged, [`IoError::NoRoom`] if it is larger than
+/// the room for it.
+pub(super) fn read_idx(folder: &Path, phase: Phase, room: Room) -> Result<Dataset, IoError> {
     let name = folder.file_name().map_or_else(|| "IDX files".into(), |name| name.to_string_lossy());
     let (images, labels) =
         (file_of(folder, phase, "images-idx3-ubyte")?, file_of(folder, phase, "labels-idx1-ubyte")?);
+    let extents = read_image_extents(&images)?;
+    room.check(&images, extents.iter().fold(1, |n, extent| n.saturating_mul(*extent as u64)))?;
     let (pixels, classes) = (read_images(&images)?, read_labels(&labels)?);
     let (_, height, width) = pixels.dim();
     let (pixels, _) = pixels.into_raw_vec_and_offset();

@@ -16,6 +16,7 @@ use super::files::ImageFiles;
 use super::idx::{looks_like_idx, read_idx};
 use super::lmdb::{Lmdb, lmdb_file};
 use super::records::Records;
+use super::room::Room;
 use super::search::SearchPath;
 use super::source::DataSource;
 use super::stage::{Staging, stage};
@@ -37,6 +38,25 @@ pub struct Opening<'a> {
     pub tolerance: Tolerance,
     /// Where the data set is copied before it is read.
     pub staging: Option<Staging<'a>>,
+    /// How much of it may be held in memory.
+    pub room: Room,
+}
+
+/// How records are opened once it is known where they lie.
+#[derive(Clone, Copy)]
+struct Manner<'a> {
+    phase: Phase,
+    /// What a layer says of a list of images.
+    list: Option<&'a ImageList>,
+    /// Where the images of a list are copied before they are read.
+    staging: Option<Staging<'a>>,
+    room: Room,
+}
+
+impl Manner<'_> {
+    fn of(phase: Phase) -> Self {
+        Self { phase, list: None, staging: None, room: Room::default() }
+    }
 }
 
 /// Finds and opens the data set of a data layer, whatever its kind.
@@ -67,7 +87,8 @@ pub fn open(data: &Data, phase: Phase, opening: Opening<'_>) -> Result<DataSourc
         }
         return DataSource::of_windows(file, (data, rules), mean.as_deref(), opening.tolerance);
     }
-    let records = open_at(&place, data.kind.list(), phase, of_list)?;
+    let manner = Manner { phase, list: data.kind.list(), staging: of_list, room: opening.room };
+    let records = open_at(&place, manner)?;
     DataSource::new(records, data, mean.as_deref(), opening.tolerance)
 }
 
@@ -83,7 +104,7 @@ pub fn sample_shape(data: &Data, phase: Phase, search: &SearchPath) -> Result<[u
     {
         return super::idx::sample_shape(folder, phase);
     }
-    let records = open_at(&place, data.kind.list(), phase, None)?;
+    let records = open_at(&place, Manner { list: data.kind.list(), ..Manner::of(phase) })?;
     Ok(DataSource::new(
         records,
         &Data { transform: Default::default(), ..data.clone() },
@@ -99,7 +120,7 @@ pub fn sample_shape(data: &Data, phase: Phase, search: &SearchPath) -> Result<[u
 /// As [`open`].
 pub fn open_records(path: &Path, phase: Phase) -> Result<Arc<dyn Records>, IoError> {
     let search = SearchPath { folders: vec![PathBuf::new()] };
-    open_at(&find(&path.display().to_string(), None, &search)?, None, phase, None)
+    open_at(&find(&path.display().to_string(), None, &search)?, Manner::of(phase))
 }
 
 /// Where a data set lies.
@@ -180,21 +201,15 @@ fn names(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, I
     Ok(found)
 }
 
-/// `staging` says where the images of a list are copied before they are read.
-fn open_at(
-    place: &Place,
-    list: Option<&ImageList>,
-    phase: Phase,
-    staging: Option<Staging<'_>>,
-) -> Result<Arc<dyn Records>, IoError> {
+fn open_at(place: &Place, manner: Manner<'_>) -> Result<Arc<dyn Records>, IoError> {
     let [path] = place.paths.as_slice() else {
         let first = place.paths.first().map_or_else(String::new, |path| name_of(path));
-        return Ok(Arc::new(TarImages::open(&place.paths, phase, &first)?));
+        return Ok(Arc::new(TarImages::open(&place.paths, manner.phase, &first)?));
     };
     if path.is_dir() {
-        open_folder(path, phase, place.coarse)
+        open_folder(path, manner, place.coarse)
     } else {
-        open_file(path, (list, staging), phase, place.coarse)
+        open_file(path, manner, place.coarse)
     }
 }
 
@@ -203,8 +218,8 @@ pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Records>, IoError> {
-    let name = name_of(folder);
+fn open_folder(folder: &Path, manner: Manner<'_>, coarse: bool) -> Result<Arc<dyn Records>, IoError> {
+    let (name, Manner { phase, room, .. }) = (name_of(folder), manner);
     if let Some(file) = lmdb_file(folder) {
         return Ok(Arc::new(Lmdb::open(&file, &name)?));
     }
@@ -214,10 +229,10 @@ fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Reco
         ));
     }
     if looks_like_idx(folder) {
-        return Ok(Arc::new(read_idx(folder, phase)?));
+        return Ok(Arc::new(read_idx(folder, phase, room)?));
     }
     if let Some((files, labels)) = cifar_files(folder, phase, coarse) {
-        return Ok(Arc::new(read_cifar(&files, labels, &name)?));
+        return Ok(Arc::new(read_cifar(&files, labels, &name, room)?));
     }
     let tars = names(folder, |name| name.ends_with(".tar"))?;
     if !tars.is_empty() {
@@ -225,14 +240,14 @@ fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Reco
     }
     let arrays = names(folder, |name| name.ends_with(".npz"))?;
     if !arrays.is_empty() {
-        return open_arrays(&arrays, folder, phase);
+        return open_arrays(&arrays, folder, manner);
     }
     let folders: Vec<PathBuf> = names(folder, |_| true)?.into_iter().filter(|path| path.is_dir()).collect();
     let part = part_of(folders.iter().filter_map(|path| path.file_name()?.to_str()), phase);
     if let Some(part) = part.map_err(|message| IoError::data(folder, message))? {
         let folder = folder.join(part);
         // The parts of one data set are of one kind and have no parts of their own.
-        return open_folder(&folder, phase, coarse);
+        return open_folder(&folder, manner, coarse);
     }
     if folders.is_empty() {
         let missing = match (phase, looks_like_cifar(folder)) {
@@ -246,12 +261,12 @@ fn open_folder(folder: &Path, phase: Phase, coarse: bool) -> Result<Arc<dyn Reco
 }
 
 /// Archives of arrays, one for each part of a data set or one in all.
-fn open_arrays(paths: &[PathBuf], folder: &Path, phase: Phase) -> Result<Arc<dyn Records>, IoError> {
-    let parts = part_of(paths.iter().filter_map(|path| path.file_stem()?.to_str()), phase);
+fn open_arrays(paths: &[PathBuf], folder: &Path, manner: Manner<'_>) -> Result<Arc<dyn Records>, IoError> {
+    let parts = part_of(paths.iter().filter_map(|path| path.file_stem()?.to_str()), manner.phase);
     let part = parts.map_err(|message| IoError::data(folder, message))?;
     match (part, paths) {
-        (Some(part), _) => open_file(&folder.join(format!("{part}.npz")), (None, None), phase, false),
-        (None, [path]) => open_file(path, (None, None), phase, false),
+        (Some(part), _) => open_file(&folder.join(format!("{part}.npz")), manner, false),
+        (None, [path]) => open_file(path, manner, false),
         (None, _) => Err(IoError::data(
             folder,
             "has several .npz files; name one, or call them train.npz and test.npz",
@@ -262,13 +277,8 @@ fn open_arrays(paths: &[PathBuf], folder: &Path, phase: Phase) -> Result<Arc<dyn
 const KINDS: &str = "holds no data set; expected an LMDB (data.mdb), IDX files (train-images-idx3-ubyte), CIFAR in binary \
                      (data_batch_1.bin), tar files of images, arrays (.npz), or folders of images, one for each class";
 
-fn open_file(
-    path: &Path,
-    (list, staging): (Option<&ImageList>, Option<Staging<'_>>),
-    phase: Phase,
-    coarse: bool,
-) -> Result<Arc<dyn Records>, IoError> {
-    let name = name_of(path);
+fn open_file(path: &Path, manner: Manner<'_>, coarse: bool) -> Result<Arc<dyn Records>, IoError> {
+    let (name, Manner { phase, list, staging, room }) = (name_of(path), manner);
     let lower = name.to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|ending| lower.ends_with(ending));
     if lmdb_file(path).is_some() {
@@ -285,7 +295,7 @@ fn open_file(
         return Err(IoError::data(path, "is HDF5, which only layers of type HDF5Data read"));
     }
     if ends(&[".npz"]) {
-        return Ok(Arc::new(ArraySamples::open(path, &name)?));
+        return Ok(Arc::new(ArraySamples::open(path, &name, room)?));
     }
     if ends(&[".bin"]) {
         let bytes = fs::metadata(path).map_or(0, |found| found.len());
@@ -294,7 +304,7 @@ fn open_file(
             (true, false) => CifarLabels::Fine,
             (true, true) => CifarLabels::Coarse,
         };
-        return Ok(Arc::new(read_cifar(&[path.to_owned()], labels, &name)?));
+        return Ok(Arc::new(read_cifar(&[path.to_owned()], labels, &name, room)?));
     }
     let images = ImageFiles::in_list(path, list, &name)?;
     Ok(Arc::new(match staging {

@@ -1,10 +1,13 @@
 //! What every kind of data set is to those who draw from it: records by index.
 
 use std::fmt::Debug;
+use std::hint::black_box;
+use std::ptr::NonNull;
 
 use sha2::{Digest, Sha256};
 
 use crate::hash::short_hex;
+use crate::npz::Values;
 
 /// Largest number of bytes of one record, as it is stored and as pixels: far more than any image has, and a bound for
 /// what a damaged header can ask for.
@@ -23,6 +26,10 @@ pub trait Records: Debug + Send + Sync {
     /// Identifies the content: 16 hexadecimal digits. For what lies in memory over all of it, for larger sets over the
     /// names, labels and sizes of all records (see `IndexHash`).
     fn hash(&self) -> &str;
+    /// The memory that all values lie in, if they are held in memory.
+    fn held(&self) -> Option<Held<'_>> {
+        None
+    }
     /// Whether reading a record is worth a thread: it is decoded, or comes from a disk.
     fn is_costly(&self) -> bool {
         true
@@ -48,6 +55,66 @@ pub trait Records: Debug + Send + Sync {
     /// # Errors
     /// What is wrong with the record, without its name.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Result<Record<'a>, String>;
+}
+
+/// Values that are held in memory, for whoever wants to know or say on which node they lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Held<'a> {
+    /// Bytes.
+    U8(&'a [u8]),
+    /// Integers.
+    I32(&'a [i32]),
+    /// Numbers in single precision.
+    F32(&'a [f32]),
+    /// Numbers in double precision.
+    F64(&'a [f64]),
+}
+
+impl<'a> Held<'a> {
+    /// The values of an array.
+    pub fn of(values: &'a Values) -> Self {
+        match values {
+            Values::U8(values) => Self::U8(values),
+            Values::I32(values) => Self::I32(values),
+            Values::F32(values) => Self::F32(values),
+            Values::F64(values) => Self::F64(values),
+        }
+    }
+
+    /// Its first byte.
+    pub fn start(self) -> NonNull<u8> {
+        match self {
+            Self::U8(values) => NonNull::from(values).cast(),
+            Self::I32(values) => NonNull::from(values).cast(),
+            Self::F32(values) => NonNull::from(values).cast(),
+            Self::F64(values) => NonNull::from(values).cast(),
+        }
+    }
+
+    /// How much it takes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::U8(values) => size_of_val(values),
+            Self::I32(values) => size_of_val(values),
+            Self::F32(values) => size_of_val(values),
+            Self::F64(values) => size_of_val(values),
+        }
+    }
+
+    /// Reads something of every page of so many bytes.
+    pub fn touch(self, page: usize) {
+        fn touch<T: Copy>(values: &[T], page: usize) {
+            values.iter().step_by((page / size_of::<T>()).max(1)).for_each(|value| {
+                black_box(*value);
+            });
+        }
+        match self {
+            Self::U8(values) => touch(values, page),
+            Self::I32(values) => touch(values, page),
+            Self::F32(values) => touch(values, page),
+            Self::F64(values) => touch(values, page),
+        }
+    }
 }
 
 /// A sample as it is stored.

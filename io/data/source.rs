@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::bad::{BadRecords, Tolerance};
 use super::chance::Chance;
 use super::decode::decode;
-use super::records::{Content, Records, values_of};
+use super::records::{Content, Held, Records, values_of};
 use super::resize::resize;
 use super::sizes::Changed;
 use super::transform::{Image, Mean, Pixels, convert, extents};
@@ -171,6 +171,11 @@ impl DataSource {
     /// The name of the data set.
     pub fn name(&self) -> &str {
         self.records.name()
+    }
+
+    /// The memory that all of it lies in, if it is held in memory.
+    pub fn held(&self) -> Option<Held<'_>> {
+        self.records.held()
     }
 
     /// Number of records.

@@ -8,7 +8,7 @@ mod npy;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io::{self, Cursor};
+use std::io::{self, BufReader, Cursor, Read, Seek};
 use std::path::Path;
 
 use quadrille_core::shape::MAX_AXES;
@@ -23,6 +23,7 @@ const MAX_EXPANSION: u64 = 1032;
 /// Arrays in an archive; bounds what a small file can ask for.
 const MAX_ARRAYS: usize = 100_000;
 const SUFFIX: &str = ".npy";
+const EXPECTED: &str = "arrays of NumPy (.npz)";
 
 /// Values in C order, the last axis being the fastest.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,8 +90,20 @@ pub fn decode_npy(bytes: &[u8]) -> Result<Array, String> {
 /// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] naming the array that is damaged or of another
 /// kind.
 pub fn read_npz(path: &Path) -> Result<Archive, IoError> {
-    let bytes = whole::read(path, "arrays of NumPy (.npz)")?;
-    decode_npz(&bytes).map_err(|message| IoError::data(path, message))
+    let (file, bytes) = whole::open(path, EXPECTED)?;
+    decode(BufReader::with_capacity(1 << 20, file), bytes).map_err(|message| IoError::data(path, message))
+}
+
+/// Bytes that all arrays of an archive take in memory, by what the archive says of itself.
+///
+/// # Errors
+/// [`IoError::Missing`] if the file cannot be read, [`IoError::Data`] if it is no archive.
+pub fn unpacked_bytes(path: &Path) -> Result<u64, IoError> {
+    let (file, bytes) = whole::open(path, EXPECTED)?;
+    let archive = archive_of(BufReader::new(file)).map_err(|message| IoError::data(path, message))?;
+    // Whoever promises more than the file can hold is told so when it is read.
+    let promised = archive.decompressed_size().and_then(|bytes| u64::try_from(bytes).ok());
+    Ok(promised.filter(|promised| *promised <= bytes.saturating_mul(MAX_EXPANSION)).unwrap_or(bytes))
 }
 
 /// Reads all arrays from what a `.npz` holds.
@@ -98,13 +111,21 @@ pub fn read_npz(path: &Path) -> Result<Archive, IoError> {
 /// # Errors
 /// What is wrong with it, naming the array.
 pub fn decode_npz(bytes: &[u8]) -> Result<Archive, String> {
-    let mut archive =
-        ZipArchive::new(Cursor::new(bytes)).map_err(|error| format!("is no whole archive: {error}"))?;
+    decode(Cursor::new(bytes), bytes.len() as u64)
+}
+
+fn archive_of<R: Read + Seek>(source: R) -> Result<ZipArchive<R>, String> {
+    ZipArchive::new(source).map_err(|error| format!("is no whole archive: {error}"))
+}
+
+/// Reads all arrays from an archive of so many bytes.
+fn decode(source: impl Read + Seek, bytes: u64) -> Result<Archive, String> {
+    let mut archive = archive_of(source)?;
     if archive.len() > MAX_ARRAYS {
         return Err(format!("{} arrays; at most {MAX_ARRAYS} are read", archive.len()));
     }
     let mut arrays = Archive::new();
-    let mut left = (bytes.len() as u64).saturating_mul(MAX_EXPANSION);
+    let mut left = bytes.saturating_mul(MAX_EXPANSION);
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(|error| format!("array {index}: {error}"))?;
         let name = entry.name().map_err(|error| format!("array {index}: {error}"))?.into_owned();

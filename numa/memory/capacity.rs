@@ -3,7 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::{Census, page_bytes};
 use crate::topology::Machine;
+
+/// What of a node is never planned away, as a part of its memory: page tables, other processes, the kernel's reserves.
+const KEPT_PART: u64 = 32;
+/// The same, at least and at most.
+const KEPT_BYTES: [u64; 2] = [16 << 20, 1 << 30];
+
+/// What of `total` bytes is never planned away.
+pub(super) fn kept(total: u64) -> u64 {
+    (total / KEPT_PART).clamp(KEPT_BYTES[0], KEPT_BYTES[1])
+}
 
 /// What this process can still have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +55,17 @@ impl Capacity {
         Self { nodes, bytes, limited_by: group.filter(|_| limited) }
     }
 
+    /// The same as if what lies on these pages were not there yet: what is still to be placed, and can be moved.
+    pub fn without(mut self, pages: &Census) -> Self {
+        let bytes = |pages: usize| (pages * page_bytes()) as u64;
+        for node in &mut self.nodes {
+            let there = pages.on.get(&node.node).copied().unwrap_or(0);
+            node.free = (node.free + bytes(there)).min(node.total);
+        }
+        self.bytes = self.bytes.map(|free| free + bytes(pages.touched()));
+        self
+    }
+
     /// What a machine like this would have with nothing running on it: of one that is only described.
     pub fn of_idle(machine: &Machine) -> Self {
         let nodes = machine.nodes.iter().filter(|node| machine.numa_known && node.allowed);
@@ -54,6 +76,13 @@ impl Capacity {
         let bytes = (!nodes.is_empty()).then(|| nodes.iter().map(|node| node.total).sum());
         Self { nodes, bytes, limited_by: None }
     }
+}
+
+/// What this process can have in all, whatever the nodes, but for what is never planned away; `None` if the system does not say.
+pub fn available() -> Option<u64> {
+    let root = Path::new("/");
+    let bytes = [meminfo(root), granted(root).map(|(granted, _)| granted)].into_iter().flatten().min()?;
+    Some(bytes.saturating_sub(kept(bytes)))
 }
 
 /// The bytes of a line of `meminfo`, which counts in KiB.

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 pub mod capacity;
@@ -19,10 +20,13 @@ pub mod plan;
 pub mod small;
 mod system;
 
-pub use system::{Mapping, page_bytes};
+pub use system::{LARGE_PAGE, Mapping, page_bytes};
 
 /// Pages that the system is asked about at once: few enough that the lists for the question stay small.
 const PAGES_AT_ONCE: usize = 1 << 14;
+
+/// How often pages that did not move are sent again, each time as smaller ones.
+const TIMES_SENT: usize = 3;
 
 /// The system does not do what it was asked. A value and no error: containers forbid these calls, and training goes on
 /// where memory falls.
@@ -144,10 +148,77 @@ pub fn census_of(start: NonNull<u8>, bytes: usize) -> Result<Census, Refusal> {
     let first = start.addr().get() / page;
     let end = start.addr().get().saturating_add(bytes).div_ceil(page);
     let mut nodes = vec![0; end.saturating_sub(first)];
-    system::ask_about(start, &mut nodes)?;
+    system::ask_or_send(start, None, &mut nodes)?;
     let mut census = Census::default();
     nodes.iter().for_each(|answer| census.count(*answer));
     Ok(census)
+}
+
+/// Where some whole pages of this process are, whoever owns them, once those that are not on `node` have been moved there, as
+/// far as there is room. They prefer that node from then on: what has a policy is left alone by NUMA balancing, which otherwise
+/// moves pages after whoever reads them. `touch` reads something of each page in between: of those that NUMA balancing has marked,
+/// to see who reads them, some kernels do not say where they are, nor do they move them.
+///
+/// # Errors
+/// If the system does not say where they are.
+pub fn settle_at(
+    start: NonNull<u8>,
+    pages: usize,
+    node: usize,
+    touch: impl FnOnce(),
+) -> Result<Census, Refusal> {
+    // Without a policy they are there, too, if nobody moves them.
+    let _ = system::set_policy_at(start, pages, &Policy::Preferred(node));
+    touch();
+    let mut census = Census::default();
+    each_chunk(0..pages, |first, nodes| {
+        settle_pages(node, nodes, &mut census, |number, to, nodes| {
+            let at = start.as_ptr().wrapping_add((first + number) * page_bytes());
+            NonNull::new(at).map_or(Ok(()), |at| system::ask_or_send(at, to, nodes))
+        })
+    })?;
+    Ok(census)
+}
+
+/// Asks where pages are, sends those that are elsewhere to `node`, and counts them. `ask_or_send` does so with some of them, from
+/// the one of this number on.
+///
+/// The system gives up a whole request at the first large page for which the node has no large one, although it cuts that page
+/// into small ones and moves those. So little is sent at once, and what is left is sent again.
+fn settle_pages(
+    node: usize,
+    nodes: &mut [c_int],
+    census: &mut Census,
+    ask_or_send: impl Fn(usize, Option<usize>, &mut [c_int]) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let stray = |answer: &c_int| usize::try_from(*answer).is_ok_and(|on| on != node);
+    ask_or_send(0, None, nodes)?;
+    for _ in 0..TIMES_SENT {
+        if !nodes.iter().any(stray) {
+            break;
+        }
+        for (number, part) in nodes.chunks_mut(LARGE_PAGE / page_bytes()).enumerate() {
+            if part.iter().any(stray) {
+                // What was not moved shows in the answer to the next question.
+                let _ = ask_or_send(number * (LARGE_PAGE / page_bytes()), Some(node), part);
+            }
+        }
+        ask_or_send(0, None, nodes)?;
+    }
+    nodes.iter().for_each(|answer| census.count(*answer));
+    Ok(())
+}
+
+/// Visits pages, some at a time: the first of them, and room for an answer for each.
+fn each_chunk(
+    pages: Range<usize>,
+    mut visit: impl FnMut(usize, &mut [c_int]) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let mut nodes = vec![0; pages.len().min(PAGES_AT_ONCE)];
+    pages.clone().step_by(PAGES_AT_ONCE).try_for_each(|first| {
+        let len = PAGES_AT_ONCE.min(pages.end - first);
+        visit(first, &mut nodes[..len])
+    })
 }
 
 impl Mapping {
@@ -156,8 +227,16 @@ impl Mapping {
     /// # Errors
     /// If the system does not say.
     pub fn census(&self) -> Result<Census, Refusal> {
+        self.census_in(0..self.bytes())
+    }
+
+    /// Where the pages are that begin in a range of its bytes.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn census_in(&self, range: Range<usize>) -> Result<Census, Refusal> {
         let mut census = Census::default();
-        self.each_chunk(|first, nodes| {
+        each_chunk(pages_in(range), |first, nodes| {
             self.ask(first, nodes)?;
             nodes.iter().for_each(|answer| census.count(*answer));
             Ok(())
@@ -170,34 +249,28 @@ impl Mapping {
     /// # Errors
     /// If the system does not say where they are. If it only does not move them they are found where they were.
     pub fn settle(&self, node: usize) -> Result<Census, Refusal> {
+        self.settle_in(0..self.bytes(), node)
+    }
+
+    /// The same of the pages that begin in a range of its bytes.
+    ///
+    /// # Errors
+    /// If the system does not say where they are.
+    pub fn settle_in(&self, range: Range<usize>, node: usize) -> Result<Census, Refusal> {
         let mut census = Census::default();
-        self.each_chunk(|first, nodes| {
-            self.ask(first, nodes)?;
-            let strays = |nodes: &[c_int]| {
-                nodes.iter().any(|answer| usize::try_from(*answer).is_ok_and(|on| on != node))
-            };
-            if strays(nodes) {
-                // What was not moved shows in the answer to the next question.
-                let _ = self.send(first, node, nodes);
-                self.ask(first, nodes)?;
-            }
-            nodes.iter().for_each(|answer| census.count(*answer));
-            Ok(())
+        each_chunk(pages_in(range), |first, nodes| {
+            settle_pages(node, nodes, &mut census, |number, to, nodes| match to {
+                None => self.ask(first + number, nodes),
+                Some(node) => self.send(first + number, node, nodes),
+            })
         })?;
         Ok(census)
     }
+}
 
-    fn each_chunk(
-        &self,
-        mut visit: impl FnMut(usize, &mut [c_int]) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        let pages = self.bytes() / page_bytes();
-        let mut nodes = vec![0; pages.min(PAGES_AT_ONCE)];
-        (0..pages).step_by(PAGES_AT_ONCE).try_for_each(|first| {
-            let len = PAGES_AT_ONCE.min(pages - first);
-            visit(first, &mut nodes[..len])
-        })
-    }
+/// The pages that begin in a range of bytes.
+fn pages_in(range: Range<usize>) -> Range<usize> {
+    range.start.div_ceil(page_bytes())..range.end.div_ceil(page_bytes())
 }
 
 #[cfg(test)]
@@ -249,6 +322,40 @@ mod tests {
             assert_eq!(census.elsewhere(node), 0, "{census}");
             // A node that is not there takes none, and none is lost.
             assert_eq!(mapping.settle(1000).unwrap().elsewhere(1000), 8);
+        }
+    }
+
+    #[test]
+    fn what_others_own_is_settled_by_the_page() {
+        let page = page_bytes();
+        let values = vec![7u8; 6 * page];
+        let before = values.as_ptr().align_offset(page);
+        let start = NonNull::from(&values[before..]).cast();
+        match census_of(start, 5 * page) {
+            Err(refusal) => println!("skipped: {refusal}"),
+            Ok(census) => {
+                let node = *census.on.first_key_value().unwrap().0;
+                let mut touched = false;
+                let settled = settle_at(start, 5, node, || touched = true).unwrap();
+                assert_eq!((settled.touched(), settled.elsewhere(node), touched), (5, 0, true), "{settled}");
+                assert_eq!(settle_at(start, 5, 1000, || ()).unwrap().elsewhere(1000), 5);
+                assert_eq!(settle_at(start, 0, node, || ()).unwrap(), Census::default());
+            }
+        }
+        assert!(values.iter().all(|value| *value == 7));
+    }
+
+    #[test]
+    fn two_ranges_of_a_mapping_are_settled_apart() {
+        let page = page_bytes();
+        let mapping = Mapping::reserve(8 * page).unwrap();
+        mapping.touch(0..6 * page);
+        if answers(&mapping) {
+            let node = *mapping.census().unwrap().on.first_key_value().unwrap().0;
+            let first = mapping.settle_in(0..3 * page, node).unwrap();
+            assert_eq!((first.touched(), first.untouched, first.elsewhere(node)), (3, 0, 0), "{first}");
+            let rest = mapping.census_in(3 * page..8 * page).unwrap();
+            assert_eq!((rest.touched(), rest.untouched), (3, 2), "{rest}");
         }
     }
 

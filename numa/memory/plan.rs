@@ -1,22 +1,17 @@
 //! What goes where: decided from sizes and capacities, before anything is allocated.
 //!
-//! A pure function, [`MemoryPlan::new`], so that the decision can be printed, and tested for machines that are not here. A
-//! need is placed as a whole. Needs come in the order in which they keep fast memory: where it does not hold all, the
-//! first that still fits stays, and what does not fit spills to DRAM. Quadrants take turns, need by need, so that two
-//! quadrants that share a node lose the same.
+//! A pure function, [`MemoryPlan::new`], so that the decision can be printed, and tested for machines that are not here. Needs
+//! come in the order in which they keep fast memory: where it does not hold all, the first that still fits stays, and what
+//! does not fit spills to DRAM. A need lies in one place, but for one that may be divided: of that as much stays as all others
+//! leave room for. Quadrants take turns, need by need, so that two quadrants that share a node lose the same.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::capacity::Capacity;
-use super::page_bytes;
+use super::capacity::{Capacity, kept};
+use super::{LARGE_PAGE, page_bytes};
 use crate::quadrant::Quadrant;
-
-/// What of a node is never planned away, as a part of its memory: page tables, other processes, the kernel's reserves.
-const KEPT_PART: u64 = 32;
-/// The same, at least and at most.
-const KEPT_BYTES: [u64; 2] = [16 << 20, 1 << 30];
 
 /// How fast memory is used (`--fast-memory`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -58,9 +53,11 @@ pub enum Wish {
     Fast,
     /// The quadrant's DRAM: what is read once for each time that it is written gains nothing from fast memory.
     Dram,
+    /// Fast memory that would otherwise be empty, or else the quadrant's DRAM.
+    Spare,
 }
 
-/// Memory that a quadrant needs in one piece.
+/// Memory that a quadrant needs in one piece of addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     /// What for, in a word or two.
@@ -69,6 +66,26 @@ pub struct Need {
     pub bytes: u64,
     /// Where it would best be.
     pub wish: Wish,
+    /// Whether its first bytes may be in fast memory and the rest in DRAM. The first should be those that are used most.
+    pub divisible: bool,
+}
+
+/// Where something lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// The node, at least of its first bytes.
+    pub node: usize,
+    /// What of it lies elsewhere.
+    pub rest: Option<Rest>,
+}
+
+/// The end of something that lies in two places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rest {
+    /// Bytes before it: whole large pages.
+    pub from: u64,
+    /// The node; `None` if it is bound to none.
+    pub node: Option<usize>,
 }
 
 /// The nodes of a quadrant, and all that it needs, in the order in which needs keep fast memory.
@@ -102,6 +119,8 @@ pub enum Why {
     Off,
     /// So many bytes were missing in fast memory.
     Spilled(u64),
+    /// Only its first bytes had room in fast memory.
+    Divided(Rest),
     /// Its DRAM is full; it lies in that of another quadrant, or in fast memory.
     Overflow,
     /// No node holds it as a whole; it is bound to none.
@@ -119,6 +138,36 @@ pub struct Placed {
     pub node: Option<usize>,
     /// Why there.
     pub why: Why,
+}
+
+impl Placed {
+    /// Where it lies, if it is bound to a node.
+    pub fn home(&self) -> Option<Home> {
+        let rest = if let Why::Divided(rest) = self.why { Some(rest) } else { None };
+        self.node.map(|node| Home { node, rest })
+    }
+
+    /// Its parts as people are told of them: the node, the bytes, and what they are.
+    fn parts(&self) -> Vec<(Option<usize>, u64, String)> {
+        let note = match self.why {
+            Why::Divided(Rest { from, node }) => {
+                let (first, other) = (said(from), said(self.bytes - from));
+                return vec![
+                    (self.node, from, format!("{} (the first {first})", self.what)),
+                    (
+                        node,
+                        self.bytes - from,
+                        format!("{} (the other {other}, missing in fast memory)", self.what),
+                    ),
+                ];
+            }
+            Why::Spilled(missing) => format!(" (spilled: {} missing in fast memory)", said(missing)),
+            Why::Overflow => " (no room in its own DRAM)".to_owned(),
+            Why::Scattered => " (no node holds it)".to_owned(),
+            Why::Unbound | Why::Fast | Why::Dram | Why::Off => String::new(),
+        };
+        vec![(self.node, self.bytes, format!("{}{note}", self.what))]
+    }
 }
 
 /// Where everything goes.
@@ -221,11 +270,6 @@ impl Left {
     }
 }
 
-/// What of `total` bytes is never planned away.
-fn kept(total: u64) -> u64 {
-    (total / KEPT_PART).clamp(KEPT_BYTES[0], KEPT_BYTES[1])
-}
-
 impl MemoryPlan {
     /// Places all needs of all quadrants, given what the nodes and the machine can give.
     ///
@@ -245,25 +289,15 @@ impl MemoryPlan {
             let limited_by = capacity.limited_by.as_ref().map(|group| group.display().to_string());
             return Err(TooLittle::Machine { needed, available, limited_by });
         }
-        let mut left = Left::of(capacity);
+        let left = Left::of(capacity);
         if fast == FastMemory::Require {
             check_required(quadrants, &left)?;
         }
         let several = capacity.nodes.len() > 1;
-        let drams: Vec<usize> = quadrants.iter().filter_map(|q| q.dram_node).collect();
-        let mut placed: Vec<Vec<Placed>> = quadrants.iter().map(|_| Vec::new()).collect();
-        let most = quadrants.iter().map(|q| q.needs.len()).max().unwrap_or(0);
-        for index in 0..most {
-            for (quadrant, placed) in quadrants.iter().zip(&mut placed) {
-                let Some(need) = quadrant.needs.get(index) else { continue };
-                let bytes = whole(need);
-                let (node, why) = match quadrant.dram_node {
-                    Some(_) if several => place(quadrant, need.wish, bytes, fast, &drams, &mut left),
-                    _ => (None, Why::Unbound),
-                };
-                placed.push(Placed { what: need.what.clone(), bytes, node, why });
-            }
-        }
+        let mut placing = Placing::new(quadrants, fast, several, left);
+        placing.place_all();
+        let placed =
+            placing.placed.into_iter().map(|placed| placed.into_iter().flatten().collect()).collect();
         let how = describe(quadrants, several, fast);
         let fast_nodes = quadrants.iter().filter_map(|q| q.fast_node).collect();
         Ok(Self { quadrants: placed, how, fast_nodes })
@@ -279,21 +313,13 @@ impl MemoryPlan {
         let mut lines = vec![self.how.clone()];
         for (quadrant, placed) in self.quadrants.iter().enumerate().filter(|_| self.binds()) {
             let mut groups: Vec<(Option<usize>, u64, Vec<String>)> = Vec::new();
-            for one in placed.iter().filter(|one| one.bytes > 0) {
-                let what = match one.why {
-                    Why::Spilled(missing) => {
-                        format!("{} (spilled: {} missing in fast memory)", one.what, said(missing))
-                    }
-                    Why::Overflow => format!("{} (no room in its own DRAM)", one.what),
-                    Why::Scattered => format!("{} (no node holds it)", one.what),
-                    _ => one.what.clone(),
-                };
-                match groups.iter_mut().find(|(node, ..)| *node == one.node) {
+            for (node, part, what) in placed.iter().filter(|one| one.bytes > 0).flat_map(Placed::parts) {
+                match groups.iter_mut().find(|(other, ..)| *other == node) {
                     Some((_, bytes, whats)) => {
-                        *bytes += one.bytes;
+                        *bytes += part;
                         whats.push(what);
                     }
-                    None => groups.push((one.node, one.bytes, vec![what])),
+                    None => groups.push((node, part, vec![what])),
                 }
             }
             let group = |(node, bytes, whats): &(Option<usize>, u64, Vec<String>)| {
@@ -326,34 +352,104 @@ fn check_required(quadrants: &[QuadrantNeeds], left: &Left) -> Result<(), TooLit
     }
 }
 
-/// The node of one need, and why.
-fn place(
-    quadrant: &QuadrantNeeds,
-    wish: Wish,
-    bytes: u64,
+/// Needs on their way to their places.
+struct Placing<'a> {
+    quadrants: &'a [QuadrantNeeds],
     fast: FastMemory,
-    drams: &[usize],
-    left: &mut Left,
-) -> (Option<usize>, Why) {
-    let fast_node = quadrant.fast_node.filter(|_| fast != FastMemory::Off);
-    let mut why = Why::Dram;
-    if wish == Wish::Fast {
-        if let Some(node) = left.take(fast_node, bytes) {
-            return (Some(node), Why::Fast);
+    /// Whether there are nodes to choose from.
+    several: bool,
+    drams: Vec<usize>,
+    left: Left,
+    /// As the needs; `None` for those whose turn is still to come.
+    placed: Vec<Vec<Option<Placed>>>,
+}
+
+impl<'a> Placing<'a> {
+    fn new(quadrants: &'a [QuadrantNeeds], fast: FastMemory, several: bool, left: Left) -> Self {
+        let drams = quadrants.iter().filter_map(|q| q.dram_node).collect();
+        let placed = quadrants.iter().map(|q| vec![None; q.needs.len()]).collect();
+        Self { quadrants, fast, several, drams, left, placed }
+    }
+
+    /// Places first what cannot be divided, then divides what does not fit as a whole, and fills what is left.
+    fn place_all(&mut self) {
+        self.take_turns(|placing, quadrant, need| {
+            need.wish != Wish::Spare && !placing.divides(quadrant, need)
+        });
+        self.take_turns(|_, _, need| need.wish != Wish::Spare);
+        self.take_turns(|_, _, _| true);
+    }
+
+    /// Places those needs that have no place yet and whose turn it is.
+    fn take_turns(&mut self, is_its_turn: impl Fn(&Self, &QuadrantNeeds, &Need) -> bool) {
+        let quadrants = self.quadrants;
+        let most = quadrants.iter().map(|q| q.needs.len()).max().unwrap_or(0);
+        let turns = (0..most).flat_map(|index| (0..quadrants.len()).map(move |number| (number, index)));
+        for (number, index) in turns {
+            let quadrant = &quadrants[number];
+            let Some(need) = quadrant.needs.get(index) else { continue };
+            if self.placed[number][index].is_some() || !is_its_turn(self, quadrant, need) {
+                continue;
+            }
+            let bytes = need.bytes.next_multiple_of(page_bytes() as u64);
+            let (node, why) = match quadrant.dram_node {
+                Some(_) if self.several && self.divides(quadrant, need) => {
+                    self.divide(quadrant, index, bytes)
+                }
+                Some(_) if self.several => self.place(quadrant, need.wish, bytes),
+                _ => (None, Why::Unbound),
+            };
+            self.placed[number][index] = Some(Placed { what: need.what.clone(), bytes, node, why });
         }
-        why = match (fast_node, quadrant.fast_node) {
-            (Some(node), _) => Why::Spilled(bytes - left.on(node)),
-            (None, Some(_)) => Why::Off,
-            (None, None) => Why::Dram,
+    }
+
+    /// Whether fast memory is to have only a part of a need.
+    fn divides(&self, quadrant: &QuadrantNeeds, need: &Need) -> bool {
+        let room = quadrant.fast_node.map(|node| self.left.on(node));
+        let may = need.divisible && need.wish == Wish::Fast && self.fast == FastMemory::Prefer;
+        may && room.is_some_and(|room| need.bytes > room)
+    }
+
+    /// The nodes of a need that is larger than what is left of fast memory: whoever waits for it there gets as much.
+    fn divide(&mut self, quadrant: &QuadrantNeeds, index: usize, bytes: u64) -> (Option<usize>, Why) {
+        let waits = |(other, placed): &(&QuadrantNeeds, &Vec<Option<Placed>>)| {
+            other.fast_node == quadrant.fast_node && matches!(placed.get(index), Some(None))
         };
+        let waiting = self.quadrants.iter().zip(&self.placed).filter(waits).count() as u64;
+        let room = quadrant.fast_node.map_or(0, |node| self.left.on(node)) / waiting.max(1);
+        let from = room / LARGE_PAGE as u64 * LARGE_PAGE as u64;
+        if from == 0 {
+            return self.place(quadrant, Wish::Fast, bytes);
+        }
+        let first = self.left.take(quadrant.fast_node, from);
+        let node = self.left.take(quadrant.dram_node, bytes - from);
+        let node = node.or_else(|| self.left.take_any(&self.drams, bytes - from));
+        (first, Why::Divided(Rest { from, node }))
     }
-    if let Some(node) = left.take(quadrant.dram_node, bytes) {
-        return (Some(node), why);
-    }
-    // Rather in a place that is slower to reach than nowhere at all.
-    match left.take_any(drams, bytes).or_else(|| left.take(fast_node, bytes)) {
-        Some(node) => (Some(node), Why::Overflow),
-        None => (None, Why::Scattered),
+
+    /// The node of one need, and why.
+    fn place(&mut self, quadrant: &QuadrantNeeds, wish: Wish, bytes: u64) -> (Option<usize>, Why) {
+        let fast_node = quadrant.fast_node.filter(|_| self.fast != FastMemory::Off);
+        let mut why = Why::Dram;
+        if wish != Wish::Dram {
+            if let Some(node) = self.left.take(fast_node, bytes) {
+                return (Some(node), Why::Fast);
+            }
+            why = match (fast_node, quadrant.fast_node) {
+                _ if wish == Wish::Spare => Why::Dram,
+                (Some(node), _) => Why::Spilled(bytes - self.left.on(node)),
+                (None, Some(_)) => Why::Off,
+                (None, None) => Why::Dram,
+            };
+        }
+        if let Some(node) = self.left.take(quadrant.dram_node, bytes) {
+            return (Some(node), why);
+        }
+        // Rather in a place that is slower to reach than nowhere at all.
+        match self.left.take_any(&self.drams, bytes).or_else(|| self.left.take(fast_node, bytes)) {
+            Some(node) => (Some(node), Why::Overflow),
+            None => (None, Why::Scattered),
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //!
 //! 1. *Addresses.* A call that names memory names whole pages inside of a [`Mapping`], which owns them from
 //!    `mmap` in [`Mapping::reserve`] to `munmap` in its `drop` and never lends them to anybody who could unmap them.
-//!    [`Mapping::pages`] checks each range.
+//!    [`Mapping::pages`] checks each range. Only where pages are, and where they are to be, is also asked and said of memory that
+//!    others own: of addresses where nothing is the system says so.
 //! 2. *Contents.* No call here changes what memory holds, as seen by whoever reads it: policies, advice and moves
 //!    between nodes keep contents, and [`Mapping::touch`] writes back the byte that it read.
 //! 3. *Races.* Only `touch` reads and writes memory, so nobody may use the pages that it touches meanwhile. Whoever
@@ -22,7 +23,7 @@ use std::ptr::{NonNull, null_mut};
 use super::{Policy, Refusal};
 
 /// Bytes of a large page, on x86-64 and on most of AArch64.
-const LARGE_PAGE: usize = 2 << 20;
+pub const LARGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory of this process, of whole pages. The system fills a page when it is first touched.
 ///
@@ -117,21 +118,8 @@ impl Mapping {
     /// # Errors
     /// If the system refuses: a container's rules, a kernel without NUMA, or a node that this process may not use.
     pub fn set_policy(&self, range: Range<usize>, policy: &Policy) -> Result<(), Refusal> {
-        let (mode, nodes) = policy.mode();
-        let mask = node_mask(nodes);
         let (start, len) = self.pages(range);
-        // The kernel reads one bit less than it is told.
-        let bits = if nodes.is_empty() { 0 } else { mask.len() * u64::BITS as usize + 1 };
-        let mask = if nodes.is_empty() { std::ptr::null() } else { mask.as_ptr() };
-        // SAFETY: obligations 1, 2 and 4.
-        unsafe {
-            call(
-                "mbind",
-                MBIND,
-                [start as c_long, len as c_long, mode as c_long, mask as c_long, bits as c_long, 0],
-            )
-        }
-        .map(drop)
+        set_policy(start, len, policy)
     }
 
     /// Touches the pages that begin in `range`, so that the system fills them: near the thread that calls, if their
@@ -172,13 +160,37 @@ impl Mapping {
     }
 }
 
-/// The nodes of the pages from that of an address on, whoever owns them: see [`Mapping::ask`].
+/// Says of `count` whole pages from `start` on, whoever owns them, where they are to come from: see [`Mapping::set_policy`].
+///
+/// # Errors
+/// If the system refuses.
+pub(super) fn set_policy_at(start: NonNull<u8>, count: usize, policy: &Policy) -> Result<(), Refusal> {
+    set_policy(start.as_ptr().cast(), count * page_bytes(), policy)
+}
+
+fn set_policy(start: *mut c_void, len: usize, policy: &Policy) -> Result<(), Refusal> {
+    let (mode, nodes) = policy.mode();
+    let mask = node_mask(nodes);
+    // The kernel reads one bit less than it is told.
+    let bits = if nodes.is_empty() { 0 } else { mask.len() * u64::BITS as usize + 1 };
+    let mask = if nodes.is_empty() { std::ptr::null() } else { mask.as_ptr() };
+    let arguments = [start as c_long, len as c_long, mode as c_long, mask as c_long, bits as c_long, 0];
+    // SAFETY: obligations 1, 2 and 4.
+    unsafe { call("mbind", MBIND, arguments) }.map(drop)
+}
+
+/// The nodes of the pages from that of an address on, whoever owns them, after they were moved if a node is given: see
+/// [`Mapping::ask`] and [`Mapping::send`].
 ///
 /// # Errors
 /// If the system does not say.
-pub(super) fn ask_about(address: NonNull<u8>, nodes: &mut [c_int]) -> Result<(), Refusal> {
+pub(super) fn ask_or_send(
+    address: NonNull<u8>,
+    to: Option<usize>,
+    nodes: &mut [c_int],
+) -> Result<(), Refusal> {
     let before = address.addr().get() % page_bytes();
-    move_or_ask(address.as_ptr().wrapping_sub(before).cast(), None, nodes)
+    move_or_ask(address.as_ptr().wrapping_sub(before).cast(), to, nodes)
 }
 
 /// Moves pages from `start` on, which is the address of one, if a node is given; `nodes` becomes where they are.

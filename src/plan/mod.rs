@@ -18,6 +18,7 @@ use quadrille_io::prototxt::{read_machine, write_plan};
 use crate::cli::PlanArgs;
 use crate::crews::{Crews, crews};
 use crate::failure::{Code, Failure};
+use crate::holdings::Holdings;
 use crate::memory;
 use crate::pass::Pass;
 use crate::pool::{Pools, StreamPool, Worth, spread_by};
@@ -164,7 +165,7 @@ fn measured(
     let engine = time::engine(machine, &args.machine);
     let program = Program { nets, plans: &[&plan] };
     let batch = nets.iter().map(Net::batch).sum();
-    let (worker, _) = memory::worker(machine, &[program], &engine, batch)?;
+    let (worker, _) = memory::worker(machine, &[program], &engine, batch, &Holdings::default())?;
     let pass = Pass::new(nets.to_vec(), worker.devices(0));
     time::fill(&pass)?;
     let mut times = StepTimes::default();

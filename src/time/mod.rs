@@ -23,6 +23,7 @@ use crate::crews::{Crews, crews, threads_of};
 use crate::engine::Engine;
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
+use crate::holdings::Holdings;
 use crate::job::{PhaseJob, Samples, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::memory;
@@ -46,7 +47,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let iteration = iteration(&spec, batch, &machine, &args.machine, schedule)?;
     let Iteration { nets, plan, options: engine } = iteration.on_pool(&machine, &mut pools)?;
     let program = Program { nets: &nets, plans: &[&plan] };
-    let (worker, placement) = memory::worker(&machine, &[program], &engine, batch)?;
+    let (worker, placement) = memory::worker(&machine, &[program], &engine, batch, &Holdings::of(&data))?;
     let placement = match &worker {
         Engine::Cpu(_) => placement,
         Engine::Cuda(worker) => {

@@ -10,6 +10,7 @@ use crate::cli::{MachineArgs, TopoArgs};
 use crate::crews::{assign, one_for_each_node};
 use crate::device_choice::DeviceChoice;
 use crate::failure::Failure;
+use crate::holdings::Holdings;
 use crate::parts::Quadrants;
 use crate::{memory, time};
 
@@ -45,7 +46,8 @@ pub fn lines(args: &TopoArgs, machine: &Machine, partition: &Partition) -> Resul
     let crews = assign(machine, partition, 1, &flags);
     let iteration = time::iteration(&spec, batch, &crews, &flags, Schedule::default())?;
     let program = Program { nets: &iteration.nets, plans: &[&iteration.plan] };
-    let (_, placement) = memory::planned(&crews, &[program], &iteration.options, batch)?;
+    let (_, placement) =
+        memory::planned(&crews, &[program], &iteration.options, batch, &Holdings::default())?;
     let (name, kernels) = (&iteration.nets[0].name, crews.numerics);
     let head =
         format!("training    {name}, mini-batches of {batch} images on all quadrants, kernels for {kernels}");

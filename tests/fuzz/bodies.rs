@@ -10,9 +10,9 @@ use quadrille_core::layer::{Colour, Data, DataKind, ImageList, Layer, SubTask, T
 use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
 use quadrille_core::solver::NetSource;
 use quadrille_io::data::{
-    CifarLabels, DataSource, ImageFiles, Lmdb, Opening, Order, Prefetcher, Records, RowFiles, RowReader,
-    SearchPath, TarImages, Tolerance, decode_datum, decode_image, decode_mean, open, read_cifar, read_images,
-    read_labels,
+    CifarLabels, DataSource, ImageFiles, Lmdb, Opening, Order, Prefetcher, Records, Room, RowFiles,
+    RowReader, SearchPath, TarImages, Tolerance, decode_datum, decode_image, decode_mean, open, read_cifar,
+    read_images, read_labels,
 };
 use quadrille_io::prototxt::{parse_net, parse_solver};
 use quadrille_io::snapshot::{Manifest, seal};
@@ -118,7 +118,7 @@ pub fn idx(bytes: &[u8]) {
 pub fn cifar(bytes: &[u8]) {
     in_file(bytes, ".bin", |path| {
         for labels in [CifarLabels::Ten, CifarLabels::Fine, CifarLabels::Coarse] {
-            if let Ok(set) = read_cifar(&[path.to_owned()], labels, "cifar") {
+            if let Ok(set) = read_cifar(&[path.to_owned()], labels, "cifar", Room::default()) {
                 look_at(&set);
             }
         }
@@ -275,7 +275,13 @@ pub fn open_windows(path: &Path) -> Result<DataSource, IoError> {
     open(
         &data,
         Phase::Train,
-        Opening { data: None, search: &search, tolerance: Tolerance::Skip, staging: None },
+        Opening {
+            data: None,
+            search: &search,
+            tolerance: Tolerance::Skip,
+            staging: None,
+            room: Room::default(),
+        },
     )
 }
 

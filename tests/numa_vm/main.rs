@@ -14,11 +14,29 @@ use quadrille_cpu::isa::Isa;
 /// Four quadrants, two images each: emulated vectors are a thousand times slower than real ones.
 const TRAINING: &str = "train --workers 1 --quadrants 4 --isa avx2 --batch 8 --max-iter 2 --test-interval 0";
 
+/// MiB of each node of fast memory.
+const FAST: &str = "64";
+
+/// A network of large activations and little work: of 400 images a quarter does not fit a node of fast memory.
+const WIDE: &str = r#"
+name: "Wide"
+layer { name: "mnist" type: "Data" top: "data" top: "label" data_param { source: "mnist" batch_size: 400 } }
+layer { name: "wide" type: "Convolution" bottom: "data" top: "wide"
+  convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "bend" type: "Sigmoid" bottom: "wide" top: "bend" }
+layer { name: "narrow" type: "Pooling" bottom: "bend" top: "narrow" pooling_param { pool: AVE global_pooling: true } }
+layer { name: "ip" type: "InnerProduct" bottom: "narrow" top: "ip"
+  inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"#;
+const WIDE_TRAINING: &str = "train --workers 1 --quadrants 4 --isa avx2 --max-iter 1 --test-interval 0";
+
 /// What the guest does. The last two are refused before they begin.
 const SCRIPT: &str = r#"
 told() { "$@"; echo "exit code $?"; }
 told $Q topo --verify --model lenet --batch 512
 told $Q $TRAINING --run fast --fast-memory require --verify-placement
+told $Q $WIDE_TRAINING --model "$WIDE" --run wide --verify-placement
 told $Q time --quadrants 4 --batch 20000 --fast-memory require 2>&1
 told $Q time --quadrants 4 --batch 100000 2>&1
 "#;
@@ -59,12 +77,15 @@ fn guest(mode: &str, cpus: usize) -> Output {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("script");
+    let wide = folder.path().join("wide.prototxt");
     let head = format!("#!/bin/sh\nQ='{}'\nTRAINING='{TRAINING}'\n", program());
-    std::fs::write(&file, head + SCRIPT).expect("a script");
+    let of_wide = format!("WIDE='{}'\nWIDE_TRAINING='{WIDE_TRAINING}'\n", wide.display());
+    std::fs::write(&file, head + &of_wide + SCRIPT).expect("a script");
+    std::fs::write(&wide, WIDE).expect("a network");
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("a script that runs");
     let mut vm = Command::new(root().join("scripts/numa-vm"));
-    vm.args(["-m", mode, "-c", &cpus.to_string(), "-t", "900", "-f", program(), "-f"]);
-    vm.arg(root().join("data/mnist")).arg("-f").arg(root().join("models/lenet"));
+    vm.args(["-m", mode, "-c", &cpus.to_string(), "-b", FAST, "-t", "900", "-f", program(), "-f"]);
+    vm.arg(root().join("data/mnist")).arg("-f").arg(root().join("models/lenet")).arg("-f").arg(&wide);
     if let Some(library) = memkind() {
         vm.arg("-f").arg(library);
     }
@@ -101,9 +122,9 @@ fn places_and_trains(mode: &str, cpus: usize) {
     }
     let seen = format!("in mode {mode}:\n{stdout}\n{stderr}");
     let codes: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("exit code ")).collect();
-    assert_eq!(codes, ["0", "0", "71", "71"], "{seen}");
+    assert_eq!(codes, ["0", "0", "0", "71", "71"], "{seen}");
     let parts: Vec<&str> = stdout.split("exit code ").collect();
-    let [verified, trained, large, huge, _] = parts[..] else { panic!("five parts {seen}") };
+    let [verified, trained, wide, large, huge, _] = parts[..] else { panic!("six parts {seen}") };
     match memkind() {
         // On other nodes its heap may give what it took for the first.
         Some(_) => assert!(
@@ -134,11 +155,23 @@ fn places_and_trains(mode: &str, cpus: usize) {
             pages.split(", ").filter_map(|part| part.split_once(" on node ")).map(|(_, node)| node).collect();
         assert_eq!(nodes, [dram.to_string(), near.to_string()], "{seen}");
     }
+    for run in [trained, wide] {
+        assert!(run.contains("verify      data sets: all pages on their node ("), "{seen}");
+    }
+    for quadrant in 0..4 {
+        let divided = |line: &&str| line.starts_with(&format!("            quadrant {quadrant}: "));
+        let line = wide.lines().find(divided).unwrap_or_else(|| panic!("quadrant {quadrant} {seen}"));
+        assert!(
+            line.contains("activations (the first ") && line.contains("activations (the other "),
+            "{seen}"
+        );
+        let verified = format!("verify      quadrant {quadrant}: all pages on their nodes (");
+        assert!(wide.contains(&verified), "no {verified:?} {seen}");
+    }
     assert!(large.contains("--fast-memory require: node 4 is to hold "), "{seen}");
     assert!(large.contains(" missing\n  hint: "), "{seen}");
     assert!(huge.contains("the run needs ") && huge.contains("  hint: --batch "), "{seen}");
-    let hashes = weights(&stdout);
-    assert_eq!(hashes, [weights_outside()], "{seen}");
+    assert_eq!(weights(trained), [weights_outside()], "{seen}");
 }
 
 #[test]

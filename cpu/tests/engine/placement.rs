@@ -4,6 +4,7 @@ use quadrille_core::plan::Stage;
 use quadrille_cpu::isa::Isa;
 use quadrille_cpu::{Homes, MappedWorker, Program, Purpose};
 use quadrille_numa::memory::page_bytes;
+use quadrille_numa::memory::plan::Home;
 
 use crate::common::{crews, nets, options, plan, small_lenet};
 
@@ -38,7 +39,7 @@ fn a_node_that_is_not_there_is_noted_and_nothing_else_changes() {
     let plan = plan(&nets, Stage::Iteration);
     let program = Program { nets: &nets, plans: &[&plan] };
     let mapped = MappedWorker::new(&crews(1, 1), &[program], &options(Isa::Portable)).expect("a worker");
-    let homes = Homes::new(1, Purpose::all(1).map(|_| Some(5000)));
+    let homes = Homes::new(1, Purpose::all(1).map(|_| Some(Home { node: 5000, rest: None })));
     let worker = mapped.place(&[homes]).expect("memory");
     assert_eq!(worker.notes().len(), 1, "{:?}", worker.notes());
     assert!(

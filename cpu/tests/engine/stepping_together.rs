@@ -13,6 +13,7 @@ use quadrille_cpu::{
     CpuDevice, CpuWorker, EngineError, EngineOptions, Homes, MappedWorker, NAN_HALVES, Program, Purpose,
     stepping_layers, storage_needs,
 };
+use quadrille_numa::memory::plan::Home;
 
 use crate::common::{
     crews, fractions, inner_product, input, labels, nets, network, numerics, options, plan, small_lenet,
@@ -55,7 +56,8 @@ fn on_nodes(nets: &[Net], plan: &Plan, [threads, each]: [usize; 2], options: &En
     let program = Program { nets, plans: &[plan] };
     let mapped = MappedWorker::new(&crews(nets.len(), threads), &[program], options).expect("a worker");
     let node = |device: usize| 5000 + device / each;
-    let homes = |device| Homes::new(1, Purpose::all(1).map(|_| Some(node(device))));
+    let homes =
+        |device| Homes::new(1, Purpose::all(1).map(|_| Some(Home { node: node(device), rest: None })));
     let homes: Vec<Homes> = (0..nets.len()).map(homes).collect();
     mapped.place(&homes).expect("memory")
 }

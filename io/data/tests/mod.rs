@@ -34,8 +34,12 @@ fn bundled() -> SearchPath {
 /// The IDX files that a source leads to.
 fn open(source: &str, data: Option<&Path>, phase: Phase, search: &SearchPath) -> Result<Dataset, IoError> {
     // As a data layer opens it, for what is refused.
-    super::open(&layer(source), phase, Opening { data, search, tolerance: Tolerance::Fail, staging: None })?;
-    idx::read_idx(&search.find(source, data)?, phase)
+    super::open(
+        &layer(source),
+        phase,
+        Opening { data, search, tolerance: Tolerance::Fail, staging: None, room: Room::default() },
+    )?;
+    idx::read_idx(&search.find(source, data)?, phase, Room::default())
 }
 
 /// A data layer of this source, which changes nothing.

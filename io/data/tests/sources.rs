@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use super::super::*;
 use super::layer;
 use crate::error::IoError;
+use crate::npz::{Array, Values, write_npz};
 
 /// A PNG of one colour.
 fn png(height: u32, width: u32, rgb: [u8; 3]) -> Vec<u8> {
@@ -215,7 +216,13 @@ fn a_list_is_read_in_its_order() {
     let options = ImageList { root_folder: "images/".into(), resize: Some([1, 2]), colour: Colour::Colour };
     let data = Data { kind: DataKind::List(options), ..layer(list.to_str().unwrap()) };
     let search = SearchPath::default();
-    let opening = Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None };
+    let opening = Opening {
+        data: None,
+        search: &search,
+        tolerance: Tolerance::Fail,
+        staging: None,
+        room: Room::default(),
+    };
     let set = Arc::new(open(&data, Phase::Train, opening).unwrap());
     assert_eq!((set.len(), set.sample()), (2, [3, 1, 2]));
     let batch = Prefetcher::start(set, Order::Sequential, 2, 0, 1).unwrap().next_batch().unwrap();
@@ -404,4 +411,46 @@ fn labels_beyond_the_classes_are_found_at_once_or_when_read() {
             && error.contains("has the label 2, but layer \"loss\" has scores for 2 classes")
     );
     assert!(rule.check(9).is_ok() && rule.check(1).is_ok() && rule.check(-1).is_err());
+}
+
+#[test]
+fn what_does_not_fit_memory_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("cifar")).unwrap();
+    fs::write(at("cifar/data_batch_1.bin"), vec![0; 3 * 3073]).unwrap();
+    let values = Values::U8(vec![0; 4 * 3072]);
+    let data = Array { shape: vec![4, 3, 32, 32], values };
+    let label = Array { shape: vec![4], values: Values::I32(vec![0; 4]) };
+    let archive = [("data".to_owned(), data), ("label".to_owned(), label)].into();
+    write_npz(&at("set.npz"), &archive).unwrap();
+    let mnist = super::repository().join("data/mnist");
+    let search = SearchPath::default();
+    // Headers and the like are counted, too.
+    for (path, values, least) in [(at("cifar"), 3 * 3072, 3 * 3073), (at("set.npz"), 4 * 3072, 4 * 3072 + 16)]
+    {
+        let source = path.display().to_string();
+        let opened = |bytes: u64| {
+            let room = Room::of(Some(bytes));
+            let opening =
+                Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None, room };
+            open(&layer(&source), Phase::Train, opening)
+        };
+        let set = opened(least + 1000).unwrap();
+        assert_eq!(set.held().map(Held::bytes), Some(values), "{source}");
+        let error = opened(least - 1).unwrap_err();
+        assert!(matches!(error, IoError::NoRoom { room, .. } if room == least - 1), "{source}: {error}");
+    }
+    let opening = Opening {
+        data: None,
+        search: &search,
+        tolerance: Tolerance::Fail,
+        staging: None,
+        room: Room::of(Some(1 << 20)),
+    };
+    let error = open(&layer(&mnist.display().to_string()), Phase::Train, opening).unwrap_err();
+    assert_eq!(error.exit_code(), 71);
+    // What is read sample by sample is not held.
+    fs::write(at("set.tar"), tar(&tree())).unwrap();
+    assert_eq!(open_records(&at("set.tar"), Phase::Train).unwrap().held(), None);
 }

@@ -36,7 +36,13 @@ fn opened(path: &Path, rules: &WindowRules, transform: Transform) -> Result<Data
     open(
         &data,
         Phase::Train,
-        Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging: None },
+        Opening {
+            data: None,
+            search: &search,
+            tolerance: Tolerance::Fail,
+            staging: None,
+            room: Room::default(),
+        },
     )
 }
 
@@ -117,6 +123,7 @@ fn images_with_windows_are_copied() {
         search: &search,
         tolerance: Tolerance::Fail,
         staging: Some(Staging { to: &node, tell: &tell }),
+        room: Room::default(),
     };
     let copied = open(&data, Phase::Train, staged).unwrap();
     let plain = open(&data, Phase::Train, Opening { staging: None, ..staged }).unwrap();
@@ -263,7 +270,13 @@ fn a_layer_without_a_source_is_given_its_samples() {
     let kind = DataKind::Memory([1, 2, 3]);
     let data = Data { source: String::new(), kind, ..layer("") };
     let search = SearchPath::default();
-    let opening = |data| Opening { data, search: &search, tolerance: Tolerance::Fail, staging: None };
+    let opening = |data| Opening {
+        data,
+        search: &search,
+        tolerance: Tolerance::Fail,
+        staging: None,
+        room: Room::default(),
+    };
     let error = open(&data, Phase::Train, opening(None)).unwrap_err();
     assert_eq!(error.exit_code(), 66);
     assert!(error.to_string().contains("--data FILE.npz"), "{error}");

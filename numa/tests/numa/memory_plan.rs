@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use quadrille_numa::memory::Census;
 use quadrille_numa::memory::capacity::{Capacity, NodeCapacity};
 use quadrille_numa::memory::plan::{
-    FastMemory, MemoryPlan, Need, Placed, QuadrantNeeds, TooLittle, Why, Wish,
+    FastMemory, Home, MemoryPlan, Need, Placed, QuadrantNeeds, Rest, TooLittle, Why, Wish,
 };
 
 use super::fixture::{Fixture, node};
@@ -41,6 +42,7 @@ impl Chip {
             what: (*what).into(),
             bytes: *bytes,
             wish: *wish,
+            divisible: *what == "activations",
         };
         let needs: Vec<Need> = needs.iter().map(need).collect();
         let quadrant = |(dram, fast): &(usize, Option<usize>)| QuadrantNeeds {
@@ -113,10 +115,73 @@ fn whole_tensors_spill_and_those_behind_them_stay_if_they_fit() {
         "{:?}",
         plan.lines()
     );
-    // Activations that are too large for any fast memory leave it to the rest.
+}
+
+#[test]
+fn activations_that_are_too_large_get_what_the_rest_leaves() {
     let plan = Chip::knl().plan(&alexnet(512), FastMemory::Prefer).unwrap();
-    let expected = [(Some(0), Why::Spilled(128 * MIB)), (Some(4), Why::Fast), (Some(4), Why::Fast)];
-    assert_eq!(places(&plan.quadrants[0])[..3], expected);
+    let from = (3968 - 3 * 244) * MIB;
+    let home = |node: usize| Some(Home { node: node + 4, rest: Some(Rest { from, node: Some(node) }) });
+    for (quadrant, placed) in plan.quadrants.iter().enumerate() {
+        assert_eq!(placed[0].home(), home(quadrant));
+        assert!(placed[1..4].iter().all(|placed| placed.node == Some(quadrant + 4)), "{placed:?}");
+    }
+    assert_eq!(
+        plan.lines()[1],
+        "quadrant 0: 3.9 GiB in node 4 (fast): activations (the first 3.2 GiB), weights, gradients, histories; \
+         1.3 GiB in node 0 (DRAM): activations (the other 860.0 MiB, missing in fast memory), staging"
+    );
+    // Two quadrants on one node get as much: 128 MiB less 48 are left.
+    let mut chip = Chip::knl();
+    chip.homes = (0..8).map(|quadrant| (quadrant / 2, Some(4 + quadrant / 2))).collect();
+    let needs = [("activations", 8 * GIB, Wish::Fast), ("weights", 1944 * MIB, Wish::Fast)];
+    let plan = chip.plan(&needs, FastMemory::Prefer).unwrap();
+    for (quadrant, placed) in plan.quadrants.iter().enumerate() {
+        assert_eq!(placed[0].home().and_then(|home| home.rest).map(|rest| rest.from), Some(40 * MIB));
+        assert_eq!(placed[1].node, Some(4 + quadrant / 2));
+    }
+    // Where nothing is left, or nothing may be there, all of them are in DRAM.
+    let needs = [("activations", 8 * GIB, Wish::Fast), ("weights", 3968 * MIB, Wish::Fast)];
+    let plan = Chip::knl().plan(&needs, FastMemory::Prefer).unwrap();
+    assert_eq!(places(&plan.quadrants[1])[0], (Some(1), Why::Spilled(8 * GIB)));
+    let plan = Chip::knl().plan(&needs, FastMemory::Off).unwrap();
+    assert_eq!(places(&plan.quadrants[1])[0], (Some(1), Why::Off));
+}
+
+#[test]
+fn a_data_set_has_fast_memory_only_if_nobody_else_wants_it() {
+    let with = |images: u64, bytes: u64| [vec![("data set", bytes, Wish::Spare)], alexnet(images)].concat();
+    let of_first = |needs: &[_], fast| places(&Chip::knl().plan(needs, fast).unwrap().quadrants[0])[0];
+    assert_eq!(of_first(&with(64, GIB), FastMemory::Prefer), (Some(4), Why::Fast));
+    assert_eq!(of_first(&with(64, 3 * GIB), FastMemory::Prefer), (Some(0), Why::Dram));
+    // Activations are divided before it has its turn, and leave less than a large page.
+    assert_eq!(of_first(&with(512, GIB), FastMemory::Prefer), (Some(0), Why::Dram));
+    assert_eq!(of_first(&with(64, GIB), FastMemory::Off), (Some(0), Why::Dram));
+    // It does not wish for fast memory so much that a run could not begin.
+    assert_eq!(of_first(&with(64, 3 * GIB), FastMemory::Require), (Some(0), Why::Dram));
+    // As everything, it lies rather in the DRAM of another quadrant than nowhere.
+    let mut chip = Chip::knl();
+    chip.capacity.nodes[0].free = 8 * GIB;
+    let mut needs = chip.needs(&alexnet(64));
+    let data = Need { what: "data set".into(), bytes: 10 * GIB, wish: Wish::Spare, divisible: false };
+    needs[0].needs.push(data);
+    let plan = MemoryPlan::new(&needs, &chip.capacity, FastMemory::Prefer).unwrap();
+    assert_eq!(places(&plan.quadrants[0])[5], (Some(1), Why::Overflow));
+}
+
+#[test]
+fn what_is_there_already_is_not_counted_twice() {
+    let page = quadrille_numa::memory::page_bytes() as u64;
+    let pages = |bytes: u64| (bytes / page) as usize;
+    let census = Census { on: [(0, pages(GIB)), (9, pages(GIB))].into(), untouched: 5, unknown: pages(GIB) };
+    let mut chip = Chip::new(2, 8 * GIB, None);
+    chip.capacity.nodes[0].free = 2 * GIB;
+    let capacity = chip.capacity.clone().without(&census);
+    assert_eq!(capacity.nodes.iter().map(|node| node.free).collect::<Vec<_>>(), [3 * GIB, 8 * GIB]);
+    assert_eq!(capacity.bytes, Some(19 * GIB));
+    assert_eq!(Capacity::default().without(&census), Capacity::default());
+    let everything = Census { on: [(1, pages(GIB))].into(), ..Census::default() };
+    assert_eq!(chip.capacity.without(&everything).nodes[1].free, 8 * GIB);
 }
 
 #[test]
