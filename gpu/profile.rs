@@ -18,23 +18,22 @@ impl Shared {
         let lane =
             self.streams.iter().max_by_key(|lane| lane.workspace.len).ok_or("a device without lanes")?;
         let [start, end] = [Event::new(&self.gpu)?, Event::new(&self.gpu)?];
-        let (mut kernels, mut by_libraries) = (Vec::<KernelUsage>::new(), 0);
+        let (mut kernels, mut by_libraries, mut nanoseconds) = (Vec::<KernelUsage>::new(), 0, 0.0);
         for op in ops {
             lane.run(op)?;
             lane.stream.record(&start)?;
             lane.run(op)?;
             lane.stream.record(&end)?;
             lane.stream.synchronize()?;
+            let took = (start.until(&end).ok_or("an operation that never ends")? as f64).max(1.0);
+            nanoseconds += took;
             match op {
-                Ready::Launch(launch) => {
-                    let took = start.until(&end).ok_or("a kernel that never ends")?;
-                    kernels.push(launch.usage((took as f64).max(1.0))?);
-                }
+                Ready::Launch(launch) => kernels.push(launch.usage(took)?),
                 Ready::Product(..) | Ready::Convolve(..) => by_libraries += 1,
                 Ready::Copy(..) => {}
             }
         }
-        Ok(Sighting { task, kernels, by_libraries })
+        Ok(Sighting { task, kernels, by_libraries, nanoseconds })
     }
 
     /// What the kernels of tasks of program 0 use.

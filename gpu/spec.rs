@@ -89,6 +89,8 @@ pub struct Sighting {
     pub kernels: Vec<KernelUsage>,
     /// Operations by libraries, of whose kernels nobody knows what they use.
     pub by_libraries: usize,
+    /// Nanoseconds of all its operations, one after the other.
+    pub nanoseconds: f64,
 }
 
 /// A worker's GPU could not be made.

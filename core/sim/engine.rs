@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::model::{DeviceModel, Kernel};
+use super::shares::{Demand, Shares};
 use crate::device::{Lane, Span};
 
 /// When a task ran, once that is known.
@@ -260,20 +261,23 @@ impl Device {
         true
     }
 
-    /// Says how fast each cohort goes on. Each grain asks for what it can use by itself; then memory, the arithmetic of all units
-    /// that are busy, and what these can move are shared in turn.
+    /// Says how fast each cohort goes on: see [`Shares`].
     fn set_speeds(&mut self, model: &DeviceModel) {
         let busy = self.held().blocks.min(model.limits.units.into()) as f64;
-        let mut working: Vec<&mut Cohort> = Vec::new();
-        for cohort in &mut self.cohorts {
-            cohort.speed = model.grain_speed(&cohort.kernel, 0.0);
-            if cohort.beside <= 0.0 {
-                working.push(cohort);
-            }
+        let most = [model.memory, busy * model.flops, busy * model.bytes];
+        let working: Vec<&mut Cohort> = self
+            .cohorts
+            .iter_mut()
+            .filter_map(|cohort| {
+                cohort.speed = model.grain_speed(&cohort.kernel, 0.0);
+                (cohort.beside <= 0.0).then_some(cohort)
+            })
+            .collect();
+        let demands = working.iter().map(|c| Demand::of(&c.kernel, c.grains, c.speed)).collect();
+        let speeds = Shares { most, demands }.speeds();
+        for (cohort, speed) in working.into_iter().zip(speeds) {
+            cohort.speed = speed;
         }
-        share(&mut working, model.memory, Kernel::grain_bytes, |_| 1.0);
-        share(&mut working, busy * model.flops, Kernel::grain_flops, |kernel| kernel.threads.into());
-        share(&mut working, busy * model.bytes, Kernel::grain_bytes, |kernel| kernel.threads.into());
     }
 
     /// The next moment after `now` at which something changes by itself.
@@ -311,28 +315,6 @@ impl Device {
                 lane.running = None;
             }
         }
-    }
-}
-
-/// Shares something of which there is `most` in a nanosecond and a grain takes `work`: where more is asked for, each grain gets what
-/// it asks for up to an even share by `weight`, and goes on as much slower.
-fn share(
-    cohorts: &mut [&mut Cohort],
-    most: f64,
-    work: impl Fn(&Kernel) -> f64,
-    weight: impl Fn(&Kernel) -> f64,
-) {
-    let asked = |cohort: &Cohort| cohort.speed * work(&cohort.kernel) / weight(&cohort.kernel);
-    let mut hungry: Vec<&mut &mut Cohort> = cohorts.iter_mut().filter(|c| work(&c.kernel) > 0.0).collect();
-    hungry.sort_by(|a, b| asked(a).total_cmp(&asked(b)));
-    let weight_of = |cohort: &Cohort| cohort.grains as f64 * weight(&cohort.kernel);
-    let mut weights: f64 = hungry.iter().map(|cohort| weight_of(cohort)).sum();
-    let mut left = most;
-    for cohort in hungry {
-        let rate = asked(cohort).min(left / weights);
-        cohort.speed = rate * weight(&cohort.kernel) / work(&cohort.kernel);
-        left -= rate * weight_of(cohort);
-        weights -= weight_of(cohort);
     }
 }
 

@@ -14,9 +14,9 @@
 //! - **Speed.** A grain by itself goes on at the slower of arithmetic and memory, as fast as its threads can drive a unit: with
 //!   fewer threads than a kind of work needs to hide latencies, a part of the unit is idle. Where grains together ask for more
 //!   operations than the busy units have, or for more bytes than these can move, each gets what it asks for up to an even share
-//!   by threads; what one that waits for memory does not use others do. Grains are spread evenly over units (the assumption of
-//!   GLP4NN, section 3.2).
-//! - **Memory** has one bandwidth for all units. If more is asked for, each grain gets what it asks for up to an even share.
+//!   by threads. Grains are spread evenly over units (the assumption of GLP4NN, section 3.2).
+//! - **Memory** has one bandwidth for all units. If more is asked for, each grain gets what it asks for up to an even share. What
+//!   one that waits for memory does not use of arithmetic others do, and the other way round.
 //! - **The host** submits one thing after the other: so long for a task, so long for a wait. A task can start when it was submitted
 //!   and its lane has come to it, and then takes a moment to start; each grain takes a moment beside its work.
 //!
@@ -30,6 +30,7 @@
 
 mod engine;
 mod model;
+mod shares;
 
 pub use model::{DeviceModel, GrainRule, Kernel};
 
@@ -174,6 +175,11 @@ impl Device for SimDevice {
 
     fn lanes(&self) -> &[Lane] {
         &self.lanes
+    }
+
+    /// Never: nothing runs before somebody waits for it.
+    fn tells_tasks(&self) -> bool {
+        false
     }
 
     fn begin(&self, _: &Scalars) -> Result<(), DeviceError> {

@@ -81,6 +81,14 @@ impl DeviceModel {
         }
     }
 
+    /// A device of which only the limits are known, for kernels whose times are ([`Kernel::seen`]). A unit does an operation in a
+    /// nanosecond however few threads it holds: what latencies leave idle nobody knows, so that kernels gain from each other what
+    /// units they leave idle, and no more. Waits take `wait` nanoseconds of the host.
+    pub fn of_limits(limits: Limits, wait: f64) -> Self {
+        let serial = Self::serial(Rates { flops: 1.0, bytes: 1.0, overhead: 0.0 });
+        Self { limits, memory: f64::from(limits.units), wait, ..serial }
+    }
+
     /// The same device with so many units; what they share stays.
     pub fn with_units(mut self, units: u32) -> Self {
         self.limits.units = units;
@@ -118,6 +126,12 @@ impl DeviceModel {
         let by_shared = shared.checked_div(kernel.shared).unwrap_or(u64::MAX);
         let each = u64::from(blocks.min(threads / kernel.threads.max(1))).min(by_registers).min(by_shared);
         u64::from(units) * each.max(1)
+    }
+
+    /// The same kernel in fewer and larger grains, if it has more than so many waves of them: quicker to simulate, and nearly the same
+    /// where single waves do not matter.
+    pub fn in_waves(&self, kernel: Kernel, most: u64) -> Kernel {
+        kernel.in_grains(kernel.grains.min(self.wave(&kernel).saturating_mul(most)))
     }
 
     /// Nanoseconds of a kernel that has the device to itself, without what the host takes: full waves and the last.
@@ -202,6 +216,23 @@ impl Kernel {
 
     pub(super) fn grain_bytes(&self) -> f64 {
         self.bytes / self.grains as f64
+    }
+
+    /// A kernel that was seen, so that it takes as long alone on `model`; all of its work is taken for arithmetic.
+    pub fn seen(usage: &KernelUsage, model: &DeviceModel) -> Self {
+        let with = |flops: f64| Self {
+            grains: usage.blocks.max(1),
+            threads: usage.threads,
+            registers: usage.registers,
+            shared: usage.shared,
+            saturating: usage.threads,
+            width: u64::MAX,
+            flops,
+            bytes: 0.0,
+        };
+        // Beside what it takes in any case time is proportional to work.
+        let (none, one) = (model.alone(&with(0.0)), model.alone(&with(1.0)));
+        with((usage.nanoseconds - none).max(0.0) / (one - none))
     }
 
     /// The same kernel, cut into so many grains.

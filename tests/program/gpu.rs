@@ -117,10 +117,10 @@ fn steps_as_graphs_and_task_by_task_have_the_same_bits() {
     assert!(stage.succeed(time).stdout.lines().any(|line| line.starts_with("cuda graph  ")));
 }
 
-/// The line about the pool of streams, and the one behind it.
+/// The line about the pool of streams, and those behind it.
 fn said_of_pool(said: &str) -> String {
     let lines: Vec<&str> =
-        said.lines().skip_while(|line| !line.starts_with("stream pool ")).take(2).collect();
+        said.lines().skip_while(|line| !line.starts_with("stream pool ")).take(3).collect();
     lines.join("\n")
 }
 
@@ -151,6 +151,7 @@ fn chunks_on_a_pool_of_streams_have_the_bits_of_whole_layers() {
         let (said, auto) = of("auto", "--stream-pool auto");
         // The test has mini-batches of other shapes; the second worker finds all that it asks for.
         assert!(said_of_pool(&said).contains(" 11 sub-tasks seen for the first time in "), "{said}");
+        assert!(said_of_pool(&said).contains(" plans compared (sim)"), "{said}");
         assert_eq!(auto, whole, "{name} auto");
     }
 }

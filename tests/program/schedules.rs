@@ -234,6 +234,37 @@ fn a_pool_of_streams_is_planned_for_a_gpu_that_is_described() {
     assert!(crew.stderr.contains("idle threads of its crew"), "{}", crew.stderr);
 }
 
+/// Milliseconds that a plan is expected to take on simulated devices.
+fn expected(said: &str) -> f64 {
+    let line = said.lines().find(|line| line.starts_with("expected ")).expect("what is expected");
+    let ms = line.split(';').find_map(|part| part.trim().strip_suffix(" ms on simulated devices (sim)"));
+    ms.expect("a simulation").parse().expect("a number")
+}
+
+/// `auto` compares whole plans, that with whole layers among them. LeNet's layers are one chain, which gains.
+#[test]
+fn auto_is_nowhere_expected_to_be_slower_than_whole_layers() {
+    let stage = Stage::new();
+    for (network, ..) in NETWORKS {
+        for name in ["p100", "h100", "k40c"] {
+            let machine = format!("{}/bench/machines/{name}.prototxt", env!("CARGO_MANIFEST_DIR"));
+            let of = |pool: &str| {
+                let plan =
+                    format!("plan --model {network} --machine {machine} --stream-pool {pool} --explain");
+                stage.succeed(&plan).stdout
+            };
+            let (off, auto) = (of("off"), of("auto"));
+            assert!(expected(&auto) <= expected(&off), "{network} on {name}: {auto}");
+            assert!(auto.contains(" plans compared (sim)"), "{auto}");
+            if (network, name) == ("lenet", "k40c") {
+                assert!(expected(&auto) < 0.9 * expected(&off), "{auto}");
+                let alike = expected(&of("2"));
+                assert!(expected(&auto) <= alike, "{alike}: {auto}");
+            }
+        }
+    }
+}
+
 fn refused_by_quadrants(stage: &Stage) {
     let refused = stage.run("train --solver solver.prototxt --run refused --workers 1 --plan plan.prototxt");
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);

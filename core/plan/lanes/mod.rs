@@ -10,6 +10,8 @@
 //! - stream manager: a [`Pool`] of as many lanes as any layer of the device asks for;
 //! - runtime scheduler: [`Scheduler`], which has a kernel profiled when it is first seen ([`first_sight`]), and from then on deals
 //!   kernels out to the lanes in turn;
+//! - what analyses of single layers cannot see, how chunks go on from layer to layer and what launching them takes:
+//!   [`Candidates::choose`], which compares whole plans;
 //! - batch-level parallelism: [`spread`], which cuts a plan's tasks of forward and ∇A into chunks of images and deals them out to
 //!   pools; what a training uses. [`in_chunks`] makes several layers of one, ∇W and ∇B included, and [`deal`] puts a plan's tasks
 //!   into other lanes: for experiments.
@@ -22,6 +24,7 @@
 //! they are in. So one lane and many give the same bits.
 
 mod analyzer;
+mod choose;
 mod chunks;
 mod deal;
 mod maintainer;
@@ -30,10 +33,10 @@ mod spread;
 mod usage;
 
 pub use analyzer::{AnalysisError, Concurrency, analyze};
+pub use choose::{Candidates, Choice, Way, Worth};
 pub use chunks::{ChunkError, in_chunks};
 pub use deal::{chunks_of, deal};
 pub use maintainer::{Maintainer, NotKept, Situation};
 pub use scheduler::{Pool, Scheduler, Sight};
-pub(crate) use spread::chunk_of;
-pub use spread::{first_sight, spread};
+pub use spread::{chunk_of, first_sight, spread};
 pub use usage::{KernelUsage, Limits};

@@ -97,6 +97,11 @@ impl Scheduler {
         Ok(most)
     }
 
+    /// Takes in what was decided for a situation by what whole plans take, in place of what its analysis found.
+    pub fn decided(&mut self, situation: Situation, lanes: u32) {
+        self.kept.keep(situation, lanes);
+    }
+
     /// The pool that all known situations on the device fit into, behind a default lane.
     pub fn pool(&self, device: &str, default: LaneId) -> Pool {
         let lanes = self.kept.most(device).unwrap_or(1).min(self.limits.kernels.max(1));

@@ -62,7 +62,7 @@ pub fn first_sight(plan: &Plan, nets: &[Net], chunks: u32) -> Plan {
 }
 
 /// The part of a task that is of some of its images.
-pub(crate) fn chunk_of(node: &Node, tile: Tile) -> Node {
+pub fn chunk_of(node: &Node, tile: Tile) -> Node {
     let mut chunk = Node { task: Task { tile, ..node.task }, ..node.clone() };
     for place in chunk.reads.iter_mut().chain(&mut chunk.writes) {
         place.buffer = place.buffer.of_images(tile);
@@ -70,7 +70,7 @@ pub(crate) fn chunk_of(node: &Node, tile: Tile) -> Node {
     chunk
 }
 
-fn computes_apart(nets: &[Net], node: &Node) -> bool {
+pub(super) fn computes_apart(nets: &[Net], node: &Node) -> bool {
     let net = &nets[node.device.0];
     node.copy.is_none()
         && node.task.tile.images == net.batch()

@@ -1,6 +1,7 @@
 //! Plans: the validator accepts every one that the planner makes and rejects each that was broken on purpose.
 
 mod adding;
+mod choose;
 mod chunks;
 mod common;
 mod fusion;
