@@ -35,8 +35,10 @@ pub struct Args {
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Run {
-    /// Milliseconds of an iteration, the mean of its training as its summary has it.
+    /// Milliseconds of an iteration, the median of those in its metrics.
     ms: f64,
+    /// The mean, as its summary has it, with all pauses of the machine.
+    mean: f64,
     /// Seconds from its start to its end, the file and all else included.
     whole: f64,
     /// Bytes of its timeline.
@@ -53,8 +55,8 @@ pub fn run(args: &Args) -> Result<(), String> {
     let networks: Vec<Value> = args.nets.iter().map(|net| measure(args, net)).collect::<Result<_, _>>()?;
     let record = json!({
         "experiment": "trace",
-        "what": "trainings with a timeline and without, whole processes in turn: milliseconds of an iteration by the summary, and \
-                 seconds of the process; costs are what the timeline adds to those without, medians of the pairs",
+        "what": "trainings with a timeline and without, whole processes in turn: milliseconds of an iteration, medians by the \
+                 metrics and means by the summary, and seconds of the process; costs are what the timeline adds to those without, medians of the pairs",
         "threads": args.threads,
         "traced_iterations": args.traced,
         "surroundings": around,
@@ -76,7 +78,8 @@ fn measure(args: &Args, net: &str) -> Result<Value, String> {
         let outcome = train(&flags)?;
         let whole = start.elapsed().as_secs_f64();
         let bytes = if traces { size_of_file(&timeline)? } else { 0 };
-        Ok::<_, String>((Run { ms: outcome.milliseconds(), whole, bytes }, outcome))
+        let (ms, mean) = (outcome.usual_milliseconds(), outcome.milliseconds());
+        Ok::<_, String>((Run { ms, mean, whole, bytes }, outcome))
     };
     // Pages of the program and of the system that nobody has asked for yet are the first one's.
     once(false)?;
@@ -86,7 +89,7 @@ fn measure(args: &Args, net: &str) -> Result<Value, String> {
         let (first, second) = (once(traces_first)?, once(!traces_first)?);
         same_bits(&first.1, &second.1)?;
         let pair = if traces_first { [second.0, first.0] } else { [first.0, second.0] };
-        println!("{}", line(net, &pair, cost(&pair), whole_cost(&pair)));
+        println!("{}", line(net, &pair, costs(&pair)));
         pairs.push(pair);
     }
     Ok(summarize(net, iterations, &pairs))
@@ -119,40 +122,41 @@ fn flags(args: &Args, solver: &str, iterations: u64, timeline: Option<&PathBuf>)
     flags
 }
 
-/// What the timeline adds to the time of an iteration, and to that of the process, as a share of it.
-fn cost([without, with]: &Pair) -> f64 {
-    with.ms / without.ms - 1.0
+/// What the timeline adds to a time of a pair, as a share of it.
+fn cost([without, with]: &Pair, of: fn(&Run) -> f64) -> f64 {
+    of(with) / of(without) - 1.0
 }
 
-fn whole_cost([without, with]: &Pair) -> f64 {
-    with.whole / without.whole - 1.0
+/// The costs of a pair: of an iteration, of the mean iteration, and of the process.
+fn costs(pair: &Pair) -> [f64; 3] {
+    [cost(pair, |run| run.ms), cost(pair, |run| run.mean), cost(pair, |run| run.whole)]
 }
 
-fn line(name: &str, [without, with]: &Pair, cost: f64, whole: f64) -> String {
-    format!("{name:16} {:12.3} {:12.3} {:7.2} % {:7.2} %", without.ms, with.ms, 100.0 * cost, 100.0 * whole)
+fn line(name: &str, [without, with]: &Pair, costs: [f64; 3]) -> String {
+    let [cost, mean, whole] = costs.map(|cost| 100.0 * cost);
+    format!("{name:16} {:12.3} {:12.3} {cost:7.2} % {mean:7.2} % {whole:7.2} %", without.ms, with.ms)
 }
 
 fn summarize(net: &str, iterations: u64, pairs: &[Pair]) -> Value {
     let all = |side: usize, of: fn(&Run) -> f64| pairs.iter().map(|pair| of(&pair[side])).collect::<Vec<_>>();
-    let costs: Vec<f64> = pairs.iter().map(cost).collect();
-    let wholes: Vec<f64> = pairs.iter().map(whole_cost).collect();
-    let middle = [0, 1].map(|side| Run {
-        ms: median(&all(side, |run| run.ms)),
-        whole: median(&all(side, |run| run.whole)),
-        ..pairs[0][side]
-    });
-    println!("{}", line("  median", &middle, median(&costs), median(&wholes)));
+    let each: Vec<[f64; 3]> = pairs.iter().map(costs).collect();
+    let middle = [0, 1, 2].map(|which| median(&each.iter().map(|costs| costs[which]).collect::<Vec<_>>()));
+    let usual = [0, 1].map(|side| Run { ms: median(&all(side, |run| run.ms)), ..pairs[0][side] });
+    println!("{}", line("  median", &usual, middle));
     json!({
         "network": net,
         "iterations": iterations,
         "without_ms": all(0, |run| run.ms),
         "traced_ms": all(1, |run| run.ms),
-        "cost": costs,
-        "median_cost": median(&costs),
+        "cost": each.iter().map(|costs| costs[0]).collect::<Vec<_>>(),
+        "median_cost": middle[0],
+        "without_mean_ms": all(0, |run| run.mean),
+        "traced_mean_ms": all(1, |run| run.mean),
+        "median_cost_of_mean": middle[1],
         "without_process_s": all(0, |run| run.whole),
         "traced_process_s": all(1, |run| run.whole),
-        "median_cost_of_process": median(&wholes),
-        "timeline_bytes": middle[1].bytes,
+        "median_cost_of_process": middle[2],
+        "timeline_bytes": usual[1].bytes,
     })
 }
 
@@ -162,11 +166,11 @@ mod tests {
 
     #[test]
     fn a_cost_is_what_the_timeline_adds() {
-        let run = |ms: f64| Run { ms, whole: 10.0 * ms, bytes: 7 };
+        let run = |ms: f64| Run { ms, mean: 2.0 * ms, whole: 10.0 * ms, bytes: 7 };
         let pairs = [[run(4.0), run(5.0)], [run(2.0), run(2.0)], [run(10.0), run(11.0)]];
         let summary = summarize("a", 3, &pairs);
         let found = summary["median_cost"].as_f64().unwrap();
-        assert!((found - 0.1).abs() < 1e-12 && (cost(&pairs[0]) - 0.25).abs() < 1e-12, "{found}");
+        assert!((found - 0.1).abs() < 1e-12 && (costs(&pairs[0])[2] - 0.25).abs() < 1e-12, "{found}");
         assert_eq!(summary["traced_process_s"], json!([50.0, 20.0, 110.0]));
         assert_eq!(summary["timeline_bytes"], json!(7));
     }
