@@ -51,7 +51,8 @@ type Pair = [Run; 2];
 /// Runs the pairs, prints the ratios and writes the record.
 pub fn run(args: &Args) -> Result<(), String> {
     let around = surroundings();
-    println!("{:16} {:>12} {:>12} {:>9} {:>9}", "network", "ms without", "ms traced", "cost", "whole");
+    let [without, traced, cost, mean, process] = ["ms without", "ms traced", "cost", "of mean", "process"];
+    println!("{:16} {without:>12} {traced:>12} {cost:>9} {mean:>9} {process:>9}", "network");
     let networks: Vec<Value> = args.nets.iter().map(|net| measure(args, net)).collect::<Result<_, _>>()?;
     let record = json!({
         "experiment": "trace",

@@ -3,7 +3,7 @@
 //! What ran when is known from [`run_step`](quadrille_core::run::run_step), which takes the times of all tasks anyway. A trace
 //! copies them, some fifty bytes a task, into room that was made before the first iteration. Which thread ran grains of which task
 //! the threads of quadrants note themselves, each in a log of its own, while iterations are traced. Everything else is done when the
-//! run is over. So an iteration that is traced takes a copy of some kilobytes and two looks at the clock a grain longer, and all
+//! run is over. So an iteration that is traced takes a copy of some kilobytes and a look at the clock a grain longer, and all
 //! others nothing.
 
 use std::path::Path;

@@ -49,27 +49,34 @@ impl ThreadLog {
 #[derive(Debug)]
 pub(super) struct Pen<'a> {
     log: &'a ThreadLog,
-    rested: bool,
+    /// What it is at, unless it rests.
+    at: Option<Ticket>,
 }
 
 impl<'a> Pen<'a> {
     pub fn new(log: &'a ThreadLog) -> Self {
-        Self { log, rested: true }
+        Self { log, at: None }
     }
 
     /// The thread has found nothing to do.
     pub fn rest(&mut self) {
-        self.rested = true;
+        self.at = None;
+    }
+
+    /// Whether the last grain was one of `entry`, too, so that nobody asks when the next one starts.
+    pub fn is_at(&self, entry: Ticket) -> bool {
+        self.at == Some(entry)
     }
 
     /// The thread ran a grain of `entry`. To be called before that is said to be finished, so that whoever sees the entry done sees
     /// the note, too.
     pub fn note(&mut self, entry: Ticket, start: u64, end: u64) {
-        let rested = std::mem::take(&mut self.rested);
+        let (goes_on, rested) = (self.is_at(entry), self.at.is_none());
+        self.at = Some(entry);
         let mut notes = self.log.notes();
         let is_full = notes.intervals.len() >= notes.most;
         match notes.intervals.last_mut() {
-            Some(last) if last.entry == entry && !rested => last.end = end,
+            Some(last) if last.entry == entry && goes_on => last.end = end,
             _ if is_full => notes.lost += 1,
             _ => notes.intervals.push(Interval { entry, rested, start, end }),
         }

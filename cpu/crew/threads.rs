@@ -256,7 +256,8 @@ impl Lanes {
             let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
             let span = &lane.spans[lane.queue.slot_of(seq)];
             let is_recorded = self.recorded.load(Ordering::Relaxed) == program;
-            let start = if grain == 0 || is_recorded { self.now() } else { 0 };
+            let begins = grain == 0 || (is_recorded && !of.pen.is_at(ticket));
+            let start = if begins { self.now() } else { 0 };
             if grain == 0 {
                 span.0.store(start, Ordering::Relaxed);
             }
