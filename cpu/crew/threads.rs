@@ -243,8 +243,7 @@ impl Lanes {
     /// from number `turn` on come first.
     fn work_once(&self, device: usize, of: &mut Hand<'_>, turn: usize) -> bool {
         let lanes = &self.quadrants[device].lanes;
-        let program = self.program.load(Ordering::Relaxed);
-        let Some(groups) = self.groups.get(program) else { return false };
+        let Some(groups) = self.groups.get(self.program.load(Ordering::Relaxed)) else { return false };
         let in_order = |offer| {
             let in_turn = groups.iter().flat_map(move |group| rotated(group, turn));
             in_turn.map(move |lane| (offer, *lane))
@@ -255,7 +254,8 @@ impl Lanes {
             let Claim::Grain { seq, payload, grain } = claim else { continue };
             let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
             let span = &lane.spans[lane.queue.slot_of(seq)];
-            let is_recorded = self.recorded.load(Ordering::Relaxed) == program;
+            // The program may be another one by now. That of the entry was named before it was pushed, and stays until it is done.
+            let is_recorded = self.recorded.load(Ordering::Relaxed) == self.program.load(Ordering::Relaxed);
             let begins = grain == 0 || (is_recorded && !of.pen.is_at(ticket));
             let start = if begins { self.now() } else { 0 };
             if grain == 0 {
