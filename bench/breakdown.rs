@@ -144,7 +144,7 @@ mod tests {
             "seconds": 0.32, "iterations": 10, "communication_share": 0.875,
             "time": {"turn": 0.24, "comm_host": 0.07, "centre_update": 0.01}
         });
-        let (whole, parts) = step(&Outcome { tests: Vec::new(), summary });
+        let (whole, parts) = step(&Outcome { tests: Vec::new(), seconds: Vec::new(), summary });
         assert!((whole - 8.0).abs() < 1e-9, "{whole}");
         for (part, expected) in parts.into_iter().zip([0.0, 0.0, 87.5, 0.0, 0.0, 12.5, 87.5]) {
             assert!((part - expected).abs() < 1e-9, "{parts:?}");

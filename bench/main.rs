@@ -19,6 +19,7 @@ mod runs;
 mod scaling;
 mod shapes;
 mod sim_check;
+mod trace;
 mod turbodl;
 mod weak_scaling;
 mod workers;
@@ -64,6 +65,8 @@ enum Experiment {
     Turbodl(turbodl::Args),
     /// How far the simulated device is from the CPU device
     SimCheck(sim_check::Args),
+    /// What a timeline costs a training, pair by pair
+    Trace(trace::Args),
     /// How fast images are decoded, and how long a training waits for them
     Data(data::Args),
     /// Write the networks in models/ that are made of a pattern
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Experiment::Glp4nn(args) => glp4nn::run(&args),
         Experiment::Turbodl(args) => turbodl::run(&args),
         Experiment::SimCheck(args) => sim_check::run(&args),
+        Experiment::Trace(args) => trace::run(&args),
         Experiment::Data(args) => data::run(&args),
         Experiment::Networks(args) => networks::run(&args),
         Experiment::Shapes(args) => shapes::run(&args),

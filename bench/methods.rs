@@ -290,6 +290,7 @@ mod tests {
                 Test { iteration: 5, seconds: seconds / 2.0, accuracy: 0.5 },
                 Test { iteration: 10, seconds, accuracy: 0.9 },
             ],
+            seconds: Vec::new(),
             summary: json!({"communication_share": 0.1, "seconds": seconds, "iterations": 10}),
         };
         let runs = |row: usize, factor: f64| Runs {

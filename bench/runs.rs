@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::ours::program;
+use crate::record::median;
 
 /// A test of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,6 +23,8 @@ pub struct Test {
 pub struct Outcome {
     /// Its tests.
     pub tests: Vec<Test>,
+    /// Seconds of training behind each iteration.
+    pub seconds: Vec<f64>,
     /// Its summary.
     pub summary: Value,
 }
@@ -67,8 +70,10 @@ fn outcome(metrics: &str) -> Result<Outcome, String> {
         Some(Test { iteration: line["iteration"].as_u64()?, seconds, accuracy })
     };
     let tests = lines.iter().filter_map(test).collect();
+    let trained = lines.iter().filter(|line| line["loss"].is_number() && line["accuracy"].is_null());
+    let seconds = trained.filter_map(|line| line["seconds"].as_f64()).collect();
     let summary = lines.pop().map(|mut line| line["summary"].take()).filter(Value::is_object);
-    Ok(Outcome { tests, summary: summary.ok_or("the metrics have no summary")? })
+    Ok(Outcome { tests, seconds, summary: summary.ok_or("the metrics have no summary")? })
 }
 
 impl Outcome {
@@ -85,6 +90,12 @@ impl Outcome {
     /// Milliseconds of an iteration.
     pub fn milliseconds(&self) -> f64 {
         1e3 * self.number("seconds") / self.number("iterations").max(1.0)
+    }
+
+    /// Milliseconds of an iteration, the median, which a pause of the machine leaves as it is. NaN of fewer than two.
+    pub fn usual_milliseconds(&self) -> f64 {
+        let each = self.seconds.windows(2).map(|pair| 1e3 * (pair[1] - pair[0]));
+        median(&each.collect::<Vec<_>>())
     }
 
     /// Milliseconds of an iteration that went into a part of it, by its name in the metrics.
@@ -134,6 +145,7 @@ mod tests {
     #[test]
     fn tests_and_times_are_read() {
         let metrics = "{\"iteration\":0,\"loss\":2.3,\"seconds\":0.5}\n\
+                       {\"iteration\":1,\"loss\":2.2,\"seconds\":0.75}\n\
                        {\"accuracy\":0.5,\"iteration\":1,\"seconds\":1.0}\n\
                        {\"accuracy\":0.9,\"iteration\":2,\"seconds\":2.0}\n\
                        {\"summary\":{\"iterations\":2,\"seconds\":2.0,\"time\":{\"turn\":0.5}}}\n";
@@ -142,6 +154,7 @@ mod tests {
         assert_eq!(found.reached(0.6).map(|test| test.iteration), Some(2));
         assert_eq!((found.reached(0.95), found.milliseconds(), found.part("turn")), (None, 1e3, 250.0));
         assert_eq!(found.part("other"), 0.0);
+        assert!(found.usual_milliseconds() == 250.0, "a test is no iteration");
         assert!(outcome("").is_err() && outcome("{}\n").is_err() && outcome("x").is_err());
     }
 

@@ -18,11 +18,12 @@ const BETWEEN_GLANCES: Duration = Duration::from_micros(50);
 pub struct StepTimes<E> {
     events: Vec<E>,
     spans: Vec<Span>,
+    follows: bool,
 }
 
 impl<E> Default for StepTimes<E> {
     fn default() -> Self {
-        Self { events: Vec::new(), spans: Vec::new() }
+        Self { events: Vec::new(), spans: Vec::new(), follows: false }
     }
 }
 
@@ -41,6 +42,16 @@ impl<E> StepTimes<E> {
     /// When each task ran, in the order of the plan.
     pub fn spans(&self) -> &[Span] {
         &self.spans
+    }
+
+    /// The tasks' events, in the order of the plan.
+    pub fn events(&self) -> &[E] {
+        &self.events
+    }
+
+    /// Whether tasks waited for those of the step before, as an [`Overlap`] says, since that had not ended.
+    pub fn follows(&self) -> bool {
+        self.follows
     }
 
     /// Nanoseconds from the first start to the last end.
@@ -145,6 +156,7 @@ pub fn run_step_beside<D: Device>(
     check_devices(devices, plan)?;
     times.events.clear();
     times.spans.clear();
+    times.follows = false;
     // A step that runs ahead may have left something to do.
     synchronize(devices)?;
     let submitted = submit_all(devices, plan, scalars, None, &mut times.events);
@@ -208,6 +220,7 @@ impl<E: Event> StepsAhead<E> {
         running.events.clear();
         running.spans.clear();
         let before = (!ended.events.is_empty()).then_some((&self.overlap, &ended.events[..]));
+        running.follows = before.is_some();
         submit_all(devices, plan, scalars, before, &mut running.events)?;
         let mut beside = Some(|_: &Running<'_, D>| beside());
         let step = Running { devices, plan, events: &running.events };

@@ -239,6 +239,13 @@ pub struct CpuEvent {
     last: Ticket,
 }
 
+impl CpuEvent {
+    /// The first and the last of the task's entries, which follow each other in one lane.
+    pub fn entries(&self) -> [Ticket; 2] {
+        [self.first, self.last]
+    }
+}
+
 impl Event for CpuEvent {
     fn is_done(&self) -> bool {
         self.engine.lanes.is_done(self.last)

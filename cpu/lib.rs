@@ -28,7 +28,7 @@ mod crew;
 #[cfg(not(loom))]
 pub use arena::{ArenaPlace, Homes, Purpose};
 #[cfg(not(loom))]
-pub use crew::CrewThread;
+pub use crew::{CrewThread, Interval, Recording, ThreadRecord, Ticket};
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuEvent};
 #[cfg(not(loom))]

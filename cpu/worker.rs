@@ -14,7 +14,7 @@ use quadrille_core::task::{Copy, DeviceId};
 use quadrille_numa::memory::plan::Need;
 
 use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
-use crate::crew::{CrewThread, Crews, Lanes, Scratch, Work};
+use crate::crew::{CrewThread, Crews, Lanes, Recording, Scratch, Work};
 use crate::device::{Bound, BoundProgram, CpuDevice, Engine, TwoSteps};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::lanes::{LaneTable, lanes_of};
@@ -344,6 +344,11 @@ impl CpuWorker {
     /// The threads of all devices.
     pub fn threads(&self) -> &[CrewThread] {
         self.engine.crews.threads()
+    }
+
+    /// What threads run while one of the programs does, to be noted.
+    pub fn recording(&self, program: usize) -> Recording {
+        Recording::new(self.engine.lanes.clone(), self.engine.crews.logs(), program)
     }
 
     /// The devices, as seen by one of the programs.

@@ -48,6 +48,8 @@ pub enum Event<'a> {
     Arrow {
         /// A number of its own.
         id: u64,
+        /// Its kind, in words.
+        name: &'a str,
         /// The row and the end of the earlier slice.
         from: (Row, u64),
         /// The row and the start of the later one.
@@ -153,13 +155,13 @@ fn values(event: &Event<'_>) -> Vec<Value> {
             "ts": microseconds(*start), "dur": microseconds(end.saturating_sub(*start)),
         })],
         // An arrow is bound to the slices around its ends.
-        Event::Arrow { id, from, to } => vec![
+        Event::Arrow { id, name, from, to } => vec![
             json!({
-                "ph": "s", "pid": from.0.process, "tid": from.0.thread, "name": "waits", "cat": "event",
+                "ph": "s", "pid": from.0.process, "tid": from.0.thread, "name": name, "cat": "event",
                 "id": id, "ts": microseconds(from.1.saturating_sub(1)),
             }),
             json!({
-                "ph": "f", "bp": "e", "pid": to.0.process, "tid": to.0.thread, "name": "waits",
+                "ph": "f", "bp": "e", "pid": to.0.process, "tid": to.0.thread, "name": name,
                 "cat": "event", "id": id, "ts": microseconds(to.1),
             }),
         ],
@@ -192,7 +194,7 @@ mod tests {
             Event::Slice { row: one, name: "a \"b\"/forward", category: "forward", start: 1500, end: 2750 };
         writer.write(&Event::Named { row: one, name: "lane 0", process: "worker 3" }).unwrap();
         writer.write(&slice).unwrap();
-        writer.write(&Event::Arrow { id: 9, from: (one, 2750), to: (two, 3000) }).unwrap();
+        writer.write(&Event::Arrow { id: 9, name: "waits", from: (one, 2750), to: (two, 3000) }).unwrap();
         writer.finish().unwrap();
         let events = read();
         assert_eq!(events.len(), 4 + 1 + 2);
@@ -204,7 +206,9 @@ mod tests {
             (&json!(9), &json!("s"), &json!(2))
         );
         let mut text = TraceText::default();
-        (0..3).for_each(|_| text.add(&Event::Arrow { id: 9, from: (one, 2750), to: (two, 3000) }));
+        (0..3).for_each(|_| {
+            text.add(&Event::Arrow { id: 9, name: "waits", from: (one, 2750), to: (two, 3000) })
+        });
         assert_eq!(text.pieces(1).count(), 6);
         assert_eq!(text.pieces(1 << 20).count(), 1);
         let mut writer = TraceWriter::create(&path).unwrap();

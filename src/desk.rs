@@ -99,6 +99,11 @@ impl SnapshotDesk {
         if table.writing.as_ref().is_some_and(JoinHandle::is_finished) { table.finish() } else { Ok(()) }
     }
 
+    /// Waits until everything is on the disk, so that processes are silent about snapshots until the next is left.
+    pub fn settle(&self) -> Result<(), Failure> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).finish()
+    }
+
     /// Waits until everything is on the disk. Returns the snapshot that was written last, if there is one.
     pub fn finish(&self) -> Result<Option<Latest>, Failure> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@ use quadrille_core::net::{Net, StorageId};
 use quadrille_core::task::{Copy, LaneId, Task};
 use quadrille_cpu::{
     BlobBytes, Choice, CpuDevice, CpuEvent, CpuWorker, EngineOptions, Homes, MappedWorker, Program,
+    Recording, Ticket,
 };
 use quadrille_gpu::{Cuda, CudaDevice, CudaEvent, CudaWorker, Options};
 
@@ -93,6 +94,14 @@ impl Engine {
         }
     }
 
+    /// What the threads run while the first program does, to be noted; `None` of a GPU.
+    pub fn recording(&self) -> Option<Recording> {
+        match self {
+            Self::Cpu(worker) => Some(worker.recording(0)),
+            Self::Cuda(_) => None,
+        }
+    }
+
     /// What was refused, or found.
     pub fn notes(&self) -> &[String] {
         match self {
@@ -129,6 +138,16 @@ pub enum WorkerEvent {
     Cpu(CpuEvent),
     /// Of a GPU.
     Cuda(CudaEvent),
+}
+
+impl WorkerEvent {
+    /// The first and the last entry that the task has in a lane of a quadrant.
+    pub fn entries(&self) -> Option<[Ticket; 2]> {
+        match self {
+            Self::Cpu(event) => Some(event.entries()),
+            Self::Cuda(_) => None,
+        }
+    }
 }
 
 /// Calls the same function of whichever it is.

@@ -306,6 +306,8 @@ fn attempt(
     // The others wait for this process; the snapshot that is being written may take longer.
     let outcomes = outcomes.map_err(|failure| run.world.warn(failure))?;
     if args.tracing.trace.is_some() {
+        // What processes say of the last snapshot is text as timelines are.
+        run.desk.settle()?;
         trace::gather(trace_to, outcomes.iter().filter_map(|o| o.trace.as_ref()), &run.world)?;
     }
     match &mut progress {

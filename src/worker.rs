@@ -34,7 +34,7 @@ use crate::settings::Settings;
 use crate::signal::StopAgreement;
 use crate::state::{Course, WorkerArrays, WorkerState};
 use crate::tester::Tester;
-use crate::trace::Trace;
+use crate::trace::{Trace, Traced};
 
 /// Room for the losses of so many mini-batches is made at the start; more make it as they come.
 const MOST_LOSSES: u64 = 1024;
@@ -167,12 +167,15 @@ impl Worker {
             test: test.clone(),
         });
         let len = nets[0].params.len();
-        let trace = settings.scheduling.traced.map(|iterations| {
-            let most = settings.solver.iter_size + 1;
-            Trace::new(parts.rank, &nets, &plans.all(), engine.origin(), iterations, most)
-        });
         let overlaps = engine.devices(0).iter().all(Device::tells_tasks);
-        let ahead = plans.overlap(&nets).filter(|_| overlaps).map(StepsAhead::new);
+        let overlap = plans.overlap(&nets).filter(|_| overlaps);
+        let trace = settings.scheduling.traced.map(|iterations| {
+            let (rank, nets, overlap, engine) = (parts.rank, &nets, overlap.as_ref(), &engine);
+            let (plans, steps) = (&plans.all(), settings.solver.iter_size + 1);
+            Trace::new(&Traced { rank, nets, plans, overlap, engine, iterations, steps })
+        });
+        trace.iter().for_each(Trace::begin);
+        let ahead = overlap.map(StepsAhead::new);
         let worker = Self {
             rank: parts.rank,
             seat: parts.seat,
@@ -357,7 +360,7 @@ impl Worker {
             if let Some((begin, took)) = loaded {
                 trace.beside("data_copy", begin, took);
             }
-            trace.step(plan.stage, ended.spans());
+            trace.step(plan.stage, ended);
         }
         Ok(())
     }
@@ -405,7 +408,7 @@ impl Worker {
         self.clock.updates += took;
         if let (Some(trace), Some(update), false) = (&mut self.trace, &self.plans.update, shows) {
             trace.phase("worker_update", begin, took);
-            trace.step(update.stage, self.times.spans());
+            trace.step(update.stage, &self.times);
         }
         Ok(())
     }
@@ -434,7 +437,7 @@ impl Worker {
         let runs = steps.is_running();
         steps.finish(&self.pass.devices)?;
         if let Some(trace) = self.trace.as_mut().filter(|_| runs) {
-            trace.step(self.plans.gradients.stage, steps.ended().spans());
+            trace.step(self.plans.gradients.stage, steps.ended());
         }
         Ok(())
     }

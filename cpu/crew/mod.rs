@@ -2,6 +2,8 @@
 
 mod awaited;
 mod bell;
+#[cfg(not(loom))]
+mod log;
 mod queue;
 mod sync;
 #[cfg(not(loom))]
@@ -13,6 +15,8 @@ mod threads;
 
 pub use awaited::Awaited;
 pub use bell::Bell;
+#[cfg(not(loom))]
+pub use log::{Interval, Recording, ThreadRecord};
 pub use queue::{Claim, LaneQueue, Offer, Ticket};
 #[cfg(not(loom))]
 pub use threads::CrewThread;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Claim, Crews, LaneQueue, Lanes, Offer, Scratch, Work};
+use super::{Claim, Crews, Interval, LaneQueue, Lanes, Offer, Recording, Scratch, Work};
 
 #[path = "../tests/engine/watchdog.rs"]
 mod watchdog;
@@ -277,6 +277,67 @@ fn quadrants_on_one_node_help_each_other() {
             assert!(lanes.is_done(own));
         });
     }
+}
+
+/// The intervals of each thread, for each with its device.
+fn intervals(recording: &Recording) -> Vec<(usize, Vec<Interval>)> {
+    let threads = recording.threads().inspect(|record| assert_eq!(record.lost, 0));
+    threads.map(|record| (record.thread.device, record.intervals)).collect()
+}
+
+/// Only a program that is recorded is, all of it, within the times of its entries; and whoever helps another quadrant says so.
+#[test]
+fn threads_note_what_they_run_while_that_is_recorded() {
+    must_end("quadrants that are recorded", || {
+        let lanes = Arc::new(Lanes::new(&[0, 0], &[vec![0, 1, 2, 3], vec![0, 1]], 64));
+        let recorder = Arc::new(Recorder::default());
+        let work: Arc<dyn Work> = recorder.clone();
+        let scratch = [Scratch { len: 3, home: None }; 2];
+        let started = Crews::start(lanes.clone(), &work, &[vec![None], vec![None]], &scratch, 100);
+        let (crews, _) = started.expect("threads");
+        let recording = Recording::new(lanes.clone(), crews.logs(), 0);
+        let run = |payload| {
+            let tickets = [1, LANES as u32].map(|lane| lanes.push_task(lane, payload, 5).unwrap());
+            (0..2).for_each(|device| lanes.wait_idle(device));
+            tickets
+        };
+        run(1);
+        assert!(intervals(&recording).iter().all(|(_, noted)| noted.is_empty()));
+        recording.start(16, 1000);
+        lanes.serve_program(1);
+        run(2);
+        assert!(intervals(&recording).iter().all(|(_, noted)| noted.is_empty()), "another program");
+        lanes.serve_program(0);
+        let gate = lanes.push_task(0, GATE, 1).unwrap();
+        while !recorder.waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // One thread is held, so the other one does all of both quadrants.
+        let tickets = [1, LANES as u32].map(|lane| lanes.push_task(lane, 3, 5).unwrap());
+        while !tickets.iter().all(|ticket| lanes.is_done(*ticket)) {
+            std::thread::yield_now();
+        }
+        recorder.gate.store(true, Ordering::Release);
+        (0..2).for_each(|device| lanes.wait_idle(device));
+        recording.stop();
+        run(4);
+        let noted = intervals(&recording);
+        assert_eq!(noted.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [0, 1]);
+        for (device, intervals) in &noted {
+            let held = intervals.iter().any(|interval| interval.entry == gate);
+            for ticket in tickets {
+                let of_task = intervals.iter().filter(|interval| interval.entry == ticket);
+                assert_eq!(of_task.count() > 0, !held, "{ticket:?} on the thread of quadrant {device}");
+            }
+            let known = |entry| entry == gate || tickets.contains(&entry);
+            for interval in intervals {
+                let (start, end) = lanes.span(interval.entry);
+                assert!(known(interval.entry) && start <= interval.start && interval.end <= end);
+            }
+            assert!(intervals.windows(2).all(|pair| pair[0].end <= pair[1].start), "{intervals:?}");
+        }
+        assert_eq!(noted.iter().filter(|(_, noted)| noted.iter().any(|i| i.entry == gate)).count(), 1);
+    });
 }
 
 /// Crews end with work in their lanes: what runs is finished, what waits is left.

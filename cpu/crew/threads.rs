@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::log::{NOTHING, Pen, ThreadLog};
 use super::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
 use quadrille_numa::memory::small::SmallPieces;
 
@@ -27,6 +28,13 @@ struct TimedLane {
     queue: LaneQueue,
     spans: Box<[(AtomicU64, AtomicU64)]>,
     pushing: Mutex<()>,
+}
+
+/// What a thread runs grains with.
+struct Hand<'a> {
+    work: &'a dyn Work,
+    scratch: &'a mut [f32],
+    pen: Pen<'a>,
 }
 
 /// One quadrant's lanes and its two bells.
@@ -50,6 +58,8 @@ pub(crate) struct Lanes {
     groups: Vec<Vec<Vec<usize>>>,
     /// The program that runs. Whoever looks at another's meanwhile finds all lanes in another order.
     program: AtomicUsize,
+    /// The program whose tasks the threads note in their logs, if any.
+    pub(super) recorded: AtomicUsize,
     each: usize,
     origin: Instant,
     stopping: AtomicBool,
@@ -83,6 +93,7 @@ impl Lanes {
             quadrants: (0..nodes.len()).map(quadrant).collect(),
             groups: programs.iter().map(|priorities| groups(priorities, each)).collect(),
             program: AtomicUsize::new(0),
+            recorded: AtomicUsize::new(NOTHING),
             each,
             origin: Instant::now(),
             stopping: AtomicBool::new(false),
@@ -230,7 +241,7 @@ impl Lanes {
     /// Takes and runs one grain of a quadrant. False if there was none to take. What is bound by memory gets the threads that
     /// it needs, and the others look for work in the lanes below before they join them. Of lanes of one priority, those
     /// from number `turn` on come first.
-    fn work_once(&self, device: usize, work: &dyn Work, scratch: &mut [f32], turn: usize) -> bool {
+    fn work_once(&self, device: usize, of: &mut Hand<'_>, turn: usize) -> bool {
         let lanes = &self.quadrants[device].lanes;
         let Some(groups) = self.groups.get(self.program.load(Ordering::Relaxed)) else { return false };
         let in_order = |offer| {
@@ -241,20 +252,27 @@ impl Lanes {
             let lane = &lanes[index];
             let claim = lane.queue.claim(offer, |ticket| self.is_done(ticket));
             let Claim::Grain { seq, payload, grain } = claim else { continue };
+            let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
             let span = &lane.spans[lane.queue.slot_of(seq)];
+            // The program may be another one by now. That of the entry was named before it was pushed, and stays until it is done.
+            let is_recorded = self.recorded.load(Ordering::Relaxed) == self.program.load(Ordering::Relaxed);
+            let begins = grain == 0 || (is_recorded && !of.pen.is_at(ticket));
+            let start = if begins { self.now() } else { 0 };
             if grain == 0 {
-                span.0.store(self.now(), Ordering::Relaxed);
+                span.0.store(start, Ordering::Relaxed);
             }
-            let run = || work.run(device, payload, grain as usize, scratch);
+            let run = || of.work.run(device, payload, grain as usize, of.scratch);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
                 self.fail(describe_panic(&*panic));
                 return false;
+            }
+            if is_recorded {
+                of.pen.note(ticket, start, self.now());
             }
             if lane.queue.finish(seq) {
                 span.1.store(self.now(), Ordering::Relaxed);
                 let empty = lane.queue.advance(seq);
                 self.finished(empty);
-                let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
                 if !empty && self.quadrants[device].awaited.is(ticket) {
                     self.quadrants[device].idle.ring();
                 }
@@ -278,34 +296,36 @@ impl Lanes {
     /// Takes and runs one grain of a quadrant on the same node, for a thread that has found none in its own. As long as the thread
     /// looks around it asks one of them at a time, so that many idle threads do not hold up those that work; then, before it
     /// sleeps, all.
-    fn help(&self, device: usize, work: &dyn Work, scratch: &mut [f32], look: Option<u32>) -> bool {
+    fn help(&self, device: usize, of: &mut Hand<'_>, look: Option<u32>) -> bool {
         let near = &self.quadrants[device].near;
         let asked = match look {
             Some(look) if !near.is_empty() => std::slice::from_ref(&near[look as usize % near.len()]),
             _ => near,
         };
-        asked.iter().any(|other| self.work_once(*other, work, scratch, 0))
+        asked.iter().any(|other| self.work_once(*other, of, 0))
     }
 
     /// The life of a crew's thread.
-    pub fn serve(&self, device: usize, work: &dyn Work, scratch: &mut [f32], spin_looks: u32) {
+    fn serve(&self, device: usize, mut of: Hand<'_>, spin_looks: u32) {
         let quadrant = &self.quadrants[device];
         let (mut looks, mut turn) = (0, 0usize);
         while !self.stopping.load(Ordering::Acquire) {
             let heard = quadrant.work.listen();
             let failed = self.failed.load(Ordering::Acquire);
             let look = (looks < spin_looks).then_some(looks);
-            if !failed && self.work_once(device, work, scratch, turn) {
+            if !failed && self.work_once(device, &mut of, turn) {
                 looks = 0;
                 turn = turn.wrapping_add(1);
-            } else if !failed && self.help(device, work, scratch, look) {
+            } else if !failed && self.help(device, &mut of, look) {
                 looks = 0;
             } else if self.stopping.load(Ordering::Acquire) {
                 return;
             } else if look.is_some() {
+                of.pen.rest();
                 looks += 1;
                 std::hint::spin_loop();
             } else {
+                of.pen.rest();
                 quadrant.work.sleep(heard);
                 looks = 0;
             }
@@ -337,6 +357,8 @@ fn describe_panic(panic: &(dyn std::any::Any + Send)) -> String {
 pub struct CrewThread {
     /// The device whose grains it runs.
     pub device: usize,
+    /// Its number in that device's crew.
+    pub number: usize,
     /// The CPU that it is pinned to; `None` if it may roam.
     pub cpu: Option<usize>,
     /// The system's number for it, where there is one.
@@ -367,6 +389,8 @@ pub(crate) struct Crews {
     threads: Vec<CrewThread>,
     /// Of each thread, with its device. Outlives the threads, since `drop` joins them.
     scratch: Vec<(usize, Arc<Arena>)>,
+    /// Of each thread, with its device and its number there.
+    logs: Vec<([usize; 2], Arc<ThreadLog>)>,
 }
 
 impl Crews {
@@ -382,8 +406,13 @@ impl Crews {
         scratch: &[Scratch],
         spin_looks: u32,
     ) -> std::io::Result<(Self, Vec<String>)> {
-        let mut crews =
-            Self { lanes: lanes.clone(), handles: Vec::new(), threads: Vec::new(), scratch: Vec::new() };
+        let mut crews = Self {
+            lanes: lanes.clone(),
+            handles: Vec::new(),
+            threads: Vec::new(),
+            scratch: Vec::new(),
+            logs: Vec::new(),
+        };
         let (report, arrivals) = std::sync::mpsc::channel();
         let is_bound = scratch.iter().any(|scratch| scratch.home.is_some());
         let pieces = if is_bound { SmallPieces::load() } else { SmallPieces::default() };
@@ -391,9 +420,10 @@ impl Crews {
             let threads = cpus.len();
             for (thread, cpu) in cpus.iter().copied().enumerate() {
                 let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
-                let pieces = pieces.clone();
+                let (pieces, log) = (pieces.clone(), Arc::new(ThreadLog::default()));
+                crews.logs.push(([device, thread], log.clone()));
                 let body = move || {
-                    let arrival = arrive(device, cpu, scratch, &pieces);
+                    let arrival = arrive([device, thread], cpu, scratch, &pieces);
                     let scratch = arrival.scratch.clone();
                     work.touch(device, thread, threads);
                     // Nobody listens any more only if the start itself has failed.
@@ -403,7 +433,7 @@ impl Crews {
                     // SAFETY: the arena is this thread's alone; others ask the system where it is, and read nothing.
                     let scratch =
                         unsafe { std::slice::from_raw_parts_mut(scratch.start().as_ptr(), scratch.len) };
-                    lanes.serve(device, &*work, scratch, spin_looks);
+                    lanes.serve(device, Hand { work: &*work, scratch, pen: Pen::new(&log) }, spin_looks);
                 };
                 let name = format!("crew {device}.{thread}");
                 crews.handles.push(std::thread::Builder::new().name(name).spawn(body)?);
@@ -428,6 +458,12 @@ impl Crews {
         &self.threads
     }
 
+    /// Their logs, in the order of devices and numbers.
+    pub fn logs(&self) -> Vec<(CrewThread, Arc<ThreadLog>)> {
+        let of = |place: &[usize; 2]| self.threads.iter().find(|t| [t.device, t.number] == *place);
+        self.logs.iter().filter_map(|(place, log)| Some((*of(place)?, log.clone()))).collect()
+    }
+
     /// The scratch of all threads, with their devices.
     pub fn scratch(&self) -> impl Iterator<Item = (usize, &Arena)> {
         self.scratch.iter().map(|(device, arena)| (*device, &**arena))
@@ -435,7 +471,12 @@ impl Crews {
 }
 
 /// A new thread goes to its CPU and takes its scratch there.
-fn arrive(device: usize, cpu: Option<usize>, scratch: Scratch, pieces: &SmallPieces) -> Arrival {
+fn arrive(
+    [device, number]: [usize; 2],
+    cpu: Option<usize>,
+    scratch: Scratch,
+    pieces: &SmallPieces,
+) -> Arrival {
     let refused = match cpu.map(quadrille_numa::pin_current_thread) {
         Some(quadrille_numa::Pinning::Refused(reason)) => Some(reason),
         _ => None,
@@ -445,7 +486,7 @@ fn arrive(device: usize, cpu: Option<usize>, scratch: Scratch, pieces: &SmallPie
     if let Some(scratch) = &scratch {
         scratch.touch_share(0, 1);
     }
-    let thread = CrewThread { device, cpu, id: quadrille_numa::verify::thread_id() };
+    let thread = CrewThread { device, number, cpu, id: quadrille_numa::verify::thread_id() };
     Arrival { thread, refused, scratch }
 }
 

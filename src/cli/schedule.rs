@@ -26,8 +26,8 @@ pub struct ScheduleArgs {
 /// The timeline; the same for every command that trains or measures.
 #[derive(Args, Clone, Debug)]
 pub struct TraceArgs {
-    /// Write when each task of the first iterations ran on all workers, a row for each lane and one for the phases of an iteration,
-    /// for chrome://tracing or ui.perfetto.dev
+    /// Write when each task of the first iterations ran on all workers, a row for each lane, one for each thread of a quadrant and one
+    /// for the phases of an iteration, for chrome://tracing or ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Iterations that --trace covers

@@ -91,6 +91,7 @@ pub fn measure(
             break;
         }
     }
+    trace.iter().for_each(|trace| trace.begin());
     let mut sums = vec![0; rows.len() * plan.devices];
     let mut waited = Duration::ZERO;
     for _ in 0..iterations.max(1) {
@@ -100,7 +101,7 @@ pub fn measure(
         wholes.push(whole.as_secs_f64() * 1e3);
         if let Some(trace) = trace.as_deref_mut() {
             trace.phase("iteration", start, whole);
-            trace.step(plan.stage, times.spans());
+            trace.step(plan.stage, &times);
             trace.iteration();
         }
         sums.fill(0);

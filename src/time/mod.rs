@@ -32,7 +32,7 @@ use crate::pass::Pass;
 use crate::plan::training::{built, lanes_of};
 use crate::pool::{Pools, spread_by};
 use crate::rewriting::Rewriting;
-use crate::trace::{self, Trace};
+use crate::trace::{self, Trace, Traced};
 
 use report::Report;
 
@@ -61,9 +61,7 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     let mut batches =
         data.as_ref().map(|data| data.start(draw, batch, 0, machine.places[0].readers())).transpose()?;
     let trace_to = trace::open(args.tracing.trace.as_deref(), true)?;
-    let mut trace = trace_to
-        .as_ref()
-        .map(|_| Trace::new(0, &pass.nets, &[&plan], worker.origin(), args.tracing.trace_iterations, 1));
+    let mut trace = trace_to.as_ref().map(|_| traced(&pass, &plan, &worker, args.tracing.trace_iterations));
     let graphs = match &worker {
         Engine::Cuda(worker) if worker.has_graphs() => Some(worker),
         _ => None,
@@ -108,6 +106,12 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
         data.iter().for_each(say_bad_records);
     }
     Ok(())
+}
+
+/// A timeline of so many iterations, each a step of the only plan.
+fn traced(pass: &Pass, plan: &Plan, engine: &Engine, iterations: u64) -> Trace {
+    let (nets, plans) = (&pass.nets[..], &[plan][..]);
+    Trace::new(&Traced { rank: 0, nets, plans, overlap: None, engine, iterations, steps: 1 })
 }
 
 /// What the devices can do, and how that is known.

@@ -1,6 +1,7 @@
 //! The same training over threads and in several processes.
 
 use crate::stage::{Stage, left_alone};
+use crate::timeline::Timeline;
 use crate::{is_skipped, missing};
 
 /// The manifest has the hash of every byte of a snapshot.
@@ -71,23 +72,20 @@ fn a_timeline_shows_the_workers_of_all_processes() {
         return;
     }
     let stage = Stage::new();
-    stage.train_over_mpi(3, "traced", "--trace trace.json --trace-iterations 2");
-    let events: Vec<serde_json::Value> = serde_json::from_str(&stage.text("trace.json")).expect("a timeline");
+    let traced = stage.train_over_mpi(3, "traced", "--trace trace.json --trace-iterations 2");
+    assert_eq!(stage.train_over_mpi(3, "plain", ""), traced);
+    let found = Timeline::read(stage.text("trace.json").as_bytes());
+    let mut arrows = 0;
     for worker in 0..3 {
-        let count = |phase: &str, name: &str| {
-            let is_it = |e: &&serde_json::Value| e["pid"] == worker && e["ph"] == phase && e["name"] == name;
-            events.iter().filter(is_it).count()
-        };
-        assert_eq!(count("X", "forward_backward"), 2, "worker {worker}");
-        assert_eq!(count("X", "conv1/forward"), 2, "worker {worker}");
-        let arrows = [count("s", "waits"), count("f", "waits")];
-        assert!(arrows[0] == arrows[1] && arrows[0] > 0, "worker {worker}: {arrows:?}");
+        assert_eq!(found.count(worker, "iteration", "forward_backward"), 2, "worker {worker}");
+        assert_eq!(found.count(worker, " lane ", "conv1/forward"), 2, "worker {worker}");
+        assert!(found.count(worker, "quadrant 0 thread 0", "conv1/forward") >= 2, "worker {worker}");
+        let waits = found.waits(worker, "waits");
+        assert!(!waits.is_empty() && waits == found.waits(0, "waits"), "worker {worker}: {waits:?}");
+        arrows += waits.len();
     }
-    let mut ids: Vec<_> = events.iter().filter(|e| e["ph"] == "s").map(|e| e["id"].to_string()).collect();
-    let all = ids.len();
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), all, "an arrow's number is its own");
+    assert_eq!(found.arrows.len(), arrows, "an exchange lies between steps, so they do not overlap");
+    assert!(found.slices.iter().all(|slice| slice.row.0 < 3));
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod bits;
 mod losses;
 mod slurm;
 mod stage;
+#[path = "../program/timeline.rs"]
+mod timeline;
 
 /// Why nothing of this can be run here; `None` if it can.
 fn missing() -> Option<String> {

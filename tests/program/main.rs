@@ -38,6 +38,8 @@ mod snapshots;
 mod solvers;
 mod tensorboard;
 mod tiers;
+mod timeline;
+mod timelines;
 mod topology;
 mod training;
 mod virtual_clock;

@@ -1,6 +1,5 @@
-//! Schedules of every network in `models`, and on the command line: the same bits, plans in files, timelines.
+//! Schedules of every network in `models`, and on the command line: the same bits, plans in files.
 
-use std::collections::HashMap;
 use std::fs;
 
 use quadrille_core::check::check;
@@ -90,7 +89,7 @@ fn dependency_distances_grow_towards_the_loss() {
 }
 
 /// The small network with three branches in place of its convolution.
-fn branching() -> Stage {
+pub fn branching() -> Stage {
     let stage = Stage::new();
     let (head, rest) = NET.split_once("layer {\n  name: \"pool\"").expect("a layer");
     let (data, _) = head.split_once("layer {\n  name: \"conv\"").expect("a layer");
@@ -269,96 +268,4 @@ fn refused_by_quadrants(stage: &Stage) {
     let refused = stage.run("train --solver solver.prototxt --run refused --workers 1 --plan plan.prototxt");
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("chunks of images are for a GPU's pool"), "{}", refused.stderr);
-}
-
-fn events(stage: &Stage, file: &str) -> Vec<Value> {
-    serde_json::from_slice(&fs::read(stage.path(file)).expect("a timeline")).expect("an array of events")
-}
-
-/// (process, thread) of an event.
-fn row(event: &Value) -> (u64, u64) {
-    let number = |name: &str| event[name].as_u64().expect("a number");
-    (number("pid"), number("tid"))
-}
-
-/// Gradients leave while backward runs: in its row, as often as there are parts, which the first lines tell.
-#[test]
-fn a_timeline_shows_gradients_that_leave_beside_backward() {
-    let stage = branching();
-    let run = |run: &str, flags: &str| {
-        let flags = format!("--workers 2 --method sync-sgd --trace {run}.json --trace-iterations 3 {flags}");
-        let said = stage.succeed(&format!("train --solver solver.prototxt --run {run} {flags}")).stdout;
-        let events = events(&stage, &format!("{run}.json"));
-        let beside = events.iter().find(|event| event["args"]["name"] == "beside the step").map(row);
-        let is_one = |event: &&Value| event["name"] == "communication" && Some(row(event)) == beside;
-        (said, events.iter().filter(is_one).count())
-    };
-    let (said, count) = run("packed", "");
-    assert!(said.contains(", in 1 part(s) beside backward") && count == 3, "{count}: {said}");
-    assert!(said.contains("concurrent: gradients leave while backward runs"), "{said}");
-    let (said, count) = run("arrays", "--unpacked --schedule critical");
-    assert!(
-        count > 3 && count % 3 == 0 && said.contains(&format!("in {} part(s)", count / 3)),
-        "{count}: {said}"
-    );
-    assert!(said.contains("schedule    critical;"), "{said}");
-    let (said, count) = run("looked-at", "--on-nonfinite skip");
-    assert!(
-        said.contains("behind backward") && said.contains("schedule    critical;") && count == 0,
-        "{said}"
-    );
-}
-
-#[test]
-fn a_timeline_shows_every_task_in_its_lane_and_what_it_waited_for() {
-    let stage = branching();
-    stage.train("run", "--workers 2 --trace trace.json --trace-iterations 3");
-    let events = events(&stage, "trace.json");
-    let of_kind = |kind: &str| events.iter().filter(|event| event["ph"] == kind).collect::<Vec<_>>();
-    let slices = of_kind("X");
-    for worker in [0, 1] {
-        let count = |name: &str| {
-            slices.iter().filter(|e| e["pid"] == worker && e["name"].as_str() == Some(name)).count()
-        };
-        for name in ["stem/forward", "one/grad-weight", "ip/update", "forward_backward", "worker_update"] {
-            assert_eq!(count(name), 3, "{name} of worker {worker}");
-        }
-    }
-    let mut rows: HashMap<(u64, u64), Vec<(f64, f64)>> = HashMap::new();
-    for slice in &slices {
-        let time = |name: &str| slice[name].as_f64().expect("a time");
-        rows.entry(row(slice)).or_default().push((time("ts"), time("ts") + time("dur")));
-    }
-    for (row, mut times) in rows {
-        times.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // To the precision of a float of so many microseconds.
-        assert!(
-            times.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-3),
-            "{row:?} does two things at once"
-        );
-    }
-    let mut named: Vec<_> =
-        of_kind("M").into_iter().filter(|e| e["name"] == "thread_name").map(|e| &e["args"]["name"]).collect();
-    named.dedup();
-    assert!(named.contains(&&Value::from("iteration")) && named.contains(&&Value::from("quadrant 0 lane 1")));
-    let (starts, ends) = (of_kind("s"), of_kind("f"));
-    assert!(!starts.is_empty() && starts.len() == ends.len());
-    for (start, end) in starts.iter().zip(&ends) {
-        assert_eq!(start["id"], end["id"]);
-        assert!(row(start).0 == row(end).0 && row(start) != row(end), "an arrow goes to another lane");
-        assert!(start["ts"].as_f64() <= end["ts"].as_f64());
-    }
-    let refused = stage.run("train --solver solver.prototxt --run none --trace missing/trace.json");
-    assert_eq!(refused.code, Some(73), "{}", refused.stderr);
-    assert!(!stage.path("none").exists(), "a run folder is left behind");
-}
-
-#[test]
-fn time_writes_a_timeline_too() {
-    let stage = branching();
-    let flags = "time --model net.prototxt --data-shape 1,12,12 --iterations 4 --trace trace.json --trace-iterations 2";
-    stage.succeed(&format!("{flags} --schedule concurrent"));
-    let found = events(&stage, "trace.json");
-    let count = found.iter().filter(|event| event["name"] == "stem/forward").count();
-    assert_eq!(count, 2);
 }
