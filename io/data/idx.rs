@@ -13,12 +13,16 @@ use quadrille_core::site::did_you_mean;
 use super::dataset::Dataset;
 use super::room::Room;
 use crate::error::IoError;
+use crate::npz::MAX_EXPANSION;
 
 /// Largest number of values in one file, in bytes: more than any IDX set, and a bound for what a small gzip file
 /// may unpack to.
 const MAX_VALUES: u64 = 4 << 30;
 /// Extents and data are read in steps of this many bytes, so that a header that promises too much costs nothing.
 const STEP: u64 = 1 << 20;
+
+/// What a gzip file begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Reads an IDX file of images: N x H x W.
 ///
@@ -56,9 +60,17 @@ fn open(path: &Path, expected: &str) -> Result<Box<dyn Read>, IoError> {
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
     let mut start = [0; 2];
     let got = read_some(&mut file, &mut start).map_err(unreadable)?;
-    let gzipped = start[..got] == [0x1f, 0x8b];
+    let gzipped = start[..got] == GZIP;
     let source = Cursor::new(start).take(got as u64).chain(file);
     Ok(if gzipped { Box::new(MultiGzDecoder::new(source)) } else { Box::new(source) })
+}
+
+/// Bytes that a file can hold, unpacked if it is packed.
+fn most_values(path: &Path) -> u64 {
+    let stored = path.metadata().map_or(0, |found| found.len());
+    let mut start = [0; 2];
+    let packed = File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == GZIP;
+    stored.saturating_mul(if packed { MAX_EXPANSION } else { 1 })
 }
 
 /// How a failure to read is told.
@@ -172,8 +184,10 @@ pub(super) fn read_idx(folder: &Path, phase: Phase, room: Room) -> Result<Datase
     let name = folder.file_name().map_or_else(|| "IDX files".into(), |name| name.to_string_lossy());
     let (images, labels) =
         (file_of(folder, phase, "images-idx3-ubyte")?, file_of(folder, phase, "labels-idx1-ubyte")?);
-    let extents = read_image_extents(&images)?;
-    room.check(&images, extents.iter().fold(1, |n, extent| n.saturating_mul(*extent as u64)))?;
+    let promised =
+        read_image_extents(&images)?.iter().fold(1, |n: u64, extent| n.saturating_mul(*extent as u64));
+    // A header that promises more than the file can hold is told so when it is read.
+    room.check(&images, promised.min(most_values(&images)))?;
     let (pixels, classes) = (read_images(&images)?, read_labels(&labels)?);
     let (_, height, width) = pixels.dim();
     let (pixels, _) = pixels.into_raw_vec_and_offset();

@@ -18,8 +18,8 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 use crate::error::IoError;
 use crate::whole;
 
-/// Deflate makes at most 1,032 bytes of one: an archive that promises more lies.
-const MAX_EXPANSION: u64 = 1032;
+/// Deflate makes at most 1,032 bytes of one: a file that promises more lies.
+pub(crate) const MAX_EXPANSION: u64 = 1032;
 /// Arrays in an archive; bounds what a small file can ask for.
 const MAX_ARRAYS: usize = 100_000;
 const SUFFIX: &str = ".npy";
