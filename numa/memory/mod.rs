@@ -25,7 +25,7 @@ pub use system::{LARGE_PAGE, Mapping, page_bytes};
 /// Pages that the system is asked about at once: few enough that the lists for the question stay small.
 const PAGES_AT_ONCE: usize = 1 << 14;
 
-/// How often pages that did not move are sent again, each time as smaller ones.
+/// How often pages are sent that have not moved.
 const TIMES_SENT: usize = 3;
 
 /// The system does not do what it was asked. A value and no error: containers forbid these calls, and training goes on
@@ -183,8 +183,8 @@ pub fn settle_at(
 /// Asks where pages are, sends those that are elsewhere to `node`, and counts them. `ask_or_send` does so with some of them, from
 /// the one of this number on.
 ///
-/// The system gives up a whole request at the first large page for which the node has no large one, although it cuts that page
-/// into small ones and moves those. So little is sent at once, and what is left is sent again.
+/// The system may end a request at a page that it cannot move just then, and leave those behind it. So little is sent at once, and
+/// what is left is sent again.
 fn settle_pages(
     node: usize,
     nodes: &mut [c_int],
