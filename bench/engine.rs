@@ -8,7 +8,7 @@ use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::run::{StepTimes, StepsAhead, run_step};
 use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::{Isa, Precision};
-use quadrille_cpu::{CpuDevice, CpuWorker, EngineOptions, Program};
+use quadrille_cpu::{CpuDevice, CpuEvent, CpuWorker, EngineOptions, Program, Recording};
 
 /// A network on one quadrant with its plan.
 pub struct Engine {
@@ -70,17 +70,29 @@ impl Engine {
         Ok(())
     }
 
-    /// So many iterations that overlap, and the end of the last.
+    /// What its threads run, to be noted.
+    pub fn recording(&self) -> Recording {
+        self.worker.recording(0)
+    }
+
+    /// So many iterations that overlap, and the end of the last; `ended` sees the times of each.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn steps_ahead(&self, count: usize) -> Result<(), String> {
+    pub fn steps_ahead(
+        &self,
+        count: usize,
+        mut ended: impl FnMut(&StepTimes<CpuEvent>),
+    ) -> Result<(), String> {
         let mut steps = StepsAhead::new(self.overlap.clone());
         let scalars = Scalars { rate: 0.0, ..Scalars::default() };
         for _ in 0..count {
             steps.run(&[self.device()], &self.plan, &scalars, || {}).map_err(|error| error.to_string())?;
+            ended(steps.ended());
         }
-        steps.finish(&[self.device()]).map_err(|error| error.to_string())
+        steps.finish(&[self.device()]).map_err(|error| error.to_string())?;
+        ended(steps.ended());
+        Ok(())
     }
 
     /// One iteration: when each task ran. Weights stay as they are, since nothing is to run away.

@@ -333,7 +333,7 @@ fn measure(net: &Net, args: &Args) -> Result<Times, String> {
 /// The time of some steps one by one over that of as many that overlap: the median of pairs.
 fn overlap(engine: &Engine, pairs: usize) -> Result<f64, String> {
     let apart = || (0..STEPS).try_for_each(|_| engine.step().map(drop));
-    let together = || engine.steps_ahead(STEPS);
+    let together = || engine.steps_ahead(STEPS, |_| {});
     let time = |steps: &dyn Fn() -> Result<(), String>| {
         let start = Instant::now();
         steps().map(|()| start.elapsed().as_secs_f64())

@@ -33,6 +33,24 @@ int cuStreamBeginCapture_v2(void *, int);
 int cuStreamEndCapture(void *, void **);
 int cuGraphInstantiateWithFlags(void **, void *, unsigned long long);
 int cuGraphLaunch(void *, void *);
+int cublasCreate_v2(void **);
+int cublasDestroy_v2(void *);
+int cublasSetStream_v2(void *, void *);
+int cublasSetWorkspace_v2(void *, unsigned long long, size_t);
+int cublasGemmEx(void *, int, int, int, int, int, const float *, unsigned long long, int, int, unsigned long long, int, int,
+                 const float *, unsigned long long, int, int, int, int);
+int cudnnCreate(void **);
+int cudnnSetStream(void *, void *);
+int cudnnCreateTensorDescriptor(void **);
+int cudnnCreateFilterDescriptor(void **);
+int cudnnCreateConvolutionDescriptor(void **);
+int cudnnDestroyTensorDescriptor(void *);
+int cudnnSetTensor4dDescriptor(void *, int, int, int, int, int, int);
+int cudnnSetFilter4dDescriptor(void *, int, int, int, int, int, int);
+int cudnnSetConvolution2dDescriptor(void *, int, int, int, int, int, int, int, int);
+int cudnnGetConvolutionForwardWorkspaceSize(void *, void *, void *, void *, void *, int, size_t *);
+int cudnnConvolutionForward(void *, const float *, void *, unsigned long long, void *, unsigned long long, void *, int,
+                            unsigned long long, size_t, const float *, void *, unsigned long long);
 }
 
 static const char *SOURCE = R"(
@@ -183,6 +201,87 @@ static void handles(Bench &on) {
     expect("memory that a copy still needs", cuMemFreeHost(on.host), INVALID_VALUE);
 }
 
+// Products of [0 1 2; 3 4 5] and what is there twice, row by row, as gpu/driver/blas.rs asks for them.
+static void products(Bench &on) {
+    void *handle;
+    float one = 1, zero = 0;
+    unsigned long long space;
+    cuMemAlloc_v2(&space, 1024);
+    auto *values = reinterpret_cast<float *>(on.host);
+    auto fill = [&] {
+        for (int i = 0; i < Bench::COUNT; i++) {
+            values[i] = i < 12 ? float(i) : -1;
+        }
+        cuMemcpyHtoDAsync_v2(on.memory, on.host, Bench::BYTES, on.stream);
+    };
+    auto product = [&](int lead, unsigned long long to) {
+        return cublasGemmEx(handle, 0, 0, 2, 2, 3, &one, on.memory + 24, 0, lead, on.memory, 0, 3, &zero, to, 0, 2, 68, -1);
+    };
+    fill();
+    expect("a handle", cublasCreate_v2(&handle), 0);
+    expect("a product without a stream", product(2, on.memory + 64) != 0, 1);
+    cublasSetStream_v2(handle, on.stream);
+    expect("a product without a workspace", product(2, on.memory + 64) != 0, 1);
+    expect("a workspace that is not aligned", cublasSetWorkspace_v2(handle, space + 4, 512) != 0, 1);
+    expect("a workspace", cublasSetWorkspace_v2(handle, space, 1024), 0);
+    expect("columns that overlap", product(1, on.memory + 64) != 0, 1);
+    expect("a result over a factor", product(2, on.memory + 16) != 0, 1);
+    expect("a result behind the memory", product(2, on.memory + Bench::BYTES - 8) != 0, 1);
+    expect("a product", product(2, on.memory + 64), 0);
+    on.read(0);
+    expect("of rows", long(values[16]), 0 * 6 + 1 * 8 + 2 * 10);
+    expect("and columns", long(values[19]), 3 * 7 + 4 * 9 + 5 * 11);
+    cublasSetStream_v2(handle, on.stream);
+    expect("a stream takes the workspace away", product(2, on.memory + 64) != 0, 1);
+    cublasDestroy_v2(handle);
+    expect("a handle that is gone", product(2, on.memory + 64) != 0, 1);
+}
+
+// A 3x3 image with a 2x2 window.
+static void convolutions(Bench &on) {
+    void *handle, *x, *w, *y, *c;
+    float one = 1, zero = 0;
+    unsigned long long space;
+    size_t bytes = 0;
+    cuMemAlloc_v2(&space, 1024);
+    auto *values = reinterpret_cast<float *>(on.host);
+    for (int i = 0; i < Bench::COUNT; i++) {
+        values[i] = i < 9 ? float(i) : i < 13 ? float(i - 9) : -1;
+    }
+    cuMemcpyHtoDAsync_v2(on.memory, on.host, Bench::BYTES, on.stream);
+    cudnnCreate(&handle);
+    cudnnCreateTensorDescriptor(&x);
+    cudnnCreateTensorDescriptor(&y);
+    cudnnCreateFilterDescriptor(&w);
+    cudnnCreateConvolutionDescriptor(&c);
+    expect("no images", cudnnSetTensor4dDescriptor(x, 0, 0, 0, 1, 3, 3) != 0, 1);
+    expect("a blob", cudnnSetTensor4dDescriptor(x, 0, 0, 1, 1, 3, 3), 0);
+    expect("a weight", cudnnSetFilter4dDescriptor(w, 0, 0, 1, 1, 2, 2), 0);
+    expect("steps of 0", cudnnSetConvolution2dDescriptor(c, 0, 0, 0, 1, 1, 1, 1, 0) != 0, 1);
+    expect("windows", cudnnSetConvolution2dDescriptor(c, 0, 0, 1, 1, 1, 1, 1, 0), 0);
+    cudnnSetTensor4dDescriptor(y, 0, 0, 1, 1, 3, 3);
+    expect("too large a result", cudnnGetConvolutionForwardWorkspaceSize(handle, x, w, c, y, 0, &bytes) != 0, 1);
+    cudnnSetTensor4dDescriptor(y, 0, 0, 1, 1, 2, 2);
+    expect("a result", cudnnGetConvolutionForwardWorkspaceSize(handle, x, w, c, y, 0, &bytes), 0);
+    auto run = [&](int algorithm, size_t workspace, unsigned long long to) {
+        return cudnnConvolutionForward(handle, &one, x, on.memory, w, on.memory + 36, c, algorithm, space, workspace, &zero, y, to);
+    };
+    expect("no stream", run(0, bytes, on.memory + 64) != 0, 1);
+    cudnnSetStream(handle, on.stream);
+    expect("an algorithm that is not to be taken", run(1, bytes, on.memory + 64) != 0, 1);
+    expect("too short a workspace", run(0, bytes - 1, on.memory + 64) != 0, 1);
+    expect("a result over its source", run(0, bytes, on.memory + 4) != 0, 1);
+    expect("a convolution", run(0, bytes, on.memory + 64), 0);
+    on.read(0);
+    expect("of the first window", long(values[16]), 0 * 0 + 1 * 1 + 3 * 2 + 4 * 3);
+    expect("and of the last", long(values[19]), 4 * 0 + 5 * 1 + 7 * 2 + 8 * 3);
+    expect("workspace holds nothing", cuMemcpyDtoHAsync_v2(on.host, space, 4, on.stream), SUCCESS);
+    cuStreamSynchronize(on.stream);
+    expect("behind it", on.host[0], -1);
+    cudnnDestroyTensorDescriptor(x);
+    expect("a blob that is gone", run(0, bytes, on.memory + 64) != 0, 1);
+}
+
 int main() {
     expect("starting", cuInit(0), SUCCESS);
     {
@@ -190,6 +289,8 @@ int main() {
         order(first);
         graphs(first);
         handles(first);
+        products(first);
+        convolutions(first);
         first.launch("put", first.stream, Bench::COUNT, 1);
         expect("an address behind its memory", first.read(0), -ILLEGAL_ADDRESS);
     }

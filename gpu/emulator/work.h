@@ -144,5 +144,9 @@ int end_capture(Stream *stream, Graph **graph);
 bool is_recording();
 Work as_work(const Graph &graph);
 
+// Whether the calling thread may use the GPU, or this stream of it: SUCCESS, or what a call answers.
+int current_state();
+int stream_state(const Stream *stream);
+
 // Whether a range lies in memory of the GPU.
 bool is_memory(int device, const char *start, size_t bytes);

@@ -1,5 +1,5 @@
 //! Products in bf16: what the oracle makes of factors that were rounded before, within as many roundings of f32 as sums have
-//! terms.
+//! terms. Of libraries, in TF32, too: what the oracle makes of factors as they are, within what rounding them may change.
 
 use quadrille_core::layer::{Convolution, InnerProduct, Layer, Operand};
 use quadrille_core::reference::Arrays;
@@ -47,6 +47,22 @@ fn in_f64(arrays: &Arrays<f32>, case: &Case, value: impl Fn(f32) -> f64) -> Arra
     wide
 }
 
+/// Whatever libraries round, and however: `lost` is what a product of rounded factors, and a result that is rounded, too, may be off,
+/// of its magnitude.
+fn check_libraries(gpu: &Cuda, case: &Case, arithmetic: Arithmetic, lost: f64) {
+    let [plain, _] = arrays(case);
+    let found = run(gpu, case, &Options { arithmetic, ..Options::new(Rule::default(), false) }, &plain);
+    let expected = in_f64(&plain, case, f64::from);
+    let magnitudes = in_f64(&plain, case, |value| f64::from(value.abs()));
+    for (sub, operand) in written(case) {
+        let values = expected.get(operand).iter().zip(found.get(operand)).zip(magnitudes.get(operand));
+        for (at, ((e, f), magnitude)) in values.enumerate() {
+            let close = (e - f64::from(*f)).abs() <= lost * magnitude;
+            assert!(close, "at {at}: {f} is not {e} in {arithmetic}: {sub} {operand:?} of {case}");
+        }
+    }
+}
+
 fn check(gpu: &Cuda, case: &Case, terms: usize) {
     let [plain, rounded] = arrays(case);
     let found = run(gpu, case, &in_bf16(), &plain);
@@ -70,23 +86,36 @@ fn check(gpu: &Cuda, case: &Case, terms: usize) {
     }
 }
 
-#[test]
-fn products_of_rounded_factors() {
-    let Some(gpu) = gpu("products of rounded factors") else { return };
-    let layers = [
+/// Layers that multiply, with the terms of their longest sums.
+fn cases() -> impl Iterator<Item = (Case, usize)> {
+    let convolutions = [
         (Convolution { pad: [1, 1], ..convolution(17, [3, 3]) }, [3, 6, 5]),
         (Convolution { group: 2, stride: [2, 1], pad: [1, 2], ..convolution(6, [3, 5]) }, [4, 8, 7]),
         (Convolution { pad: [1, 1], ..convolution(70, [3, 3]) }, [33, 7, 9]),
     ];
-    for (layer, [c, h, w]) in layers {
+    let convolutions = convolutions.into_iter().map(|(layer, [c, h, w])| {
         let terms = (c * 25).max(layer.num_output * 25).max(5 * h * w);
-        check(gpu, &Case::new(Layer::Convolution(layer), &[&[5, c, h, w]]), terms);
-    }
-    for (outputs, inputs) in [(10, 15), (133, 315)] {
-        for transpose in [false, true] {
-            let layer = InnerProduct { transpose, ..inner_product(outputs) };
-            check(gpu, &Case::new(Layer::InnerProduct(layer), &[&[64, inputs]]), 320);
-        }
+        (Case::new(Layer::Convolution(layer), &[&[5, c, h, w]]), terms)
+    });
+    let sizes = [(10, 15), (133, 315)].into_iter().flat_map(|size| [(size, false), (size, true)]);
+    convolutions.chain(sizes.map(|((outputs, inputs), transpose)| {
+        let layer = InnerProduct { transpose, ..inner_product(outputs) };
+        (Case::new(Layer::InnerProduct(layer), &[&[64, inputs]]), 320)
+    }))
+}
+
+#[test]
+fn products_of_rounded_factors() {
+    let Some(gpu) = gpu("products of rounded factors") else { return };
+    cases().for_each(|(case, terms)| check(gpu, &case, terms));
+}
+
+/// Ten bits of mantissa and seven, rounded or cut off, of two factors, and in bf16 of the result.
+#[test]
+fn products_of_factors_that_libraries_round() {
+    let Some(gpu) = gpu("products of factors that libraries round") else { return };
+    for (arithmetic, lost) in [(Arithmetic::Tf32, 0.003), (Arithmetic::Bf16, 0.03)] {
+        cases().for_each(|(case, _)| check_libraries(gpu, &case, arithmetic, lost));
     }
 }
 

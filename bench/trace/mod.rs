@@ -1,4 +1,6 @@
-//! What a timeline costs a training: whole processes with `--trace` and without, in pairs.
+//! What a timeline costs a training: whole processes with `--trace` and without, in pairs, and steps of one process in turn.
+
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,9 +17,12 @@ pub struct Args {
     /// Networks of models/
     #[arg(long, default_value = "lenet,cifar10_quick", value_delimiter = ',', value_name = "NAMES")]
     nets: Vec<String>,
-    /// Pairs of processes for each network: one without a timeline and one with it, then the other way round
+    /// Pairs of processes for each network: one without a timeline and one with it, then the other way round; none if it is 0
     #[arg(long, default_value_t = 10, value_name = "N")]
     pairs: usize,
+    /// Pairs of blocks of 20 steps within one process, one that is noted and one that is not; none if it is 0
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    turns: usize,
     /// Iterations of each process [default: 1000 of LeNet and CIFAR-10's networks, 20 of others]
     #[arg(long, value_name = "N")]
     iterations: Option<u64>,
@@ -53,7 +58,12 @@ pub fn run(args: &Args) -> Result<(), String> {
     let around = surroundings();
     let [without, traced, cost, mean, process] = ["ms without", "ms traced", "cost", "of mean", "process"];
     println!("{:16} {without:>12} {traced:>12} {cost:>9} {mean:>9} {process:>9}", "network");
-    let networks: Vec<Value> = args.nets.iter().map(|net| measure(args, net)).collect::<Result<_, _>>()?;
+    let of_all = |asked: usize, measure: &dyn Fn(&String) -> Result<Value, String>| match asked {
+        0 => Ok(Vec::new()),
+        _ => args.nets.iter().map(measure).collect::<Result<Vec<_>, _>>(),
+    };
+    let turns = of_all(args.turns, &|net| turns::measure(net, args.turns, args.threads))?;
+    let networks = of_all(args.pairs, &|net| measure(args, net))?;
     let record = json!({
         "experiment": "trace",
         "what": "trainings with a timeline and without, whole processes in turn: milliseconds of an iteration, medians by the \
@@ -62,6 +72,9 @@ pub fn run(args: &Args) -> Result<(), String> {
         "traced_iterations": args.traced,
         "surroundings": around,
         "networks": networks,
+        "what_turns_are": "blocks of steps of one process, of which every other is noted as a timeline has it: what that adds, the \
+                           median of pairs and where it is with 95 %",
+        "turns": turns,
     });
     args.record.as_ref().map_or(Ok(()), |path| write(path, &record))
 }
@@ -85,7 +98,7 @@ fn measure(args: &Args, net: &str) -> Result<Value, String> {
     // Pages of the program and of the system that nobody has asked for yet are the first one's.
     once(false)?;
     let mut pairs: Vec<Pair> = Vec::new();
-    for index in 0..args.pairs.max(1) {
+    for index in 0..args.pairs {
         let traces_first = index % 2 == 1;
         let (first, second) = (once(traces_first)?, once(!traces_first)?);
         same_bits(&first.1, &second.1)?;

@@ -1,0 +1,349 @@
+// The calls of cuDNN that gpu/driver/dnn.rs makes, as its documentation describes them. A library of its own, so that programs can
+// be tried with it and without.
+
+#include "library.h"
+
+namespace {
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+#define LOCKED Lock lock(everything().lock)
+
+// cuDNN's own codes.
+enum Status { DONE = 0, NO_HANDLE = 1, BAD_PARAM = 3, EXECUTION_FAILED = 8, NOT_SUPPORTED = 9 };
+enum Numbers { FLOATS = 0, BFLOAT16 = 9 };
+enum Math { DEFAULT_MATH = 0, FMA_MATH = 3 };
+constexpr int NCHW = 0, CROSS_CORRELATION = 1;
+
+int refuse(int status, const std::string &what) { return wrong(status, "cuDNN: " + what); }
+
+struct Handle {
+    bool alive = true;
+    Stream *stream = nullptr;
+};
+
+// A blob or a weight: what it holds and four extents.
+struct Tensor {
+    bool alive = true;
+    int numbers = -1;
+    int extents[4] = {0, 0, 0, 0};
+
+    size_t bytes() const {
+        size_t count = 1;
+        for (int extent : extents) {
+            count *= size_t(extent);
+        }
+        return count * (numbers == FLOATS ? 4 : 2);
+    }
+    bool is_sound() const { return alive && (numbers == FLOATS || numbers == BFLOAT16) && bytes() > 0; }
+};
+
+struct Convolution {
+    bool alive = true;
+    int pad[2], stride[2], dilation[2];
+    int group = 1, math = DEFAULT_MATH;
+};
+
+int set(Tensor *tensor, int numbers, int format, const int (&extents)[4]) {
+    tensor->numbers = numbers;
+    memcpy(tensor->extents, extents, sizeof extents);
+    return format == NCHW && tensor->is_sound() ? DONE : refuse(BAD_PARAM, "a shape");
+}
+
+// What the library answers when it is asked for algorithms.
+struct Answer {
+    int algorithm, status;
+    float milliseconds;
+    size_t memory;
+    int is_deterministic, math;
+    int reserved[3];
+};
+
+// Algorithms: one whose bits differ from run to run, one that takes too much workspace, one that cannot do it, and one to be taken.
+enum Algorithm { GOOD = 0, BY_CHANCE = 1, LARGE = 2, UNABLE = 3 };
+constexpr size_t TOO_MUCH = size_t(1) << 40;
+
+bool is_sound(const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c) {
+    if (!x->is_sound() || !w->is_sound() || !y->is_sound() || !c->alive || x->numbers != w->numbers || x->numbers != y->numbers) {
+        return false;
+    }
+    bool fits = c->group > 0 && x->extents[0] == y->extents[0] && x->extents[1] == w->extents[1] * c->group &&
+                y->extents[1] == w->extents[0] && w->extents[0] % c->group == 0;
+    for (int axis = 0; axis < 2; axis++) {
+        int window = c->dilation[axis] * (w->extents[2 + axis] - 1) + 1;
+        int room = x->extents[2 + axis] + 2 * c->pad[axis] - window;
+        fits = fits && c->stride[axis] > 0 && room >= 0 && y->extents[2 + axis] == room / c->stride[axis] + 1;
+    }
+    return fits;
+}
+
+// As much as all images take, so that it differs from chunk to chunk.
+size_t workspace_of(const Tensor *x, int algorithm) { return algorithm == LARGE ? TOO_MUCH : x->bytes() + 4; }
+
+int ask_workspace(const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c, int algorithm, size_t *bytes) {
+    LOCKED;
+    if (!is_sound(x, w, y, c)) {
+        return refuse(BAD_PARAM, "shapes that do not fit each other");
+    }
+    if (algorithm == UNABLE) {
+        return NOT_SUPPORTED;
+    }
+    *bytes = workspace_of(x, algorithm);
+    return DONE;
+}
+
+int ask_algorithms(Handle *handle, const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c, int most, int *count,
+                   Answer *answers) {
+    LOCKED;
+    if (!handle->alive || !is_sound(x, w, y, c)) {
+        return refuse(BAD_PARAM, "shapes that do not fit each other");
+    }
+    // What they say of their memory is that of another precision.
+    const Answer all[] = {
+        {BY_CHANCE, DONE, 1, 0, 0, c->math, {}},
+        {LARGE, DONE, 2, 0, 1, c->math, {}},
+        {UNABLE, NOT_SUPPORTED, -1, 0, 1, c->math, {}},
+        {GOOD, DONE, 3, 0, 1, c->math, {}},
+    };
+    for (*count = 0; *count < most && *count < 4; ++*count) {
+        answers[*count] = all[*count];
+    }
+    return DONE;
+}
+
+// One array while it is used.
+struct Array {
+    char *start;
+    int numbers;
+    Factors factors;
+
+    float read(size_t at) const {
+        float value;
+        if (numbers == FLOATS) {
+            memcpy(&value, start + 4 * at, 4);
+            return as_factor(value, factors);
+        }
+        uint16_t half;
+        memcpy(&half, start + 2 * at, 2);
+        uint32_t word = uint32_t(half) << 16;
+        memcpy(&value, &word, 4);
+        return value;
+    }
+    void write(size_t at, float value) const {
+        if (numbers == FLOATS) {
+            memcpy(start + 4 * at, &value, 4);
+            return;
+        }
+        value = without_bits(value, 16);
+        memcpy(start + 2 * at, reinterpret_cast<char *>(&value) + 2, 2);
+    }
+};
+
+enum Direction { FORWARD, DATA, FILTER };
+
+// Which arrays are read, and which is written.
+struct Task {
+    Direction direction;
+    Tensor x, w, y;
+    Convolution c;
+    Array of_x, of_w, of_y;
+    float alpha, beta;
+
+    // Calls `term` for all pairs of a pixel of X and a weight that make a pixel of Y, with the places of the three.
+    template <typename Term> void each(Term term) const {
+        int outputs = w.extents[0] / c.group, inputs = w.extents[1];
+        for (int image = 0; image < x.extents[0]; image++) {
+            for (int output = 0; output < y.extents[1]; output++) {
+                int first = output / outputs * inputs;
+                for (int row = 0; row < y.extents[2]; row++) {
+                    for (int column = 0; column < y.extents[3]; column++) {
+                        size_t at = place(y, image, output, row, column);
+                        for (int input = 0; input < inputs; input++) {
+                            window(image, output, input, first, row, column, at, term);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    template <typename Term>
+    void window(int image, int output, int input, int first, int row, int column, size_t at, Term term) const {
+        for (int i = 0; i < w.extents[2]; i++) {
+            int from = row * c.stride[0] - c.pad[0] + i * c.dilation[0];
+            for (int j = 0; from >= 0 && from < x.extents[2] && j < w.extents[3]; j++) {
+                int beside = column * c.stride[1] - c.pad[1] + j * c.dilation[1];
+                if (beside >= 0 && beside < x.extents[3]) {
+                    term(place(x, image, first + input, from, beside), place(w, output, input, i, j), at);
+                }
+            }
+        }
+    }
+
+    static size_t place(const Tensor &t, int a, int b, int c, int d) {
+        return ((size_t(a) * t.extents[1] + b) * t.extents[2] + c) * t.extents[3] + d;
+    }
+
+    void run() const {
+        const Tensor &shape = direction == FORWARD ? y : direction == DATA ? x : w;
+        const Array &to = direction == FORWARD ? of_y : direction == DATA ? of_x : of_w;
+        std::vector<float> sums(shape.bytes() / (shape.numbers == FLOATS ? 4 : 2));
+        each([&](size_t x, size_t w, size_t y) {
+            switch (direction) {
+            case FORWARD: sums[y] += of_x.read(x) * of_w.read(w); break;
+            case DATA: sums[x] += of_y.read(y) * of_w.read(w); break;
+            case FILTER: sums[w] += of_x.read(x) * of_y.read(y); break;
+            }
+        });
+        for (size_t at = 0; at < sums.size(); at++) {
+            to.write(at, beta == 0 ? alpha * sums[at] : alpha * sums[at] + beta * to.read(at));
+        }
+    }
+};
+
+int convolve(Handle *handle, Direction direction, const float *alpha, const float *beta, const Tensor *x, const void *at_x,
+             const Tensor *w, const void *at_w, const Tensor *y, const void *at_y, const Convolution *c, int algorithm,
+             void *workspace, size_t bytes) {
+    LOCKED;
+    if (!handle->alive || !handle->stream || stream_state(handle->stream) != SUCCESS) {
+        return refuse(NO_HANDLE, "a convolution by a handle that is gone, or without a stream of the current GPU");
+    }
+    if (!is_sound(x, w, y, c) || algorithm != GOOD) {
+        return refuse(BAD_PARAM, "a convolution of shapes that do not fit each other, or by an algorithm that is not to be taken");
+    }
+    int device = handle->stream->device;
+    const Range arrays[] = {range(at_x, x->bytes()), range(at_w, w->bytes()), range(at_y, y->bytes())};
+    const Range space = range(workspace, bytes), &result = arrays[direction == FORWARD ? 2 : direction == DATA ? 0 : 1];
+    if (bytes < workspace_of(x, algorithm) || !space.is_of(device)) {
+        return refuse(BAD_PARAM, "a workspace that is too short, or not in its GPU's memory");
+    }
+    for (const Range &one : arrays) {
+        if (!one.is_of(device) || one.meets(space) || (&one != &result && one.meets(result))) {
+            return refuse(BAD_PARAM, "an array that is not in its GPU's memory, or meets the result or the workspace");
+        }
+    }
+    bool by_tensor_cores = c->math != FMA_MATH && everything().gpus[device]->capability >= 80;
+    Factors factors = by_tensor_cores && x->numbers == FLOATS ? Factors::TF32 : Factors::FLOAT;
+    auto array = [&](const Range &one) { return Array{one.start, x->numbers, factors}; };
+    Task task{direction, *x, *w, *y, *c, array(arrays[0]), array(arrays[1]), array(arrays[2]), *alpha, *beta};
+    Work work;
+    work.run = [task, space]() -> std::string {
+        spoil(space);
+        task.run();
+        return "";
+    };
+    return submit(handle->stream, std::move(work)) == SUCCESS ? DONE : EXECUTION_FAILED;
+}
+
+template <typename Made> int make(Made **made) {
+    *made = new Made;
+    return DONE;
+}
+
+// Descriptors are never freed, so that one that was destroyed is known for what it is.
+template <typename Made> int destroy(Made *made) {
+    LOCKED;
+    bool was_alive = made->alive;
+    made->alive = false;
+    return was_alive ? DONE : refuse(BAD_PARAM, "what was destroyed is destroyed again");
+}
+
+} // namespace
+
+extern "C" {
+
+size_t cudnnGetVersion() { return 91501; }
+
+int cudnnCreate(Handle **handle) {
+    LOCKED;
+    return current_state() == SUCCESS ? make(handle) : refuse(NO_HANDLE, "a handle without a current context");
+}
+
+int cudnnDestroy(Handle *handle) { return destroy(handle); }
+
+int cudnnSetStream(Handle *handle, Stream *stream) {
+    LOCKED;
+    handle->stream = stream;
+    return stream_state(stream) == SUCCESS ? DONE : BAD_PARAM;
+}
+
+int cudnnCreateTensorDescriptor(Tensor **made) { return make(made); }
+int cudnnCreateFilterDescriptor(Tensor **made) { return make(made); }
+int cudnnCreateConvolutionDescriptor(Convolution **made) { return make(made); }
+int cudnnDestroyTensorDescriptor(Tensor *made) { return destroy(made); }
+int cudnnDestroyFilterDescriptor(Tensor *made) { return destroy(made); }
+int cudnnDestroyConvolutionDescriptor(Convolution *made) { return destroy(made); }
+
+int cudnnSetTensor4dDescriptor(Tensor *tensor, int format, int numbers, int n, int c, int h, int w) {
+    return set(tensor, numbers, format, {n, c, h, w});
+}
+
+// Which names its numbers first.
+int cudnnSetFilter4dDescriptor(Tensor *tensor, int numbers, int format, int outputs, int inputs, int h, int w) {
+    return set(tensor, numbers, format, {outputs, inputs, h, w});
+}
+
+int cudnnSetConvolution2dDescriptor(Convolution *c, int pad_h, int pad_w, int stride_h, int stride_w, int dilation_h,
+                                    int dilation_w, int mode, int compute) {
+    *c = {true, {pad_h, pad_w}, {stride_h, stride_w}, {dilation_h, dilation_w}};
+    bool is_sound = pad_h >= 0 && pad_w >= 0 && stride_h > 0 && stride_w > 0 && dilation_h > 0 && dilation_w > 0;
+    return is_sound && mode == CROSS_CORRELATION && compute == FLOATS ? DONE : refuse(BAD_PARAM, "windows");
+}
+
+int cudnnSetConvolutionGroupCount(Convolution *c, int group) {
+    c->group = group;
+    return group > 0 ? DONE : refuse(BAD_PARAM, "groups");
+}
+
+int cudnnSetConvolutionMathType(Convolution *c, int math) {
+    c->math = math;
+    return math == DEFAULT_MATH || math == FMA_MATH ? DONE : refuse(BAD_PARAM, "a math type");
+}
+
+int cudnnGetConvolutionForwardAlgorithm_v7(Handle *handle, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int most, int *count,
+                                           Answer *answers) {
+    return ask_algorithms(handle, x, w, y, c, most, count, answers);
+}
+
+int cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle *handle, Tensor *w, Tensor *dy, Convolution *c, Tensor *dx, int most,
+                                                int *count, Answer *answers) {
+    return ask_algorithms(handle, dx, w, dy, c, most, count, answers);
+}
+
+int cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle *handle, Tensor *x, Tensor *dy, Convolution *c, Tensor *dw, int most,
+                                                  int *count, Answer *answers) {
+    return ask_algorithms(handle, x, dw, dy, c, most, count, answers);
+}
+
+int cudnnGetConvolutionForwardWorkspaceSize(Handle *, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int algorithm,
+                                            size_t *bytes) {
+    return ask_workspace(x, w, y, c, algorithm, bytes);
+}
+
+int cudnnGetConvolutionBackwardDataWorkspaceSize(Handle *, Tensor *w, Tensor *dy, Convolution *c, Tensor *dx, int algorithm,
+                                                 size_t *bytes) {
+    return ask_workspace(dx, w, dy, c, algorithm, bytes);
+}
+
+int cudnnGetConvolutionBackwardFilterWorkspaceSize(Handle *, Tensor *x, Tensor *dy, Convolution *c, Tensor *dw, int algorithm,
+                                                   size_t *bytes) {
+    return ask_workspace(x, dw, dy, c, algorithm, bytes);
+}
+
+int cudnnConvolutionForward(Handle *handle, const float *alpha, Tensor *x, const void *at_x, Tensor *w, const void *at_w,
+                            Convolution *c, int algorithm, void *workspace, size_t bytes, const float *beta, Tensor *y,
+                            void *at_y) {
+    return convolve(handle, FORWARD, alpha, beta, x, at_x, w, at_w, y, at_y, c, algorithm, workspace, bytes);
+}
+
+int cudnnConvolutionBackwardData(Handle *handle, const float *alpha, Tensor *w, const void *at_w, Tensor *dy, const void *at_dy,
+                                 Convolution *c, int algorithm, void *workspace, size_t bytes, const float *beta, Tensor *dx,
+                                 void *at_dx) {
+    return convolve(handle, DATA, alpha, beta, dx, at_dx, w, at_w, dy, at_dy, c, algorithm, workspace, bytes);
+}
+
+int cudnnConvolutionBackwardFilter(Handle *handle, const float *alpha, Tensor *x, const void *at_x, Tensor *dy, const void *at_dy,
+                                   Convolution *c, int algorithm, void *workspace, size_t bytes, const float *beta, Tensor *dw,
+                                   void *at_dw) {
+    return convolve(handle, FILTER, alpha, beta, x, at_x, dw, at_dw, dy, at_dy, c, algorithm, workspace, bytes);
+}
+}
