@@ -4,6 +4,7 @@ use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Colours that can be told apart, also by those who do not see red and green.
 const COLOURS: [RGBColor; 8] = [
@@ -104,31 +105,60 @@ fn draw_curves(panel: &Panel<'_>, curves: &Curves) -> Outcome {
     Ok(legend.background_style(WHITE.mix(0.85)).border_style(BLACK.mix(0.3)).draw()?)
 }
 
+/// How bars and their names lie: more than a few are narrow, and what is written at them stands upright.
+struct Manner {
+    /// Pixels below the axis.
+    below: u32,
+    /// Pixels between a bar and the next, halved.
+    apart: u32,
+    text: FontTransform,
+    /// From the middle of a bar's upper end to where its height is written.
+    above: (i32, i32),
+}
+
+impl Manner {
+    fn of(bars: usize) -> Self {
+        match bars {
+            0..=8 => Self { below: 40, apart: 9, text: FontTransform::None, above: (-12, -18) },
+            _ => Self { below: 140, apart: 2, text: FontTransform::Rotate270, above: (-8, -4) },
+        }
+    }
+}
+
 fn draw_bars(panel: &Panel<'_>, bars: &Bars) -> Outcome {
     let (count, top) = (bars.bars.len(), end(bars.bars.iter().filter_map(|bar| bar.1)));
+    let Manner { below, apart, text, above } = Manner::of(count);
+    let style = TextStyle::from(TEXT.into_font().transform(text));
+    // The end of a name that is turned is to stand at the axis, which only texts of our own do.
+    let (turned, top) = if below > 40 { (true, 1.1 * top) } else { (false, top) };
     let mut chart = ChartBuilder::on(panel)
         .caption(&bars.title, TEXT)
         .margin(12)
-        .x_label_area_size(40)
+        .x_label_area_size(below)
         .y_label_area_size(70)
         .build_cartesian_2d((0..count.max(1) - 1).into_segmented(), 0.0..top)?;
     let name = |place: &SegmentValue<usize>| match place {
-        SegmentValue::CenterOf(place) => bars.bars.get(*place).map_or(String::new(), |bar| bar.0.clone()),
+        SegmentValue::CenterOf(place) if !turned => bars.bars.get(*place).map_or(String::new(), |bar| bar.0.clone()),
         _ => String::new(),
     };
     let [x, y] = &bars.axes;
     let mut mesh = chart.configure_mesh();
     mesh.disable_x_mesh().light_line_style(WHITE).x_label_formatter(&name).x_labels(count.max(1));
     mesh.x_desc(x).y_desc(y).label_style(TEXT).draw()?;
-    for ((place, (_, height)), colour) in bars.bars.iter().enumerate().zip(COLOURS.iter().cycle()) {
+    for ((place, (name, height)), colour) in bars.bars.iter().enumerate().zip(COLOURS.iter().cycle()) {
+        if turned {
+            let style = style.clone().pos(Pos::new(HPos::Right, VPos::Center));
+            let name = Text::new(name.clone(), (0, 8), style);
+            chart.draw_series([EmptyElement::at((SegmentValue::CenterOf(place), 0.0)) + name])?;
+        }
         let Some(height) = *height else { continue };
         let corners = [(SegmentValue::Exact(place), 0.0), (SegmentValue::Exact(place + 1), height)];
         let mut bar = Rectangle::new(corners, colour.mix(0.8).filled());
-        bar.set_margin(0, 0, 9, 9);
+        bar.set_margin(0, 0, apart, apart);
         chart.draw_series([bar])?;
         let digits = if height < 10.0 { 2 } else { 0 };
-        let above = Text::new(format!("{height:.digits$}"), (-12, -18), TEXT);
-        chart.draw_series([EmptyElement::at((SegmentValue::CenterOf(place), height)) + above])?;
+        let number = Text::new(format!("{height:.digits$}"), above, style.clone());
+        chart.draw_series([EmptyElement::at((SegmentValue::CenterOf(place), height)) + number])?;
     }
     Ok(())
 }

@@ -302,12 +302,10 @@ fn draw(path: &Path, device: &str, lines: &[Line]) -> Result<(), String> {
         curves: lines.iter().filter(shown).map(curve).collect(),
         level: Some(1.0),
     };
-    let short =
-        |name: &str| name.split('/').next_back().unwrap_or_default().replace("conv", "c").replace('_', "");
     let bars = Bars {
         title: format!("{device}: speed-up with the lanes chosen"),
         axes: ["layer".to_owned(), "speed-up".to_owned()],
-        bars: lines.iter().map(|line| (short(&line.name), Some(line.speed_up()))).collect(),
+        bars: lines.iter().map(|line| (line.name.clone(), Some(line.speed_up()))).collect(),
     };
     plot::write(path, &curves, &bars)
 }
