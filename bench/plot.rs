@@ -138,7 +138,9 @@ fn draw_bars(panel: &Panel<'_>, bars: &Bars) -> Outcome {
         .y_label_area_size(70)
         .build_cartesian_2d((0..count.max(1) - 1).into_segmented(), 0.0..top)?;
     let name = |place: &SegmentValue<usize>| match place {
-        SegmentValue::CenterOf(place) if !turned => bars.bars.get(*place).map_or(String::new(), |bar| bar.0.clone()),
+        SegmentValue::CenterOf(place) if !turned => {
+            bars.bars.get(*place).map_or(String::new(), |bar| bar.0.clone())
+        }
         _ => String::new(),
     };
     let [x, y] = &bars.axes;
