@@ -5,16 +5,11 @@
 //! overwritten its bottom, and backward finds the normalised values in the top; with a scale it finds the bottom
 //! unchanged and normalises again, by the same operations and so with the same bits.
 
-use std::marker::PhantomData;
-use std::ops::Range;
-
 use quadrille_core::layer::{BatchNorm, Layer, Normalize, Operand, SubTask};
 
-use super::channels::{Cell, Channels, Numbers};
+use super::channels::{Cell, Channels};
 use super::{Array, Binder, Grain, LayerKernel, Stages};
-use crate::isa::Precision;
-use crate::kernel::channels::{Affine, Apply, Back, Correlate, Measure, ROW, Slope};
-use crate::kernel::element::{Element, Half};
+use crate::kernel::channels::{Affine, Numbers, Slope};
 use crate::memory::Span;
 
 /// The scale behind a normalisation.
@@ -26,7 +21,7 @@ struct Scale {
     relu: bool,
 }
 
-struct Kernel<E> {
+struct Kernel {
     norm: BatchNorm,
     scale: Option<Scale>,
     share: f32,
@@ -43,17 +38,9 @@ struct Kernel<E> {
     /// Moments of the cells, and the sums of backward.
     moments: Span,
     sums: Span,
-    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
-        Precision::F32 => bind::<f32>(binder),
-        Precision::Bf16 => bind::<Half>(binder),
-    }
-}
-
-fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let (norm, scale, backward) = match &binder.layer().layer {
         Layer::BatchNorm(norm) => (norm, None, SubTask::GradActivation),
         Layer::Normalize(layer) => (&layer.norm, Some(layer.relu), layer.backward()),
@@ -70,7 +57,7 @@ fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         None => None,
     };
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
-    Some(Box::new(Kernel::<E> {
+    Some(Box::new(Kernel {
         norm: norm.clone(),
         scale,
         share: binder.net.share,
@@ -84,11 +71,10 @@ fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         moments: binder.workspace(SubTask::Forward, channels.workspace()),
         sums: binder.workspace(backward, channels.workspace()),
         channels,
-        elements: PhantomData,
     }))
 }
 
-impl<E: Element> Kernel<E> {
+impl Kernel {
     fn kept(&self) -> bool {
         self.norm.uses_kept_statistics()
     }
@@ -113,13 +99,10 @@ impl<E: Element> Kernel<E> {
     }
 
     fn measure(&self, grain: &Grain<'_>, cell: Cell) {
-        let mut moments = self.channels.moments();
-        for place in self.channels.places(cell) {
-            // SAFETY: only read in this stage.
-            let x: &[E] = unsafe { grain.read(self.bottom.part(place)) };
-            E::on(self.channels.isa, Measure { x, moments: &mut moments });
-        }
-        self.channels.leave_moments(grain, self.moments, cell, &moments);
+        // SAFETY: only read in this stage.
+        let read = |place| unsafe { grain.memory.read(self.bottom.part(place)) };
+        let moments = self.channels.passes.measure(self.channels.places(cell).map(read));
+        self.channels.leave(grain, self.moments, cell, moments);
     }
 
     fn apply(&self, grain: &Grain<'_>, cell: Cell) {
@@ -130,16 +113,24 @@ impl<E: Element> Kernel<E> {
             }
         }
         let affine = self.affine(grain, cell.plane, &statistics);
-        for place in self.channels.places(cell) {
-            // SAFETY: cells have elements of their own; in place, only the top is made a slice.
-            let (x, y): (Option<&[E]>, &mut [E]) = unsafe {
-                (
-                    (self.bottom != self.top).then(|| grain.read(self.bottom.part(place.clone()))),
-                    grain.write(self.top.part(place)),
-                )
-            };
-            E::on(self.channels.isa, Apply { affine: &affine, relu: self.relu(), x, y });
-        }
+        let planes = self.planes(grain, cell, (self.bottom, self.top));
+        self.channels.passes.apply(&affine, self.relu(), planes);
+    }
+
+    /// What a cell has of two arrays, of which the second is written; without the first if both are the same.
+    fn planes<'a>(
+        &self,
+        grain: &Grain<'a>,
+        cell: Cell,
+        (from, to): (Array, Array),
+    ) -> impl Iterator<Item = (Option<&'a [f32]>, &'a mut [f32])> {
+        let memory = grain.memory;
+        self.channels.places(cell).map(move |place| {
+            // SAFETY: cells have elements of their own; in place, only the target is made a slice.
+            unsafe {
+                ((from != to).then(|| memory.read(from.part(place.clone()))), memory.write(to.part(place)))
+            }
+        })
     }
 
     /// Mean and variance of a plane's channels: kept, or of what the stage before measured.
@@ -180,8 +171,7 @@ impl<E: Element> Kernel<E> {
             factor.iter_mut().zip(factors).for_each(|(f, s)| *f *= s);
             bias = scale.bias.map_or(bias, |bias| self.numbers(grain, bias, plane));
         }
-        let [mean, factor, bias] = [mean, &factor, &bias].map(|numbers| self.channels.row(numbers));
-        Affine { mean, factor, bias }
+        Affine { mean: *mean, factor, bias }
     }
 
     /// What backward takes the normalised values from, and how: the bottom, or the top as it is.
@@ -215,15 +205,12 @@ impl<E: Element> Kernel<E> {
     /// Σ dy and Σ dy · x, x being the source's distances from their mean.
     fn correlate(&self, grain: &Grain<'_>, cell: Cell, top_grad: Array) {
         let (source, affine) = self.source(grain, cell.plane);
-        let mut sums = [[0.0; ROW]; 2];
-        for place in self.channels.places(cell) {
-            // SAFETY: arrays that this stage only reads.
-            let (dy, x): (&[E], &[E]) =
-                unsafe { (grain.read(top_grad.part(place.clone())), grain.read(source.part(place))) };
-            let (affine, sums) = (&affine, &mut sums);
-            E::on(self.channels.isa, Correlate { affine, relu: self.relu(), dy, x, sums });
-        }
-        self.channels.leave_sums(grain, self.sums, cell, &sums);
+        // SAFETY: arrays that this stage only reads.
+        let read = |array: Array, place| unsafe { grain.memory.read(array.part(place)) };
+        let planes =
+            self.channels.places(cell).map(|place| (read(top_grad, place.clone()), read(source, place)));
+        let sums = self.channels.passes.correlate(&affine, self.relu(), planes);
+        self.channels.leave(grain, self.sums, cell, sums);
     }
 
     /// `dx = s · (dy − mean(dy) − mean(dy · n) · n) / deviation`, n being normalised: the source's distances from their
@@ -231,13 +218,12 @@ impl<E: Element> Kernel<E> {
     fn differentiate(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Array, top_grad: Array) {
         let (source, affine) = self.source(grain, cell.plane);
         let slope = self.slope(grain, cell.plane);
-        for place in self.channels.places(cell) {
-            let (dy, dx) = self.gradients(grain, place.clone(), bottom_grad, top_grad);
-            // SAFETY: the source is only read in this task.
-            let x: &[E] = unsafe { grain.read(source.part(place)) };
-            let (affine, slope) = (&affine, &slope);
-            E::on(self.channels.isa, Back { affine, relu: self.relu(), slope, dy, x, dx });
-        }
+        // SAFETY: the source is only read in this task.
+        let sources =
+            self.channels.places(cell).map(|place| unsafe { grain.memory.read(source.part(place)) });
+        let planes = self.planes(grain, cell, (top_grad, bottom_grad)).zip(sources);
+        let planes = planes.map(|((dy, dx), x)| (dy, x, dx));
+        self.channels.passes.back((&affine, &slope), self.relu(), planes);
     }
 
     fn slope(&self, grain: &Grain<'_>, plane: usize) -> Slope {
@@ -258,35 +244,14 @@ impl<E: Element> Kernel<E> {
                 offset[channel] = (factor * dy[channel]) as f32;
             }
         }
-        let [factor, slope, offset] = [factor, slope, offset].map(|numbers| self.channels.row(&numbers));
         Slope { factor, slope, offset }
     }
 
     /// `dx = dy / deviation`.
-    fn pass_on(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Array, top_grad: Array) {
+    fn pass_on(&self, grain: &Grain<'_>, cell: Cell, to: Array, top_grad: Array) {
         let factor = self.inverse(cell.plane, &self.saved(grain, cell.plane)[1]);
-        let affine = &Affine { factor: self.channels.row(&factor), ..Affine::IDENTITY };
-        for place in self.channels.places(cell) {
-            let (x, y) = self.gradients(grain, place, bottom_grad, top_grad);
-            E::on(self.channels.isa, Apply { affine, relu: false, x, y });
-        }
-    }
-
-    /// A place of the top's gradient, unless it is also the bottom's, and of the bottom's.
-    fn gradients<'a>(
-        &self,
-        grain: &Grain<'a>,
-        place: Range<usize>,
-        bottom_grad: Array,
-        top_grad: Array,
-    ) -> (Option<&'a [E]>, &'a mut [E]) {
-        // SAFETY: cells have elements of their own; in place, only the bottom's gradient is made a slice.
-        unsafe {
-            (
-                (bottom_grad != top_grad).then(|| grain.read(top_grad.part(place.clone()))),
-                grain.write(bottom_grad.part(place)),
-            )
-        }
+        let planes = self.planes(grain, cell, (top_grad, to));
+        self.channels.passes.apply(&Affine { factor, ..Affine::IDENTITY }, false, planes);
     }
 
     /// The gradients of a scale's factors and bias.
@@ -329,7 +294,7 @@ impl<E: Element> Kernel<E> {
     }
 }
 
-impl<E: Element> LayerKernel for Kernel<E> {
+impl LayerKernel for Kernel {
     fn stages(&self, sub: SubTask) -> Stages {
         let twice = match sub {
             SubTask::Forward => !self.kept(),

@@ -11,29 +11,19 @@
 use std::ops::Range;
 
 use super::{Binder, Grain, Stages, share};
-use crate::isa::Isa;
-use crate::kernel::channels::{Moments, ROW, Row};
+use crate::kernel::channels::{Numbers, Planes, WIDEST, joined};
 use crate::layout::Arrangement;
 use crate::memory::Span;
-
-/// Channels of the widest block.
-const WIDEST: usize = 16;
-
-/// A number for each channel of a plane; the rest is 0.
-pub(super) type Numbers = [f32; WIDEST];
 
 /// The walk over a blob.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channels {
-    pub isa: Isa,
-    /// Channels of a plane.
-    block: usize,
+    /// How its planes are gone through.
+    pub passes: Planes,
     images: usize,
     channels: usize,
     planes: usize,
-    /// Numbers of a plane of one image.
-    plane: usize,
-    /// Words of it.
+    /// Words of a plane of one image.
     words: usize,
     parts: usize,
     grains: usize,
@@ -60,12 +50,10 @@ impl Channels {
         let most = binder.stream_grains(arrangement.len()).min(binder.machine.task_grains);
         let parts = most.div_ceil(planes).clamp(1, images);
         Self {
-            isa: binder.isa,
-            block,
+            passes: Planes { isa: binder.isa, precision: layout.precision, block, pixels },
             images,
             channels,
             planes,
-            plane: block * pixels,
             words: block * pixels / layout.precision.in_word(),
             parts,
             grains: most.min(planes * parts),
@@ -94,11 +82,7 @@ impl Channels {
 
     /// Values of a channel.
     pub fn values(&self) -> usize {
-        self.images * self.pixels()
-    }
-
-    fn pixels(&self) -> usize {
-        self.plane / self.block
+        self.images * self.passes.pixels
     }
 
     /// The cells of a grain of [`Channels::once`].
@@ -136,7 +120,8 @@ impl Channels {
 
     /// The channels of a plane.
     pub fn channels(&self, plane: usize) -> Range<usize> {
-        plane * self.block..((plane + 1) * self.block).min(self.channels)
+        let block = self.passes.block;
+        plane * block..((plane + 1) * block).min(self.channels)
     }
 
     /// A number of each channel of a plane, and 0 for padding.
@@ -144,18 +129,6 @@ impl Channels {
         let mut numbers = [0.0; WIDEST];
         numbers.iter_mut().zip(self.channels(plane)).for_each(|(to, channel)| *to = number(channel));
         numbers
-    }
-
-    /// The number of its channel for each place of a row.
-    pub fn row(&self, numbers: &Numbers) -> Row {
-        let mut row = [0.0; ROW];
-        row.chunks_exact_mut(self.block).for_each(|block| block.copy_from_slice(&numbers[..self.block]));
-        row
-    }
-
-    /// Moments of no values of this blob's planes.
-    pub fn moments(&self) -> Moments {
-        Moments::new(self.plane)
     }
 
     /// Elements of a workspace for two numbers of each channel of each cell.
@@ -168,34 +141,11 @@ impl Channels {
         first..first + 2 * WIDEST
     }
 
-    fn leave(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, pair: [Numbers; 2]) {
+    /// Leaves two numbers of each channel of a cell in a workspace: sums, or means and the squared distances from them.
+    pub fn leave(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, pair: [Numbers; 2]) {
         // SAFETY: each cell has a place of its own.
         let place = unsafe { grain.memory.write(workspace.part(self.place_of_pair(cell))) };
         place.copy_from_slice(pair.as_flattened());
-    }
-
-    /// Leaves the sums of a cell in a workspace.
-    pub fn leave_sums(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, rows: &[Row; 2]) {
-        let sums = rows.each_ref().map(|row| {
-            let mut sums = [0.0; WIDEST];
-            for block in row.chunks_exact(self.block) {
-                sums.iter_mut().zip(block).for_each(|(sum, value)| *sum += value);
-            }
-            sums
-        });
-        self.leave(grain, workspace, cell, sums);
-    }
-
-    /// Leaves the means of a cell and the squared distances from them in a workspace.
-    pub fn leave_moments(&self, grain: &Grain<'_>, workspace: Span, cell: Cell, moments: &Moments) {
-        let (mut means, mut squares) = ([0.0; WIDEST], [0.0; WIDEST]);
-        for channel in 0..self.block {
-            let places = || (channel..ROW).step_by(self.block).map(|place| moments.at(place).map(f64::from));
-            let parts = places().map(|[count, mean, squares]| (count, mean, squares));
-            let [mean, sum] = joined(parts);
-            (means[channel], squares[channel]) = (mean as f32, sum as f32);
-        }
-        self.leave(grain, workspace, cell, [means, squares]);
     }
 
     /// The pairs of a plane's cells and how many values of a channel each is of, in the order of the parts.
@@ -210,7 +160,7 @@ impl Channels {
             let place = workspace.part(whole.place_of_pair(Cell { plane, part }));
             // SAFETY: written in the stage before, only read in this one.
             let pair = unsafe { memory.read(place) };
-            ((share(whole.images, part, whole.parts).len() * whole.pixels()) as f64, pair)
+            ((share(whole.images, part, whole.parts).len() * whole.passes.pixels) as f64, pair)
         })
     }
 
@@ -246,16 +196,4 @@ impl Channels {
         let to = unsafe { grain.memory.write(to.part(channels)) };
         to.copy_from_slice(&numbers[..count]);
     }
-}
-
-/// Mean, and sum of the squared distances from it, of several parts: number, mean and squared distances of each.
-fn joined(parts: impl Iterator<Item = (f64, f64, f64)> + Clone) -> [f64; 2] {
-    let (mut sum, mut values) = (0.0, 0.0);
-    for (count, mean, _) in parts.clone() {
-        sum += count * mean;
-        values += count;
-    }
-    let mean = sum / values;
-    let distances = |(count, own, squares): (f64, f64, f64)| squares + count * (own - mean) * (own - mean);
-    [mean, parts.map(distances).sum()]
 }

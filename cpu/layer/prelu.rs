@@ -8,7 +8,7 @@ use super::channels::Channels;
 use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::Precision;
 use crate::kernel::bends::{Bend, BendBack, SumBelow};
-use crate::kernel::channels::{ROW, Row};
+use crate::kernel::channels::{ROW, Row, folded, row};
 use crate::kernel::element::{Element, Half};
 use crate::memory::Span;
 
@@ -57,7 +57,7 @@ impl<E: Element> Kernel<E> {
         // SAFETY: a parameter, only read in this task.
         let slopes = unsafe { grain.memory.read(self.slopes) };
         let of = |channel: usize| slopes[if self.channel_shared { 0 } else { channel }];
-        self.channels.row(&self.channels.numbers(plane, of))
+        row(&self.channels.numbers(plane, of), self.channels.passes.block)
     }
 
     /// The slopes' gradients from the sums of the cells.
@@ -93,7 +93,7 @@ impl<E: Element> LayerKernel for Kernel<E> {
                 let (x, y): (&[E], &mut [E]) = unsafe {
                     (grain.read(self.bottom.part(place.clone())), grain.write(self.top.part(place)))
                 };
-                E::on(channels.isa, Bend { slope, x, y });
+                E::on(channels.passes.isa, Bend { slope, x, y });
             }
         }
     }
@@ -114,7 +114,7 @@ impl<E: Element> LayerKernel for Kernel<E> {
                         grain.write(bottom_grad.part(place)),
                     )
                 };
-                E::on(channels.isa, BendBack { slope, dy, x, dx });
+                E::on(channels.passes.isa, BendBack { slope, dy, x, dx });
             }
         }
     }
@@ -133,9 +133,10 @@ impl<E: Element> LayerKernel for Kernel<E> {
                 let (dy, x): (&[E], &[E]) = unsafe {
                     (grain.read(top_grad.part(place.clone())), grain.read(self.bottom.part(place)))
                 };
-                E::on(channels.isa, SumBelow { dy, x, sums: &mut sums[0] });
+                E::on(channels.passes.isa, SumBelow { dy, x, sums: &mut sums[0] });
             }
-            channels.leave_sums(grain, self.sums, cell, &sums);
+            let sums = sums.map(|sums| folded(&sums, channels.passes.block));
+            channels.leave(grain, self.sums, cell, sums);
         }
     }
 }

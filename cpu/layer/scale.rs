@@ -1,15 +1,12 @@
 //! Scale by a factor and perhaps a bias for each channel, and Bias by one.
 
-use std::marker::PhantomData;
-
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
 use super::channels::Channels;
 use super::{Array, Binder, Grain, LayerKernel, Stages};
-use crate::isa::{Numerics, Precision};
-use crate::kernel::channels::{Add, Affine, Apply, Correlate, ROW};
-use crate::kernel::element::{Element, Half};
+use crate::isa::Numerics;
+use crate::kernel::channels::Affine;
 use crate::memory::Span;
 
 /// Whether the factors, or the bias, are a parameter with one for each channel.
@@ -26,7 +23,7 @@ pub(super) fn fits(net: &Net, id: LayerId, _: Numerics) -> bool {
         && factors.is_ok_and(|factors| factors.shape.axes() == 1)
 }
 
-struct Kernel<E> {
+struct Kernel {
     channels: Channels,
     bottom: Array,
     top: Array,
@@ -40,21 +37,13 @@ struct Kernel<E> {
     /// Sums of the cells, of ∇W and of ∇B.
     factor_sums: Span,
     bias_sums: Span,
-    elements: PhantomData<E>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    match binder.arrangement(Operand::Bottom(0))?.layout.precision {
-        Precision::F32 => bind::<f32>(binder),
-        Precision::Bf16 => bind::<Half>(binder),
-    }
-}
-
-fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
     let has_factors = matches!(binder.layer().layer, Layer::Scale(_));
     let bias = usize::from(has_factors);
-    Some(Box::new(Kernel::<E> {
+    Some(Box::new(Kernel {
         bottom: binder.array(Operand::Bottom(0))?,
         top: binder.array(Operand::Top(0))?,
         factors: if has_factors { Some(binder.span(Operand::Param(0))?) } else { None },
@@ -66,11 +55,10 @@ fn bind<E: Element>(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         factor_sums: binder.workspace(SubTask::GradWeight, channels.workspace()),
         bias_sums: binder.workspace(SubTask::GradBias, channels.workspace()),
         channels,
-        elements: PhantomData,
     }))
 }
 
-impl<E: Element> Kernel<E> {
+impl Kernel {
     /// `to ← from · factor`, and `+ bias` in forward.
     fn apply(&self, grain: &Grain<'_>, from: Array, to: Array, bias: Option<Span>) {
         let channels = &self.channels;
@@ -80,17 +68,16 @@ impl<E: Element> Kernel<E> {
         for cell in channels.cells(grain) {
             let factor = |c: usize| factors.map_or(1.0, |factors| factors[c]);
             let affine = Affine {
-                factor: channels.row(&channels.numbers(cell.plane, factor)),
-                bias: channels.row(&channels.numbers(cell.plane, |c| bias.map_or(0.0, |bias| bias[c]))),
+                factor: channels.numbers(cell.plane, factor),
+                bias: channels.numbers(cell.plane, |c| bias.map_or(0.0, |bias| bias[c])),
                 ..Affine::IDENTITY
             };
-            for place in channels.places(cell) {
-                // SAFETY: cells have elements of their own; in place, only the target is made a slice.
-                let (x, y): (Option<&[E]>, &mut [E]) = unsafe {
-                    ((from != to).then(|| grain.read(from.part(place.clone()))), grain.write(to.part(place)))
-                };
-                E::on(channels.isa, Apply { affine: &affine, relu: false, x, y });
-            }
+            // SAFETY: cells have elements of their own; in place, only the target is made a slice.
+            let planes = channels.places(cell).map(|place| unsafe {
+                let memory = grain.memory;
+                ((from != to).then(|| memory.read(from.part(place.clone()))), memory.write(to.part(place)))
+            });
+            channels.passes.apply(&affine, false, planes);
         }
     }
 
@@ -106,29 +93,18 @@ impl<E: Element> Kernel<E> {
             return;
         }
         for cell in channels.cells(grain) {
-            let mut sums = [[0.0; ROW]; 2];
-            for place in channels.places(cell) {
-                // SAFETY: arrays that this task only reads.
-                let (dy, x): (&[E], Option<&[E]>) = unsafe {
-                    (
-                        grain.read(top_grad.part(place.clone())),
-                        with_bottom.then(|| grain.read(self.bottom.part(place))),
-                    )
-                };
-                match x {
-                    Some(x) => {
-                        let (affine, sums) = (&Affine::IDENTITY, &mut sums);
-                        E::on(channels.isa, Correlate { affine, relu: false, dy, x, sums });
-                    }
-                    None => E::on(channels.isa, Add { dy, sums: &mut sums[0] }),
-                }
-            }
-            channels.leave_sums(grain, workspace, cell, &sums);
+            // SAFETY: arrays that this task only reads.
+            let read = |array: Array, place| unsafe { grain.memory.read(array.part(place)) };
+            // Without factors the bottom does not matter: its products are sums that nobody asks for.
+            let x = if with_bottom { self.bottom } else { top_grad };
+            let planes = channels.places(cell).map(|place| (read(top_grad, place.clone()), read(x, place)));
+            let sums = channels.passes.correlate(&Affine::IDENTITY, false, planes);
+            channels.leave(grain, workspace, cell, sums);
         }
     }
 }
 
-impl<E: Element> LayerKernel for Kernel<E> {
+impl LayerKernel for Kernel {
     fn stages(&self, sub: SubTask) -> Stages {
         let cells = self.channels.once();
         match sub {

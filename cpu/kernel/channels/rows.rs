@@ -1,15 +1,15 @@
-//! Passes over a plane of an array whose channels have numbers of their own, such as a mean.
+//! The passes where planes are no rows of vectors: any tier, any block.
 //!
-//! A plane is a row of blocks of channels, or the pixels of one channel. Either way it is read in rows of [`ROW`]
-//! elements: whole blocks, so that an element's place in its row says which channel it is of, and a place has the
-//! numbers of its channel. Sums are kept for each place of a row, and whoever asks adds up the places of a channel.
-//! Loops over a row are long enough that the compiler makes vectors of them instead of unrolling them.
+//! A plane is read in rows of [`ROW`] elements: whole blocks, so that an element's place in its row says which channel it
+//! is of, and a place has the numbers of its channel. Sums are kept for each place of a row, and whoever asks adds up the
+//! places of a channel. Loops over a row are long enough that the compiler makes vectors of them instead of unrolling them.
 //!
-//! Elements are f32 or bf16; a row of numbers that is computed is rounded when it is whole ([`Element::write`]).
+//! Elements are f32: where there are bf16, blocks are vectors.
 
-use super::element::Element;
-use super::elements::{passes, rectified};
-use super::vectorised::Vectorised;
+use super::{Numbers, WIDEST, joined};
+use crate::kernel::element::Element;
+use crate::kernel::elements::{passes, rectified};
+use crate::kernel::vectorised::Vectorised;
 
 /// Elements of a row: some blocks of every tier.
 pub(crate) const ROW: usize = 128;
@@ -20,17 +20,34 @@ const PIECE: usize = 32;
 /// A number for each place of a row.
 pub(crate) type Row = [f32; ROW];
 
-/// `(x − mean) · factor + bias`.
-#[derive(Clone, Debug)]
-pub(crate) struct Affine {
-    pub mean: Row,
-    pub factor: Row,
-    pub bias: Row,
+/// The number of its channel for each place of a row of blocks of `block` channels.
+pub(crate) fn row(numbers: &Numbers, block: usize) -> Row {
+    let mut row = [0.0; ROW];
+    row.chunks_exact_mut(block).for_each(|block| block.copy_from_slice(&numbers[..block.len()]));
+    row
+}
+
+/// The sums of channels from those of the places of a row.
+pub(crate) fn folded(row: &Row, block: usize) -> Numbers {
+    let mut sums = [0.0; WIDEST];
+    for block in row.chunks_exact(block) {
+        sums.iter_mut().zip(block).for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}
+
+/// [`super::Affine`] for each place.
+pub(super) struct Affine {
+    mean: Row,
+    factor: Row,
+    bias: Row,
 }
 
 impl Affine {
-    /// `x` itself.
-    pub const IDENTITY: Self = Self { mean: [0.0; ROW], factor: [1.0; ROW], bias: [0.0; ROW] };
+    pub fn of_blocks(affine: &super::Affine, block: usize) -> Self {
+        let [mean, factor, bias] = [affine.mean, affine.factor, affine.bias].map(|n| row(&n, block));
+        Self { mean, factor, bias }
+    }
 
     #[inline(always)]
     fn of(&self, place: usize, x: f32) -> f32 {
@@ -45,56 +62,56 @@ impl Affine {
 }
 
 /// `y ← affine(x)`, with a ReLU behind it or not; of `y` itself without `x`.
-pub(crate) struct Apply<'a, E> {
+pub(super) struct Apply<'a> {
     pub affine: &'a Affine,
     pub relu: bool,
-    pub x: Option<&'a [E]>,
-    pub y: &'a mut [E],
+    pub x: Option<&'a [f32]>,
+    pub y: &'a mut [f32],
 }
 
-impl<E: Element> Vectorised for Apply<'_, E> {
+impl Vectorised for Apply<'_> {
     #[inline(always)]
     fn run(self) {
         if self.relu { self.map::<true>() } else { self.map::<false>() }
     }
 }
 
-impl<E: Element> Apply<'_, E> {
+impl Apply<'_> {
     #[inline(always)]
     fn map<const RELU: bool>(self) {
         let Self { affine, x, y, .. } = self;
         let (rows, rest) = y.as_chunks_mut::<ROW>();
-        match x.map(<[E]>::as_chunks::<ROW>) {
+        match x.map(<[f32]>::as_chunks::<ROW>) {
             Some((from, from_rest)) => {
                 for (y, x) in rows.iter_mut().zip(from) {
-                    apply::<E, RELU>(affine, x, y);
+                    apply::<RELU>(affine, x, y);
                 }
-                apply::<E, RELU>(affine, from_rest, rest);
+                apply::<RELU>(affine, from_rest, rest);
             }
             None => {
                 for y in rows {
-                    change::<E, RELU>(affine, y);
+                    change::<RELU>(affine, y);
                 }
-                change::<E, RELU>(affine, rest);
+                change::<RELU>(affine, rest);
             }
         }
     }
 }
 
 #[inline(always)]
-fn apply<E: Element, const RELU: bool>(affine: &Affine, x: &[E], y: &mut [E]) {
+fn apply<const RELU: bool>(affine: &Affine, x: &[f32], y: &mut [f32]) {
     let places = y.len().min(x.len()).min(ROW);
     let x = &x[..places];
-    E::write(&mut y[..places], |place, _| {
-        let value = affine.of(place, x[place].wide());
+    f32::write(&mut y[..places], |place, _| {
+        let value = affine.of(place, x[place]);
         if RELU { rectified(value, 0.0) } else { value }
     });
 }
 
 #[inline(always)]
-fn change<E: Element, const RELU: bool>(affine: &Affine, y: &mut [E]) {
+fn change<const RELU: bool>(affine: &Affine, y: &mut [f32]) {
     let places = y.len().min(ROW);
-    E::write(&mut y[..places], |place, y| {
+    f32::write(&mut y[..places], |place, y| {
         let value = affine.of(place, y);
         if RELU { rectified(value, 0.0) } else { value }
     });
@@ -102,7 +119,7 @@ fn change<E: Element, const RELU: bool>(affine: &Affine, y: &mut [E]) {
 
 /// Number, mean, and sum of the squared distances from the mean of the values at each place of a row.
 #[derive(Clone, Debug)]
-pub(crate) struct Moments {
+pub(super) struct Moments {
     /// How many values the places have that the rest of a plane behind its last whole row has, and the others.
     counts: [f32; 2],
     /// How many places that rest has; the same for all planes.
@@ -117,15 +134,24 @@ impl Moments {
         Self { counts: [0.0; 2], rest: elements % ROW, mean: [0.0; ROW], squares: [0.0; ROW] }
     }
 
-    /// Number, mean, and squared distances at a place.
-    pub fn at(&self, place: usize) -> [f32; 3] {
-        [self.counts[usize::from(place >= self.rest)], self.mean[place], self.squares[place]]
+    /// Means of channels and squared distances from them.
+    pub fn joined(&self, block: usize) -> [Numbers; 2] {
+        let (mut means, mut squares) = ([0.0; WIDEST], [0.0; WIDEST]);
+        for channel in 0..block {
+            let at = |place: usize| {
+                [self.counts[usize::from(place >= self.rest)], self.mean[place], self.squares[place]]
+            };
+            let places = (channel..ROW).step_by(block).map(|place| at(place).map(f64::from).into());
+            let [mean, sum] = joined(places);
+            (means[channel], squares[channel]) = (mean as f32, sum as f32);
+        }
+        [means, squares]
     }
 
     /// Adds whole rows and perhaps the rest of a plane: first their mean, then the distances from it, so that nothing
     /// cancels; then both parts are joined (Chan, Golub and LeVeque, 1979).
     #[inline(always)]
-    fn add<E: Element>(&mut self, rows: &[[E; ROW]], rest: &[E]) {
+    fn add(&mut self, rows: &[[f32; ROW]], rest: &[f32]) {
         let counts = [rows.len() as f32 + if rest.is_empty() { 0.0 } else { 1.0 }, rows.len() as f32];
         let inverse = counts.map(|count| if count == 0.0 { 0.0 } else { 1.0 / count });
         let inverse = filled(inverse, self.rest);
@@ -165,29 +191,29 @@ fn filled([first, others]: [f32; 2], places: usize) -> Row {
 }
 
 #[inline(always)]
-fn add<E: Element>(sums: &mut Row, x: &[E]) {
+fn add(sums: &mut Row, x: &[f32]) {
     let places = x.len().min(ROW);
     for place in 0..places {
-        sums[place] += x[place].wide();
+        sums[place] += x[place];
     }
 }
 
 #[inline(always)]
-fn add_squares<E: Element>(sums: &mut Row, mean: &Row, x: &[E]) {
+fn add_squares(sums: &mut Row, mean: &Row, x: &[f32]) {
     let places = x.len().min(ROW);
     for place in 0..places {
-        let distance = x[place].wide() - mean[place];
+        let distance = x[place] - mean[place];
         sums[place] += distance * distance;
     }
 }
 
 /// Adds the values of a plane to moments.
-pub(crate) struct Measure<'a, E> {
-    pub x: &'a [E],
+pub(super) struct Measure<'a> {
+    pub x: &'a [f32],
     pub moments: &'a mut Moments,
 }
 
-impl<E: Element> Vectorised for Measure<'_, E> {
+impl Vectorised for Measure<'_> {
     #[inline(always)]
     fn run(self) {
         let (rows, rest) = self.x.as_chunks::<ROW>();
@@ -200,22 +226,22 @@ impl<E: Element> Vectorised for Measure<'_, E> {
 }
 
 /// Adds Σ dy and Σ dy · (x − mean) of a plane, with dy as a ReLU of `affine` lets it pass, to sums.
-pub(crate) struct Correlate<'a, E> {
+pub(super) struct Correlate<'a> {
     pub affine: &'a Affine,
     pub relu: bool,
-    pub dy: &'a [E],
-    pub x: &'a [E],
+    pub dy: &'a [f32],
+    pub x: &'a [f32],
     pub sums: &'a mut [Row; 2],
 }
 
-impl<E: Element> Vectorised for Correlate<'_, E> {
+impl Vectorised for Correlate<'_> {
     #[inline(always)]
     fn run(self) {
         if self.relu { self.add::<true>() } else { self.add::<false>() }
     }
 }
 
-impl<E: Element> Correlate<'_, E> {
+impl Correlate<'_> {
     #[inline(always)]
     fn add<const RELU: bool>(self) {
         let Self { affine, dy, x, sums, .. } = self;
@@ -223,98 +249,77 @@ impl<E: Element> Correlate<'_, E> {
         // The sums of a plane are apart from those so far, so that they are short.
         let (mut plain, mut product) = ([0.0; ROW], [0.0; ROW]);
         for (dy, x) in dy.iter().zip(x) {
-            correlate::<E, RELU>(affine, dy, x, &mut plain, &mut product);
+            correlate::<RELU>(affine, dy, x, &mut plain, &mut product);
         }
-        correlate::<E, RELU>(affine, dy_rest, x_rest, &mut plain, &mut product);
+        correlate::<RELU>(affine, dy_rest, x_rest, &mut plain, &mut product);
         add(&mut sums[0], &plain);
         add(&mut sums[1], &product);
     }
 }
 
 #[inline(always)]
-fn correlate<E: Element, const RELU: bool>(
-    affine: &Affine,
-    dy: &[E],
-    x: &[E],
-    plain: &mut Row,
-    product: &mut Row,
-) {
+fn correlate<const RELU: bool>(affine: &Affine, dy: &[f32], x: &[f32], plain: &mut Row, product: &mut Row) {
     let places = dy.len().min(x.len()).min(ROW);
     for place in 0..places {
-        let x = x[place].wide();
-        let dy = affine.passed::<RELU>(place, dy[place].wide(), x);
+        let x = x[place];
+        let dy = affine.passed::<RELU>(place, dy[place], x);
         plain[place] += dy;
         product[place] += dy * (x - affine.mean[place]);
     }
 }
 
-/// Adds Σ dy of a plane to sums.
-pub(crate) struct Add<'a, E> {
-    pub dy: &'a [E],
-    pub sums: &'a mut Row,
-}
-
-impl<E: Element> Vectorised for Add<'_, E> {
-    #[inline(always)]
-    fn run(self) {
-        let (rows, rest) = self.dy.as_chunks::<ROW>();
-        let mut sums = [0.0; ROW];
-        for row in rows {
-            add(&mut sums, row);
-        }
-        add(&mut sums, rest);
-        add(self.sums, &sums);
-    }
-}
-
-/// How a gradient goes back: `dx = dy · factor − (x − mean) · slope − offset`.
-#[derive(Clone, Debug)]
-pub(crate) struct Slope {
-    pub factor: Row,
-    pub slope: Row,
-    pub offset: Row,
+/// [`super::Slope`] for each place.
+pub(super) struct Slope {
+    factor: Row,
+    slope: Row,
+    offset: Row,
 }
 
 /// `dx` from `dy`, or from itself without `dy`, and from `x`, with dy as a ReLU of `affine` lets it pass.
-pub(crate) struct Back<'a, E> {
+pub(super) struct Back<'a> {
     pub affine: &'a Affine,
     pub relu: bool,
     pub slope: &'a Slope,
-    pub dy: Option<&'a [E]>,
-    pub x: &'a [E],
-    pub dx: &'a mut [E],
+    pub dy: Option<&'a [f32]>,
+    pub x: &'a [f32],
+    pub dx: &'a mut [f32],
 }
 
-impl<E: Element> Vectorised for Back<'_, E> {
+impl Vectorised for Back<'_> {
     #[inline(always)]
     fn run(self) {
         if self.relu { self.map::<true>() } else { self.map::<false>() }
     }
 }
 
-impl<E: Element> Back<'_, E> {
+impl Back<'_> {
     #[inline(always)]
     fn map<const RELU: bool>(self) {
         let Self { affine, slope, dy, x, dx, .. } = self;
         let ((x, x_rest), (rows, rest)) = (x.as_chunks::<ROW>(), dx.as_chunks_mut::<ROW>());
-        match dy.map(<[E]>::as_chunks::<ROW>) {
+        match dy.map(<[f32]>::as_chunks::<ROW>) {
             Some((dy, dy_rest)) => {
                 for ((dx, dy), x) in rows.iter_mut().zip(dy).zip(x) {
-                    back::<E, RELU>(affine, slope, dy, x, dx);
+                    back::<RELU>(affine, slope, dy, x, dx);
                 }
-                back::<E, RELU>(affine, slope, dy_rest, x_rest, rest);
+                back::<RELU>(affine, slope, dy_rest, x_rest, rest);
             }
             None => {
                 for (dx, x) in rows.iter_mut().zip(x) {
-                    back_in_place::<E, RELU>(affine, slope, x, dx);
+                    back_in_place::<RELU>(affine, slope, x, dx);
                 }
-                back_in_place::<E, RELU>(affine, slope, x_rest, rest);
+                back_in_place::<RELU>(affine, slope, x_rest, rest);
             }
         }
     }
 }
 
 impl Slope {
+    pub fn of_blocks(slope: &super::Slope, block: usize) -> Self {
+        let [factor, slope, offset] = [slope.factor, slope.slope, slope.offset].map(|n| row(&n, block));
+        Self { factor, slope, offset }
+    }
+
     #[inline(always)]
     fn of<const RELU: bool>(&self, affine: &Affine, place: usize, dy: f32, x: f32) -> f32 {
         let dy = affine.passed::<RELU>(place, dy, x);
@@ -323,17 +328,15 @@ impl Slope {
 }
 
 #[inline(always)]
-fn back<E: Element, const RELU: bool>(affine: &Affine, slope: &Slope, dy: &[E], x: &[E], dx: &mut [E]) {
+fn back<const RELU: bool>(affine: &Affine, slope: &Slope, dy: &[f32], x: &[f32], dx: &mut [f32]) {
     let places = dx.len().min(dy.len()).min(x.len()).min(ROW);
     let (dy, x) = (&dy[..places], &x[..places]);
-    E::write(&mut dx[..places], |place, _| {
-        slope.of::<RELU>(affine, place, dy[place].wide(), x[place].wide())
-    });
+    f32::write(&mut dx[..places], |place, _| slope.of::<RELU>(affine, place, dy[place], x[place]));
 }
 
 #[inline(always)]
-fn back_in_place<E: Element, const RELU: bool>(affine: &Affine, slope: &Slope, x: &[E], dx: &mut [E]) {
+fn back_in_place<const RELU: bool>(affine: &Affine, slope: &Slope, x: &[f32], dx: &mut [f32]) {
     let places = dx.len().min(x.len()).min(ROW);
     let x = &x[..places];
-    E::write(&mut dx[..places], |place, dy| slope.of::<RELU>(affine, place, dy, x[place].wide()));
+    f32::write(&mut dx[..places], |place, dy| slope.of::<RELU>(affine, place, dy, x[place]));
 }
