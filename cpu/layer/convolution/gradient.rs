@@ -12,6 +12,7 @@ use std::ops::Range;
 use quadrille_core::layer::Convolution;
 
 use super::ahead::Rows;
+use super::copies::Copies;
 use super::direction::{Setup, TILE_VECTORS, even_parts};
 use super::passes::Passes;
 use super::sums::{Share, Sums};
@@ -32,6 +33,8 @@ pub(super) struct WeightGradient {
     source: Arrangement,
     target: Arrangement,
     strip: Option<Strip>,
+    /// Instead of strips, of pointwise kernels if several parts of the tiles see each image.
+    copies: Option<Copies>,
     row_len: usize,
     pixel: usize,
     /// Place of each source, in packed order.
@@ -80,18 +83,22 @@ impl WeightGradient {
         let tallest = bands.first().map_or(1, |band| band.1);
         let most = (machine.gradient_pixels / width).max(1);
         let block_rows = tallest.div_ceil(tallest.div_ceil(most));
-        let strip = (narrow || !in_place).then(|| strip_of(tallest));
-        let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
-        let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let (offsets, rows_of) = offsets(&passes, strip.as_ref(), packing, plane_len);
+        let copies = (narrow && in_place && sums.shares_images())
+            .then(|| Copies::new(strip_of(height), packing.groups, setup.source.images));
+        let strip = ((narrow || !in_place) && copies.is_none()).then(|| strip_of(tallest));
+        let seen = copies.as_ref().map(Copies::strip).or(strip.as_ref());
+        let row_len = seen.map_or(passes.source[1] * pixel, Strip::row_len);
+        let plane_len = seen.map_or(passes.source[0] * row_len, Strip::plane_len);
+        let (offsets, rows_of) = offsets(&passes, seen, packing, plane_len);
         let visible = visible(&rows_of, kernels[0].weights.len());
         let together = if height == 1 && columns.len() == 1 { machine.gradient_pixels / width } else { 1 };
-        let together =
-            together.min(machine.strip_bytes / bytes(tallest).max(1)).clamp(1, setup.source.images);
+        // Strips are to stay in the second-level cache; copies lie in memory anyway.
+        let fit = if copies.is_some() { usize::MAX } else { machine.strip_bytes / bytes(tallest).max(1) };
+        let together = together.min(fit).clamp(1, setup.source.images);
         let x_row = match (&strip, together) {
             (_, 1) => passes.source_step[0] / passes.lattice(0) * row_len,
             (Some(strip), _) => strip.len(),
-            (None, _) => setup.source.image_stride(),
+            (None, _) => copies.as_ref().map_or(setup.source.image_stride(), Copies::image_len),
         };
         let block_rows = block_rows.max(together);
         let (source, target) = (setup.source, setup.target);
@@ -101,6 +108,7 @@ impl WeightGradient {
             source,
             target,
             strip,
+            copies,
             row_len,
             pixel,
             offsets,
@@ -118,6 +126,29 @@ impl WeightGradient {
     /// Elements of scratch for a grain: the strip, and the words of a block of gradients.
     pub fn scratch(&self) -> usize {
         self.strips_len() + self.words_len()
+    }
+
+    /// Elements of the workspace: the sums of all grains, then copies of the source.
+    pub fn workspace(&self) -> usize {
+        self.sums.partials() + self.copies.as_ref().map_or(0, Copies::len)
+    }
+
+    /// The grains of the stage that copies the source, if there is one.
+    pub fn copying_grains(&self) -> Option<usize> {
+        let machine = Machine::of(self.sums.packing.isa);
+        self.copies.as_ref().map(|copies| copies.grains(&machine))
+    }
+
+    /// Where the workspace holds copies.
+    fn copied(&self, workspace: Span) -> Span {
+        workspace.part(self.sums.partials()..workspace.len())
+    }
+
+    /// Copies the grain's part of the source.
+    pub fn copy(&self, grain: &Grain<'_>, source: Span, workspace: Span) {
+        if let Some(copies) = &self.copies {
+            copies.fill(grain, (source, &self.source), self.copied(workspace));
+        }
     }
 
     /// Elements of a vector of a block's gradients, which are words.
@@ -142,18 +173,19 @@ impl WeightGradient {
     }
 
     /// Sums up a grain's part.
-    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
-        let Share { group, images: all, tiles, sums } = self.sums.share(grain.index, partials);
+    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, workspace: Span) {
+        let Share { group, images: all, tiles, sums } = self.sums.share(grain.index, workspace);
         let (strips, words) = grain.scratch.split_at_mut(self.strips_len());
         let mut add = false;
         for (image, images) in even_parts(&all, self.together) {
             for (number, band) in self.bands.iter().enumerate() {
-                let each = self.strip.as_ref().map_or(0, Strip::len);
-                for i in (1..images).rev() {
-                    let planes = self.source_image(source, image + i, group);
-                    self.band(grain.memory, &mut strips[i * each..], planes, band);
-                }
-                let x = self.band(grain.memory, strips, self.source_image(source, image, group), band);
+                let x = match &self.copies {
+                    Some(copies) => {
+                        let place = self.copied(workspace).part(copies.place(image, group));
+                        grain.memory.pointer(place).wrapping_add(band.0 * self.row_len).cast_const()
+                    }
+                    None => self.bands(grain.memory, strips, (source, group), (image, images), band),
+                };
                 let next = match self.bands.get(number + 1) {
                     Some(band) => Some((image, band)),
                     None => Some((image + images, &self.bands[0])).filter(|(image, _)| *image < all.end),
@@ -199,6 +231,23 @@ impl WeightGradient {
             planes,
             done: 0,
         }
+    }
+
+    /// Where the source of a band of rows of some images begins, copied into strips if taps need it.
+    fn bands(
+        &self,
+        memory: &Memory,
+        strips: &mut [f32],
+        (source, group): (Span, usize),
+        (image, images): (usize, usize),
+        band: &(usize, usize),
+    ) -> *const f32 {
+        let each = self.strip.as_ref().map_or(0, Strip::len);
+        for i in (1..images).rev() {
+            let planes = self.source_image(source, image + i, group);
+            self.band(memory, &mut strips[i * each..], planes, band);
+        }
+        self.band(memory, strips, self.source_image(source, image, group), band)
     }
 
     /// Where the source of a band of rows begins, copied into a strip if taps need it.

@@ -1,6 +1,7 @@
 //! Convolution: on register tiles over blocked channels, or as a matrix product over unfolded windows.
 
 mod ahead;
+mod copies;
 mod direction;
 mod gradient;
 mod im2col;
@@ -95,7 +96,7 @@ struct Tiles {
     packed: Span,
     packed_bias: Option<Span>,
     packed_back: Span,
-    partials: Span,
+    sums: Span,
 }
 
 /// Whether Winograd's transforms pay: 3×3 or 5×5 taps at stride 1, between enough channels.
@@ -226,7 +227,7 @@ fn build(
             let len = activation.as_ref().map_or(0, Way::packed_len);
             binder.workspace(SubTask::GradActivation, len)
         },
-        partials: binder.workspace(SubTask::GradWeight, weight.as_ref().map_or(0, |w| w.partials())),
+        sums: binder.workspace(SubTask::GradWeight, weight.as_ref().map_or(0, WeightWay::workspace)),
         forward,
         activation,
         weight,
@@ -336,10 +337,7 @@ impl LayerKernel for Tiles {
             grain.stage -= 1;
             source = seen.bottom_again;
         }
-        match grain.stage {
-            0 => weight.sum(grain, source, top_grad.span, self.partials),
-            _ => weight.unpack(grain, self.partials, weight_grad),
-        }
+        weight.run(grain, [source, top_grad.span, self.sums, weight_grad]);
     }
 
     /// Sums each block of channels over images and pixels: image by image, so that no chain is longer than an image.

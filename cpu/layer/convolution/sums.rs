@@ -49,6 +49,11 @@ impl Sums {
         Self { packing, target: setup.target, image_parts, tile_parts }
     }
 
+    /// Whether several grains see each image.
+    pub fn shares_images(&self) -> bool {
+        self.tile_parts > 1
+    }
+
     /// Most images of a grain.
     pub fn images(&self) -> usize {
         self.target.images.div_ceil(self.image_parts)

@@ -75,18 +75,21 @@ pub(super) enum WeightWay {
 }
 
 impl WeightWay {
-    pub fn partials(&self) -> usize {
+    pub fn workspace(&self) -> usize {
         match self {
-            Self::Direct(d) => d.sums.partials(),
+            Self::Direct(d) => d.workspace(),
             Self::Planes(p) => p.sums.partials(),
             Self::Winograd(w) => w.partials(),
         }
     }
 
-    /// The sums, then their sum.
+    /// Perhaps copies, then the sums, then their sum.
     pub fn stages(&self) -> Stages {
         match self {
-            Self::Direct(d) => Stages::one(d.sums.grains()).then(d.sums.unpacking_grains()),
+            Self::Direct(d) => {
+                let sums = Stages::one(d.sums.grains()).then(d.sums.unpacking_grains());
+                d.copying_grains().map_or(sums, |grains| Stages::one(grains).followed_by(sums))
+            }
             Self::Planes(p) => Stages::one(p.sums.grains()).then(p.sums.unpacking_grains()),
             Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
         }
@@ -100,19 +103,16 @@ impl WeightWay {
         }
     }
 
-    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
-        match self {
-            Self::Direct(d) => d.sum(grain, source, gradient, partials),
-            Self::Planes(p) => p.sum(grain, source, gradient, partials),
-            Self::Winograd(w) => w.sum(grain, source, gradient, partials),
-        }
-    }
-
-    pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
-        match self {
-            Self::Direct(d) => d.sums.unpack(grain, partials, weight_grad),
-            Self::Planes(p) => p.sums.unpack(grain, partials, weight_grad),
-            Self::Winograd(w) => w.unpack(grain, partials, weight_grad),
+    /// A grain of one of its stages.
+    pub fn run(&self, grain: &mut Grain<'_>, [source, gradient, workspace, weight_grad]: [Span; 4]) {
+        match (self, self.stages().len() - 1 - grain.stage) {
+            (Self::Direct(d), 0) => d.sums.unpack(grain, workspace, weight_grad),
+            (Self::Direct(d), 1) => d.sum(grain, source, gradient, workspace),
+            (Self::Direct(d), _) => d.copy(grain, source, workspace),
+            (Self::Planes(p), 0) => p.sums.unpack(grain, workspace, weight_grad),
+            (Self::Planes(p), _) => p.sum(grain, source, gradient, workspace),
+            (Self::Winograd(w), 0) => w.unpack(grain, workspace, weight_grad),
+            (Self::Winograd(w), _) => w.sum(grain, source, gradient, workspace),
         }
     }
 }
