@@ -141,3 +141,6 @@ pub(crate) fn joined(parts: impl Iterator<Item = (f64, f64, f64)> + Clone) -> [f
     let distances = |(count, own, squares): (f64, f64, f64)| squares + count * (own - mean) * (own - mean);
     [mean, parts.map(distances).sum()]
 }
+
+#[cfg(test)]
+mod tests;
