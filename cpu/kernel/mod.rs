@@ -7,6 +7,7 @@ pub(crate) mod channels;
 pub(crate) mod correlate;
 pub(crate) mod element;
 pub(crate) mod elements;
+pub(crate) mod few;
 pub mod finite;
 pub(crate) mod functions;
 pub mod gemm;

@@ -64,6 +64,13 @@ pub struct Machine {
     pub inner_columns: usize,
     /// Rows of weights of an inner product's ∇A that are worked on together.
     pub inner_rows: usize,
+    /// Rows of weights that an inner product of few images works on together in ∇A: they are asked for while as many before
+    /// them are multiplied, and sums are read and written once for them.
+    pub inner_few_rows: usize,
+    /// Columns of the same: their sums stay in the first-level cache.
+    pub inner_few_columns: usize,
+    /// Bytes of the images that are worked on together in its forward: they stay in the first-level cache.
+    pub inner_few_bytes: usize,
     /// Most images of a worker's mini-batch for which each of its quadrants finds the gradients of inner products by itself. That
     /// takes two operations for each weight and image of another quadrant, and saves 12 bytes and more for each weight: writing
     /// the quadrant's own gradient, and reading two. So it pays below 6 times the operations that a quadrant does while it moves
@@ -119,6 +126,9 @@ const BASE: Machine = Machine {
     inner_ahead: 8,
     inner_columns: 256,
     inner_rows: 64,
+    inner_few_rows: 16,
+    inner_few_columns: 1024,
+    inner_few_bytes: 16 << 10,
     step_images: 32,
     step_elements: 1 << 18,
     task_grains: 32,

@@ -6,7 +6,7 @@ pub(crate) mod turn;
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512Bf16, Avx512f};
+pub(crate) use x86::{Avx2, Avx512Bf16, Avx512f, interleaved, narrowed};
 
 use super::stored::{AsF32, Stored};
 
@@ -74,6 +74,12 @@ pub(crate) trait Product {
     type Registers: Simd;
     /// How arrays keep numbers that are multiplied.
     type Kept: Stored<Self::Registers>;
+    /// Numbers of a word.
+    const IN_WORD: usize;
+    /// Words of numbers that follow each other in memory: a vector for each number of a word lies behind `from`.
+    unsafe fn along(from: *const f32) -> Vector<Self>;
+    /// Words of numbers that lie `row` elements apart: a vector lies at `from` and at each following number of a word.
+    unsafe fn across(from: *const f32, row: usize) -> Vector<Self>;
     /// `sum + a·b`, number by number; both products of a pair go into one sum.
     unsafe fn add(a: Vector<Self>, b: Vector<Self>, sum: Vector<Self>) -> Vector<Self>;
 }
@@ -84,6 +90,17 @@ pub(crate) type Vector<P> = <<P as Product>::Registers as Simd>::Vector;
 impl<S: Simd> Product for S {
     type Registers = S;
     type Kept = AsF32;
+    const IN_WORD: usize = 1;
+    #[inline(always)]
+    unsafe fn along(from: *const f32) -> S::Vector {
+        // SAFETY: by the trait's contract.
+        unsafe { S::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn across(from: *const f32, _: usize) -> S::Vector {
+        // SAFETY: by the trait's contract.
+        unsafe { S::load(from) }
+    }
     #[inline(always)]
     unsafe fn add(a: S::Vector, b: S::Vector, sum: S::Vector) -> S::Vector {
         // SAFETY: by the trait's contract.

@@ -198,9 +198,56 @@ pub(crate) struct Avx512Bf16;
 impl Product for Avx512Bf16 {
     type Registers = Avx512f;
     type Kept = AsBf16<Self>;
+    const IN_WORD: usize = 2;
+    #[inline(always)]
+    unsafe fn along(from: *const f32) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { narrowed(from, from.add(Avx512f::LANES)) }
+    }
+    #[inline(always)]
+    unsafe fn across(from: *const f32, row: usize) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { interleaved(narrowed(from, from.add(row))) }
+    }
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512, sum: __m512) -> __m512 {
         // SAFETY: by the trait's contract; all registers of 512 bits are alike.
         unsafe { _mm512_dpbf16_ps(sum, transmute::<__m512, __m512bh>(a), transmute::<__m512, __m512bh>(b)) }
+    }
+}
+
+/// Where the halves of [`interleaved`] come from: number by number, first those in the lower half.
+static INTERLEAVED: [u16; 32] = {
+    let mut places = [0; 32];
+    let mut i = 0;
+    while i < 16 {
+        (places[2 * i], places[2 * i + 1]) = (i as u16, 16 + i as u16);
+        i += 1;
+    }
+    places
+};
+
+/// Two vectors rounded to bf16, one behind the other.
+///
+/// # Safety
+/// The CPU has AVX-512 BF16, and a vector lies at each address.
+#[inline(always)]
+pub(crate) unsafe fn narrowed(first: *const f32, second: *const f32) -> __m512 {
+    // SAFETY: by contract; all registers of 512 bits are alike.
+    unsafe {
+        transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(second), _mm512_loadu_ps(first)))
+    }
+}
+
+/// Each half of the lower half of a vector beside that of the upper half in the same place.
+///
+/// # Safety
+/// The CPU has AVX-512 BW.
+#[inline(always)]
+pub(crate) unsafe fn interleaved(halves: __m512) -> __m512 {
+    // SAFETY: by contract; the places are 32 numbers of 16 bits.
+    unsafe {
+        let places = _mm512_loadu_si512(INTERLEAVED.as_ptr().cast());
+        _mm512_castsi512_ps(_mm512_permutexvar_epi16(places, _mm512_castps_si512(halves)))
     }
 }

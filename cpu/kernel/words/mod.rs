@@ -10,7 +10,7 @@ mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{round_vectors, widen_vectors, with_words};
 
-use super::simd::Simd;
+use super::simd::{Product, Simd};
 
 /// Runs `work` on a CPU without the instructions.
 ///
@@ -54,6 +54,8 @@ pub(crate) const ZEROS: [f32; LANES] = [0.0; LANES];
 pub(crate) trait Narrow {
     /// The registers of numbers.
     type Registers: Simd;
+    /// How words are multiplied.
+    type Products: Product<Registers = Self::Registers>;
     /// Neighbours share a word: those of `a` first, then those of `b`.
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32);
     /// Each number of `a` shares a word with that of `b` in the same place.

@@ -5,37 +5,23 @@ use std::mem::transmute;
 
 use super::{LANES, Narrow, Narrowing};
 use crate::isa::Isa;
-use crate::kernel::simd::{Avx512Bf16, Avx512f, Simd};
-
-/// Where the halves of `pairs` come from: number by number, `a` and then `b`.
-static INTERLEAVED: [u16; 32] = {
-    let mut places = [0; 32];
-    let mut i = 0;
-    while i < 16 {
-        (places[2 * i], places[2 * i + 1]) = (i as u16, 16 + i as u16);
-        i += 1;
-    }
-    places
-};
+use crate::kernel::simd::{Avx512Bf16, Avx512f, Simd, interleaved, narrowed};
 
 impl Narrow for Avx512Bf16 {
     type Registers = Avx512f;
+    type Products = Self;
     #[inline(always)]
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32) {
-        // SAFETY: by the trait's contract; all registers of 512 bits are alike.
+        // SAFETY: by the trait's contract.
         unsafe {
-            let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(b), _mm512_loadu_ps(a));
-            _mm512_storeu_ps(to, transmute::<__m512bh, __m512>(halves));
+            _mm512_storeu_ps(to, narrowed(a, b));
         }
     }
     #[inline(always)]
     unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32) {
-        // SAFETY: as above; the places are 32 numbers of 16 bits.
+        // SAFETY: as above.
         unsafe {
-            let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(b), _mm512_loadu_ps(a));
-            let places = _mm512_loadu_si512(INTERLEAVED.as_ptr().cast());
-            let words = _mm512_permutexvar_epi16(places, transmute::<__m512bh, __m512i>(halves));
-            _mm512_storeu_si512(to.cast(), words);
+            _mm512_storeu_ps(to, interleaved(narrowed(a, b)));
         }
     }
     #[inline(always)]
@@ -44,8 +30,7 @@ impl Narrow for Avx512Bf16 {
         unsafe {
             let a = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
             let halves = _mm512_inserti64x4::<1>(a, _mm256_loadu_si256(b.cast()));
-            let places = _mm512_loadu_si512(INTERLEAVED.as_ptr().cast());
-            _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(places, halves));
+            _mm512_storeu_ps(to, interleaved(_mm512_castsi512_ps(halves)));
         }
     }
     #[inline(always)]

@@ -12,6 +12,7 @@
 //! In bf16 two steps of depth share a word.
 
 mod activation;
+mod few;
 mod gradient;
 mod step;
 
@@ -48,6 +49,11 @@ struct Tiles {
     isa: Isa,
     precision: Precision,
     images: usize,
+    /// Whether these are few: ∇A then has no tiles.
+    few: bool,
+    /// Whether those of all devices of the worker are few: forward then has no tiles. Its sums have another order than those of
+    /// tiles, and are not to depend on how the worker's images are shared out.
+    few_everywhere: bool,
     /// Images of each device of the worker whose weight is updated as its gradient is found: ∇W is then that of all of them.
     /// Otherwise those of this device alone.
     everywhere: Vec<usize>,
@@ -72,7 +78,8 @@ struct Tiles {
     top_grad: Option<Span>,
     weight_grad: Option<Span>,
     bias_grad: Option<Span>,
-    /// X transposed: image vector by image vector, input by input (pair by pair), one vector each.
+    /// X transposed: image vector by image vector, input by input (pair by pair), one vector each. Of few images: vector of
+    /// inputs (pairs) by vector, image by image.
     transposed: Span,
     /// X tile of inputs by tile, image by image (pair by pair), the last tile filled up.
     tiles: Span,
@@ -106,11 +113,21 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         false => vec![images],
     };
     let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
+    let few = few::are_few(images, lanes, numerics);
+    let all: usize = binder.everywhere.iter().map(rows).sum::<Option<usize>>()?;
+    let few_everywhere = few::are_few(all, lanes, numerics);
+    // Vectors of words of a few images, or of each word of all images.
+    let transposed = match few_everywhere {
+        true => images * words(inputs).next_multiple_of(lanes),
+        false => images.next_multiple_of(lanes) * words(inputs),
+    };
     let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
     Some(Box::new(Tiles {
         isa: binder.isa,
         precision,
         images,
+        few,
+        few_everywhere,
         everywhere,
         inputs,
         outputs,
@@ -131,7 +148,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         top_grad: binder.span(Operand::TopGrad(0)),
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
-        transposed: binder.workspace(SubTask::Forward, images.next_multiple_of(lanes) * words(inputs)),
+        transposed: binder.workspace(SubTask::Forward, transposed),
         tiles: binder.workspace(SubTask::GradWeight, depth * row),
         gradients: binder.workspace(SubTask::GradWeight, pairs),
         grains: machine.grains(flops, machine.task_grains),
@@ -314,14 +331,39 @@ impl Tiles {
                 self.bias.map(|b| grain.memory.read(b.part(outputs.clone()))),
             )
         };
+        // From the sums of an output to those of the next, before and after they are totals.
+        let vectors = if self.few_everywhere { self.images } else { self.image_vectors() };
+        let width = if self.few_everywhere { self.images } else { vectors * self.lanes };
+        let (sums, packed) = grain.scratch.split_at_mut(outputs.len() * vectors * self.lanes);
+        match self.few_everywhere {
+            true => self.few_products(weight, transposed, outputs.len(), sums),
+            false => self.tile_products(weight, transposed, outputs.len(), [sums, packed]),
+        }
+        for image in 0..self.images {
+            let part = image * self.outputs + outputs.start..image * self.outputs + outputs.end;
+            // SAFETY: grains have outputs of their own.
+            let to = unsafe { grain.memory.write(self.top.part(part)) };
+            for (o, value) in to.iter_mut().enumerate() {
+                *value = sums[o * width + image] + bias.map_or(0.0, |b| b[o]);
+            }
+        }
+    }
+
+    /// Adds up the products of the grain's outputs: output by output, vectors of images.
+    fn tile_products(
+        &self,
+        weight: &[f32],
+        transposed: &[f32],
+        outputs: usize,
+        [sums, packed]: [&mut [f32]; 2],
+    ) {
         let width = self.image_vectors() * self.lanes;
-        let (sums, packed) = grain.scratch.split_at_mut(outputs.len() * width);
         let near = self.near();
         // X of so many inputs stays in the second-level cache. Each row is read on and on meanwhile, as the machine foresees.
         let far = self.machine.strip_bytes / size_of::<f32>() * self.precision.in_word() / width;
         let far = (far / near).max(1) * near;
         for part in blocks(self.inputs, far) {
-            for rows in blocks(outputs.len(), self.most_sources) {
+            for rows in blocks(outputs, self.most_sources) {
                 for depth in blocks(part.len(), near) {
                     let depth = part.start + depth.start..part.start + depth.end;
                     self.add_rows(
@@ -332,14 +374,6 @@ impl Tiles {
                         &mut sums[rows.start * width..],
                     );
                 }
-            }
-        }
-        for image in 0..self.images {
-            let part = image * self.outputs + outputs.start..image * self.outputs + outputs.end;
-            // SAFETY: grains have outputs of their own.
-            let to = unsafe { grain.memory.write(self.top.part(part)) };
-            for (o, value) in to.iter_mut().enumerate() {
-                *value = sums[o * width + image] + bias.map_or(0.0, |b| b[o]);
             }
         }
     }
@@ -449,17 +483,22 @@ impl LayerKernel for Tiles {
     fn scratch(&self) -> usize {
         let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
         let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
-        let forward = outputs * self.image_vectors() * self.lanes;
+        let vectors = if self.few_everywhere { self.images } else { self.image_vectors() };
+        let forward = outputs * vectors * self.lanes;
         let forward = forward + self.most_sources * (self.words(self.near()) + self.lanes);
         let tiles = share(self.inputs.div_ceil(width), 0, self.input_grains()).len();
         let columns = self.tiles_of_inputs(tiles) * width;
-        let activation = self.images * (columns + rows) + columns / self.lanes * self.plane(rows);
+        let activation = match self.few {
+            true => self.images * (self.few_gradients() + self.few_tiles(tiles) * width),
+            false => self.images * (columns + rows) + columns / self.lanes * self.plane(rows),
+        };
         let weight = self.sources(outputs) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }
 
     fn forward(&self, grain: &mut Grain<'_>) {
         match grain.stage {
+            0 if self.few_everywhere => self.pack_few(grain),
             0 => self.transpose(grain),
             _ => self.product(grain),
         }
@@ -467,7 +506,10 @@ impl LayerKernel for Tiles {
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         if let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) {
-            self.input_columns(grain, bottom_grad, top_grad);
+            match self.few {
+                true => self.few_columns(grain, bottom_grad, top_grad),
+                false => self.input_columns(grain, bottom_grad, top_grad),
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 //! Maxima remember which tap of their window they came from, one byte each, so that backward compares instead of
 //! scattering.
 //!
+//! Windows that overlap add to the same pixels. Where none do, as those of 2x2 with a stride of 2, gradients are written at once.
+//!
 //! Blobs may be kept in bf16; all arithmetic is in f32. Backward sums what several windows add to a pixel: in place if
 //! the gradient is kept in f32; otherwise in a few rows of scratch, each of which is rounded once when no window adds to
 //! it any more.
@@ -118,6 +120,19 @@ impl Plane<'_> {
         }
     }
 
+    /// Whether no pixel is seen by two windows.
+    fn is_apart(&self) -> bool {
+        [self.rows, self.columns].iter().all(|axis| axis.windows(2).all(|pair| pair[0].end <= pair[1].start))
+    }
+
+    /// Whether windows that are apart see all pixels of a plane of `height` rows.
+    fn is_covered(&self, height: usize) -> bool {
+        let seen = |axis: &[Window]| {
+            axis.iter().map(|window| window.end.saturating_sub(window.start)).sum::<usize>()
+        };
+        seen(self.rows) == height && seen(self.columns) == self.width
+    }
+
     /// Makes sure that an input of `x` words, an output of `y` words and `taps` hold what the windows see and write.
     #[inline(always)]
     fn check<S: Simd, E: Stored<S>>(&self, x: usize, y: usize, taps: Option<usize>) {
@@ -126,6 +141,49 @@ impl Plane<'_> {
         let windows = self.rows.len() * self.columns.len();
         assert!(x >= pixels * E::LEN && y >= windows * E::LEN, "a plane is too short");
         assert!(taps.is_none_or(|taps| taps >= windows * S::LANES), "too few taps");
+    }
+}
+
+/// Evaluates an expression for the extents of a window, which are constants in it for windows of common sizes: loops over
+/// their taps are no loops then.
+macro_rules! of_extents {
+    ($rows:expr, $columns:expr, |$extents:ident| $of:block) => {
+        match [$rows, $columns].map(|window| window.end.saturating_sub(window.start)) {
+            [2, 2] => {
+                let $extents = [2, 2];
+                $of
+            }
+            [3, 3] => {
+                let $extents = [3, 3];
+                $of
+            }
+            $extents => $of,
+        }
+    };
+}
+
+/// The greatest values of a window of so many rows and columns whose first pixel lies at `x`, and the taps they are from.
+///
+/// # Safety
+/// The CPU has the instructions; the window's pixels can be read, rows `width` pixels apart.
+#[inline(always)]
+unsafe fn largest<S: Simd, E: Stored<S>>(
+    x: *const f32,
+    width: usize,
+    [rows, columns]: [usize; 2],
+) -> (S::Vector, S::Vector) {
+    // SAFETY: by contract. The first value stands until a greater one comes, as in the oracle.
+    unsafe {
+        let mut best = E::load(x);
+        let (mut from, mut tap) = (S::zero(), S::zero());
+        for row in 0..rows {
+            for column in 0..columns {
+                let value = E::load(x.add((row * width + column) * E::LEN));
+                (best, from) = S::greater(value, best, tap, from);
+                tap = S::add(tap, S::splat(1.0));
+            }
+        }
+        (best, from)
     }
 }
 
@@ -146,16 +204,10 @@ impl OnStored for Forward<'_> {
         unsafe {
             match (plane.method, taps) {
                 (PoolMethod::Max, Some(taps)) => plane.each(|at, rows, columns| {
-                    // The first value stands until a greater one comes, as in the oracle.
-                    let mut best = E::load(x.add((rows.start * plane.width + columns.start) * E::LEN));
-                    let (mut from, mut tap) = (S::zero(), S::zero());
-                    for row in rows.start..rows.end {
-                        for column in columns.start..columns.end {
-                            let value = E::load(x.add((row * plane.width + column) * E::LEN));
-                            (best, from) = S::greater(value, best, tap, from);
-                            tap = S::add(tap, S::splat(1.0));
-                        }
-                    }
+                    let first = x.add((rows.start * plane.width + columns.start) * E::LEN);
+                    let (best, from) = of_extents!(rows, columns, |extents| {
+                        largest::<S, E>(first, plane.width, extents)
+                    });
                     E::store(y.add(at * E::LEN), best);
                     S::store_bytes(taps[at * S::LANES..].as_mut_ptr(), from);
                 }),
@@ -211,11 +263,11 @@ impl Sums<'_> {
             for pixel in 0..self.width {
                 // SAFETY: the CPU has the instructions by contract; both rows have the pixel.
                 unsafe {
-                    let sum = S::load(sums.as_ptr().add(pixel * S::LANES));
-                    E::store(to.as_mut_ptr().add(pixel * E::LEN), sum);
+                    let at = sums.as_mut_ptr().add(pixel * S::LANES);
+                    E::store(to.as_mut_ptr().add(pixel * E::LEN), S::load(at));
+                    S::store(at, S::zero());
                 }
             }
-            sums.fill(0.0);
             self.place = if self.place + 1 == self.count { 0 } else { self.place + 1 };
         }
         self.first = self.first.max(end);
@@ -236,6 +288,10 @@ impl OnStored for Backward<'_> {
     unsafe fn run<S: Simd, E: Stored<S>>(self) {
         let Self { plane, dy, dx, sums, taps } = self;
         plane.check::<S, E>(dx.len(), dy.len(), taps.map(<[u8]>::len));
+        if plane.is_apart() {
+            // SAFETY: the CPU has the instructions by contract; windows see pixels of the plane, as asserted.
+            return unsafe { spread::<S, E>(&plane, dy, dx, taps) };
+        }
         let (width, in_place) = (plane.width, sums.is_empty());
         assert!(!in_place || E::LEN == S::LANES, "sums in bf16");
         let height = dx.len() / (width * E::LEN);
@@ -271,28 +327,90 @@ unsafe fn add<S: Simd>(sums: &mut Sums<'_>, window: [&Window; 2], gradient: S::V
     let [rows, columns] = window;
     // SAFETY: by contract.
     unsafe {
-        if let Some(taps) = taps {
-            let from = S::load_bytes(taps.as_ptr());
-            let mut tap = S::zero();
-            for row in rows.start..rows.end {
-                let to = sums.row::<S>(row);
-                for column in columns.start..columns.end {
+        let shared = Shared::<S>::of(window, gradient, taps);
+        of_extents!(rows, columns, |extents| {
+            let [height, width] = extents;
+            for row in 0..height {
+                let to = sums.row::<S>(rows.start + row).add(columns.start * S::LANES);
+                for column in 0..width {
                     let to = to.add(column * S::LANES);
-                    S::store(to, S::add(S::load(to), S::where_equal(from, tap, gradient)));
-                    tap = S::add(tap, S::splat(1.0));
+                    S::store(to, S::add(S::load(to), shared.share(row * width + column)));
                 }
             }
-        } else {
-            let share = S::divide(gradient, S::splat((rows.counted * columns.counted) as f32));
-            for row in rows.start..rows.end {
-                let to = sums.row::<S>(row);
-                for column in columns.start..columns.end {
-                    let to = to.add(column * S::LANES);
-                    S::store(to, S::add(S::load(to), share));
+        });
+    }
+}
+
+/// What the pixels of a window get of its gradient.
+#[derive(Clone, Copy)]
+struct Shared<S: Simd> {
+    /// What a pixel gets.
+    share: S::Vector,
+    /// Which tap gets it; `None` if all do.
+    from: Option<S::Vector>,
+}
+
+impl<S: Simd> Shared<S> {
+    /// Of a window's gradient: all to the taps that are named, or to each tap its share.
+    ///
+    /// # Safety
+    /// The CPU has the instructions; taps are a vector's.
+    #[inline(always)]
+    unsafe fn of([rows, columns]: [&Window; 2], gradient: S::Vector, taps: Option<&[u8]>) -> Self {
+        // SAFETY: by contract.
+        unsafe {
+            match taps {
+                Some(taps) => Self { share: gradient, from: Some(S::load_bytes(taps.as_ptr())) },
+                None => {
+                    let counted = S::splat((rows.counted * columns.counted) as f32);
+                    Self { share: S::divide(gradient, counted), from: None }
                 }
             }
         }
     }
+
+    /// What a tap gets.
+    ///
+    /// # Safety
+    /// The CPU has the instructions.
+    #[inline(always)]
+    unsafe fn share(&self, tap: usize) -> S::Vector {
+        // SAFETY: by contract.
+        unsafe {
+            match self.from {
+                Some(from) => S::where_equal(from, S::splat(tap as f32), self.share),
+                None => self.share,
+            }
+        }
+    }
+}
+
+/// The gradient where no two windows see the same pixel: each is written once, and nothing is summed.
+///
+/// # Safety
+/// The CPU has the instructions; windows see pixels of the plane, and the arrays are as long as they want them.
+#[inline(always)]
+unsafe fn spread<S: Simd, E: Stored<S>>(plane: &Plane<'_>, dy: &[f32], dx: &mut [f32], taps: Option<&[u8]>) {
+    if !plane.is_covered(dx.len() / (plane.width * E::LEN)) {
+        dx.fill(0.0);
+    }
+    let dx = dx.as_mut_ptr();
+    // SAFETY: by contract.
+    plane.each(|at, rows, columns| unsafe {
+        let gradient = E::load(dy.as_ptr().add(at * E::LEN));
+        let shared = Shared::<S>::of([rows, columns], gradient, taps.map(|taps| &taps[at * S::LANES..]));
+        let first = dx.wrapping_add((rows.start * plane.width + columns.start) * E::LEN);
+        of_extents!(rows, columns, |extents| {
+            let [height, width] = extents;
+            for row in 0..height {
+                for column in 0..width {
+                    // As a sum would be, which has no zero below 0.
+                    let share = S::add(S::zero(), shared.share(row * width + column));
+                    E::store(first.add((row * plane.width + column) * E::LEN), share);
+                }
+            }
+        });
+    });
 }
 
 impl Blocked {

@@ -189,7 +189,7 @@ impl Tiles {
     }
 
     /// Writes the sums of some tiles of inputs to where the bottom's gradient has them.
-    fn scatter(&self, memory: &Memory, bottom_grad: Span, tiles: Range<usize>, sums: &[f32]) {
+    pub(super) fn scatter(&self, memory: &Memory, bottom_grad: Span, tiles: Range<usize>, sums: &[f32]) {
         let width = self.lanes * TILE_VECTORS;
         for (tile, sums) in tiles.zip(sums.chunks(self.images * width)) {
             let inputs = tile * width..((tile + 1) * width).min(self.inputs);

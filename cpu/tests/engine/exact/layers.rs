@@ -156,6 +156,15 @@ fn inner_products() {
     exact("inner products", &cases);
 }
 
+/// Few images with rows, and columns, of several pieces: none of them, nor the outputs, is a multiple of what is worked on together.
+#[test]
+fn inner_products_of_few_images() {
+    let case = |n, k, outputs| Case::new(Layer::InnerProduct(inner_product(outputs)), &[&[n, k]]);
+    let mut cases = vec![case(7, 2500, 37), case(4, 1300, 34)];
+    cases.extend([1, 3, 4, 5, 6, 8].map(|n| case(n, 70, 19)));
+    exact("inner products of few images", &cases);
+}
+
 /// Depths beyond a packed block, and outputs that the grains do not divide.
 #[test]
 fn inner_products_of_several_grains() {

@@ -1,0 +1,126 @@
+//! Forward and ∇A of few images, by the products of [`crate::kernel::few`]: where each number of
+//! the weight takes part in few products, tiles do not hide the way to memory, and to copy the weight first takes as long.
+
+use std::ops::Range;
+
+use super::{TOGETHER, Tiles, blocks};
+use crate::isa::{Isa, Numerics, Precision};
+use crate::kernel::few::{Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, TILE_VECTORS, Totals};
+use crate::kernel::vectorised::on;
+use crate::layer::Grain;
+use crate::memory::Span;
+
+/// Whether so many images are few: vectors of them would be half empty at least. Tiles of AMX multiply as quickly as memory
+/// is read anyway.
+pub(super) fn are_few(images: usize, lanes: usize, numerics: Numerics) -> bool {
+    let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
+    !amx && images <= MOST_IMAGES.min(lanes / 2)
+}
+
+impl Tiles {
+    /// Vectors of words of a row of the weight.
+    pub(super) fn row_vectors(&self) -> usize {
+        self.words(self.inputs).div_ceil(self.lanes)
+    }
+
+    /// Packs X as [`Dots`] wants it: the grain's vectors.
+    pub(super) fn pack_few(&self, grain: &Grain<'_>) {
+        let numbers = self.lanes * self.precision.in_word();
+        // SAFETY: only read in this task.
+        let x = unsafe { grain.memory.read(self.bottom) };
+        for vector in grain.share(self.row_vectors()) {
+            let inputs = vector * numbers..((vector + 1) * numbers).min(self.inputs);
+            let places = &self.places(inputs.clone())[..inputs.len()];
+            let len = self.images * self.lanes;
+            // SAFETY: grains have vectors of their own.
+            let to = unsafe { grain.memory.write(self.transposed.part(vector * len..(vector + 1) * len)) };
+            for (image, to) in to.chunks_exact_mut(self.lanes).enumerate() {
+                let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
+                let mut gathered = [0.0; TOGETHER];
+                gathered.iter_mut().zip(places).for_each(|(to, place)| *to = of_image[*place]);
+                self.pack(&gathered[..numbers], to);
+            }
+        }
+    }
+
+    /// Adds up the products of the grain's outputs: output by output, image by image. X of so many inputs as are worked on
+    /// together stays in the first-level cache.
+    pub(super) fn few_products(&self, weight: &[f32], x: &[f32], outputs: usize, sums: &mut [f32]) {
+        let numbers = self.lanes * self.precision.in_word();
+        let vector = self.images * self.lanes;
+        let most = (self.machine.inner_few_bytes / size_of::<f32>() / vector).max(1);
+        for part in blocks(self.row_vectors(), most) {
+            let inputs = part.start * numbers..(part.end * numbers).min(self.inputs);
+            for rows in blocks(outputs, MOST_DOTS) {
+                let next =
+                    if rows.end < outputs { rows.end * self.inputs + inputs.start } else { inputs.end };
+                let dots = Dots {
+                    w: &weight[rows.start * self.inputs + inputs.start..],
+                    row: self.inputs,
+                    rows: rows.len(),
+                    len: inputs.len(),
+                    x: &x[part.start * vector..part.end * vector],
+                    images: self.images,
+                    sums: &mut sums[rows.start * vector..rows.end * vector],
+                    add: part.start > 0,
+                    next: weight.as_ptr().wrapping_add(next),
+                };
+                dots.add(self.isa, self.precision);
+            }
+        }
+        on(self.isa, Totals { sums, lanes: self.lanes });
+    }
+
+    /// Tiles of inputs of which a grain of `count` tiles has the sums at once.
+    pub(super) fn few_tiles(&self, count: usize) -> usize {
+        let most = (self.machine.inner_few_columns / (self.lanes * TILE_VECTORS)).max(1);
+        count.div_ceil(count.div_ceil(most).max(1))
+    }
+
+    /// From the packed gradients of one image to those of the next: not a power of two, so that they do not all begin in the
+    /// same set of a cache.
+    pub(super) fn few_gradients(&self) -> usize {
+        self.words(self.outputs) + self.lanes
+    }
+
+    /// The columns of ∇A of some inputs.
+    pub(super) fn few_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
+        let width = self.lanes * TILE_VECTORS;
+        let tiles = grain.share(self.inputs.div_ceil(width));
+        let dy_image = self.few_gradients();
+        // SAFETY: only read in this task.
+        let (weight, top) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
+        let (dy, sums) = grain.scratch.split_at_mut(self.images * dy_image);
+        for (from, to) in top.chunks_exact(self.outputs).zip(dy.chunks_exact_mut(dy_image)) {
+            self.pack(from, &mut to[..self.words(self.outputs)]);
+        }
+        let most = self.machine.inner_few_rows.min(MOST_ROWS);
+        for block in blocks(tiles.len(), self.few_tiles(tiles.len())) {
+            let block = tiles.start + block.start..tiles.start + block.end;
+            let columns = block.start * width..(block.end * width).min(self.inputs);
+            let sums = &mut sums[..block.len() * self.images * width];
+            for rows in blocks(self.outputs, most) {
+                let next = self.after(&rows, &columns);
+                let products = Columns {
+                    w: &weight[rows.start * self.inputs + columns.start..],
+                    row: self.inputs,
+                    rows: rows.len(),
+                    columns: columns.len(),
+                    dy: &dy[self.words(rows.start)..],
+                    dy_image,
+                    images: self.images,
+                    sums,
+                    add: rows.start > 0,
+                    next: weight.as_ptr().wrapping_add(next),
+                };
+                products.add(self.isa, self.precision);
+            }
+            self.scatter(grain.memory, bottom_grad, block, sums);
+        }
+    }
+
+    /// Where what is multiplied after some rows and columns begins: the rows below, or the columns beside at the top.
+    fn after(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
+        if rows.end < self.outputs { rows.end * self.inputs + columns.start } else { columns.end }
+    }
+}
