@@ -1,5 +1,8 @@
 //! The passes where each pixel of a plane is a vector: a register holds the numbers of all channels, and sums stay in
 //! registers. Several chains of sums hide the latency of an addition, and pieces keep chains short.
+//!
+//! With each pixel that of the next plane is asked for: it lies an image further, so that prefetchers begin anew there, and
+//! where planes are small, most of their lines would be waited for.
 
 use super::{Affine, Numbers, Slope};
 use crate::kernel::simd::Simd;
@@ -8,21 +11,20 @@ use crate::kernel::stored::{OnStored, Stored};
 /// Pixels of a piece, which stays in the first-level cache and has short sums.
 const PIECE: usize = 256;
 
+/// Elements of a plane up to which the next is asked for. Of longer ones prefetchers find most but the beginnings of pages, which
+/// are asked for so many elements ahead.
+const SHORT: usize = 8192;
+const AHEAD: usize = 1024;
+
+/// What is asked for while a plane is worked on, from its first pixel on. Nothing is read there: it may end before the plane.
+#[inline(always)]
+fn ahead(plane: &[f32], next: Option<&[f32]>) -> *const f32 {
+    let short = plane.len() <= SHORT;
+    next.filter(|_| short).map_or(plane.as_ptr().wrapping_add(AHEAD), <[f32]>::as_ptr)
+}
+
 /// Chains of a sum.
 const CHAINS: usize = 4;
-
-/// Elements of the beginning of a plane that are asked for while the plane before is worked on: the next image's lies far
-/// away, and where planes are small, most of their lines would be waited for.
-const AHEAD: usize = 2048;
-
-/// Elements of a cache line.
-const LINE: usize = 64 / size_of::<f32>();
-
-/// Asks for the beginning of a plane.
-#[inline(always)]
-fn ask_for<S: Simd>(plane: &[f32]) {
-    plane[..plane.len().min(AHEAD)].iter().step_by(LINE).for_each(|line| S::prefetch_far(line));
-}
 
 /// Adds up chains, two by two.
 ///
@@ -86,13 +88,13 @@ impl<'a, I: Iterator<Item = &'a [f32]>> OnStored for Measure<'_, I> {
             let (mut count, mut mean, mut squares) = (0.0f32, S::zero(), S::zero());
             let mut planes = self.planes.peekable();
             while let Some(plane) = planes.next() {
-                if let Some(next) = planes.peek() {
-                    ask_for::<S>(next);
-                }
-                for piece in plane.chunks(PIECE * E::LEN) {
+                let next = ahead(plane, planes.peek().copied());
+                for (number, piece) in plane.chunks(PIECE * E::LEN).enumerate() {
                     let (pixels, x) = (piece.len() / E::LEN, piece.as_ptr());
+                    let next = next.wrapping_add(number * PIECE * E::LEN);
                     let mut chains = [S::zero(); CHAINS];
                     sum!(pixels, |pixel, chain| {
+                        S::prefetch_far(next.wrapping_add(pixel * E::LEN));
                         chains[chain] = S::add(chains[chain], E::load(x.add(pixel * E::LEN)));
                     });
                     let own_mean = S::multiply(total::<S>(chains), S::splat(1.0 / pixels as f32));
@@ -184,13 +186,12 @@ impl<'a, I: Iterator<Item = (Option<&'a [f32]>, &'a mut [f32])>> Apply<'_, I> {
             let map = Map::<S>::of(self.affine);
             let mut planes = self.planes.peekable();
             while let Some((x, y)) = planes.next() {
-                if let Some((_, next)) = planes.peek() {
-                    ask_for::<S>(next);
-                }
                 assert!(x.is_none_or(|x| x.len() == y.len()), "planes of different sizes");
+                let next = ahead(y, planes.peek().map(|(_, y)| &**y));
                 let to = y.as_mut_ptr();
                 let from = x.map_or(to.cast_const(), <[f32]>::as_ptr);
                 for at in (0..y.len()).step_by(E::LEN) {
+                    S::prefetch_far(next.wrapping_add(at));
                     let value = map.at(S::subtract(E::load(from.add(at)), map.mean));
                     E::store(to.add(at), if RELU { S::rectified(value) } else { value });
                 }
@@ -226,15 +227,17 @@ impl<'a, I: Iterator<Item = (&'a [f32], &'a [f32])>> Correlate<'_, I> {
             let mut sums = [S::zero(); 2];
             let mut planes = self.planes.peekable();
             while let Some((dy, x)) = planes.next() {
-                if let Some((dy, x)) = planes.peek() {
-                    ask_for::<S>(dy);
-                    ask_for::<S>(x);
-                }
                 assert!(dy.len() == x.len(), "planes of different sizes");
-                for (dy, x) in dy.chunks(PIECE * E::LEN).zip(x.chunks(PIECE * E::LEN)) {
+                let next = planes.peek();
+                let next = [ahead(dy, next.map(|next| next.0)), ahead(x, next.map(|next| next.1))];
+                let pieces = dy.chunks(PIECE * E::LEN).zip(x.chunks(PIECE * E::LEN));
+                for (number, (dy, x)) in pieces.enumerate() {
                     let (pixels, dy, x) = (dy.len() / E::LEN, dy.as_ptr(), x.as_ptr());
+                    let next = next.map(|next| next.wrapping_add(number * PIECE * E::LEN));
                     let (mut plain, mut product) = ([S::zero(); CHAINS], [S::zero(); CHAINS]);
                     sum!(pixels, |pixel, chain| {
+                        S::prefetch_far(next[0].wrapping_add(pixel * E::LEN));
+                        S::prefetch_far(next[1].wrapping_add(pixel * E::LEN));
                         let distance = S::subtract(E::load(x.add(pixel * E::LEN)), map.mean);
                         let dy = map.passed::<RELU>(E::load(dy.add(pixel * E::LEN)), distance);
                         plain[chain] = S::add(plain[chain], dy);
@@ -278,14 +281,13 @@ impl<'a, I: Iterator<Item = (Option<&'a [f32]>, &'a [f32], &'a mut [f32])>> Back
             let offset = vector::<S>(&self.slope.offset.map(|offset| -offset));
             let mut planes = self.planes.peekable();
             while let Some((dy, x, dx)) = planes.next() {
-                if let Some((_, _, next)) = planes.peek() {
-                    ask_for::<S>(next);
-                }
                 let same = x.len() == dx.len() && dy.is_none_or(|dy| dy.len() == dx.len());
                 assert!(same, "planes of different sizes");
                 let to = dx.as_mut_ptr();
                 let dy = dy.map_or(to.cast_const(), <[f32]>::as_ptr);
+                let next = ahead(x, planes.peek().map(|(_, _, dx)| &**dx));
                 for at in (0..dx.len()).step_by(E::LEN) {
+                    S::prefetch_far(next.wrapping_add(at));
                     let distance = S::subtract(E::load(x.as_ptr().add(at)), map.mean);
                     let dy = map.passed::<RELU>(E::load(dy.add(at)), distance);
                     E::store(to.add(at), S::fused(dy, factor, S::fused(distance, slope, offset)));

@@ -9,7 +9,7 @@ fn numbers(count: usize, salt: usize) -> Vec<f32> {
 
 /// All ways through planes of so many pixels: every tier's vectors, and rows.
 fn ways(pixels: usize) -> impl Iterator<Item = Planes> {
-    Isa::available().into_iter().flat_map(move |isa| {
+    Isa::available().flat_map(move |isa| {
         let block = Machine::of(isa).channel_block;
         let of = move |block| Planes { isa, precision: Precision::F32, block, pixels };
         // A block that is no vector of any tier goes by rows.
@@ -88,13 +88,13 @@ fn functions_and_sums_of_all_pixels() {
         }
         let sums =
             way.correlate(&affine, relu, dy.iter().map(Vec::as_slice).zip(x.iter().map(Vec::as_slice)));
-        for c in 0..way.block {
+        for (c, found) in sums[0].into_iter().zip(sums[1]).take(way.block).enumerate() {
             let both = channel(&dy, &way, c).zip(channel(&x, &way, c));
             let both = both.map(|(dy, x)| (dy * passes(c, x), x - f64::from(affine.mean[c])));
             let (plain, product) = both.fold((0.0, 0.0), |(p, q), (dy, x)| (p + dy, q + dy * x));
             let scale = channel(&dy, &way, c).sum::<f64>();
-            near(sums[0][c], plain, scale, &format!("sum of channel {c}, ReLU {relu}, {way:?}"));
-            near(sums[1][c], product, 3.0 * scale, &format!("products of channel {c}, ReLU {relu}, {way:?}"));
+            near(found.0, plain, scale, &format!("sum of channel {c}, ReLU {relu}, {way:?}"));
+            near(found.1, product, 3.0 * scale, &format!("products of channel {c}, ReLU {relu}, {way:?}"));
         }
         let slope = Slope { factor: affine.bias, slope: affine.factor, offset: affine.mean };
         let mut dx = dy.clone();
