@@ -20,7 +20,18 @@ const TILE_DATA: u64 = 18;
 /// Whether this process may use tiles of bf16. The first call asks the system, for all threads of the process.
 pub(super) fn is_available() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| cpu_has_tiles() && system_saves_tiles() && permission_is_given())
+    *ANSWER.get_or_init(|| cpu_has_tiles() && system_saves_tiles() && permission_is_given() || are_emulated())
+}
+
+/// Whether tiles are emulated: only in programs that are built for that, if the CPU has none and they are asked to.
+pub(super) fn are_emulated() -> bool {
+    #[cfg(feature = "emulated-amx")]
+    {
+        static ANSWER: OnceLock<bool> = OnceLock::new();
+        *ANSWER.get_or_init(|| !cpu_has_tiles() && std::env::var_os("QUADRILLE_EMULATED_AMX").is_some())
+    }
+    #[cfg(not(feature = "emulated-amx"))]
+    false
 }
 
 // Reading CPUID became safe after the oldest Rust that is supported.

@@ -115,6 +115,15 @@ impl Isa {
     }
 }
 
+/// Whether tiles of AMX are a model of them: where tests ask for that on a CPU without tiles.
+#[cfg(all(feature = "emulated-amx", target_arch = "x86_64"))]
+pub(crate) fn tiles_are_emulated() -> bool {
+    #[cfg(target_os = "linux")]
+    return amx::are_emulated();
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -70,6 +70,18 @@ pub(crate) enum End {
     Kept(Kept),
 }
 
+/// Where the second half of a tile's pixels lies that are two rows of an image, seen from the first: distances in
+/// elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// In the source.
+    pub x: usize,
+    /// In the sums.
+    pub y: usize,
+    /// In the array of numbers that are kept.
+    pub kept: usize,
+}
+
 /// One register tile of outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile<'a> {
@@ -87,6 +99,8 @@ pub(crate) struct Tile<'a> {
     pub y_pixel: usize,
     /// Distance of vectors in the sums.
     pub y_vector: usize,
+    /// For tiles of AMX, of an even number of pixels: their second half, where it does not follow the first.
+    pub below: Option<Below>,
     /// What the sums start from.
     pub start: Start,
     /// Where they go.

@@ -35,6 +35,8 @@ pub(crate) struct PlaneTile {
     pub dw_source: usize,
     /// Whether the sums are added to what is there.
     pub add: bool,
+    /// The sums of the next tiles, as many and as far apart: asked for meanwhile. Null if there are none.
+    pub next: [*const f32; 2],
 }
 
 /// What a tier has for planes.

@@ -8,10 +8,12 @@ use std::ops::{Range, RangeInclusive};
 
 use quadrille_core::layer::{Convolution, SubTask};
 
-use super::passes::{Pass, Passes};
+use super::ahead::Rows;
+use super::passes::Passes;
+use super::sources::{Sources, sources_of};
 use super::weights::{Packing, Words};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::correlate::{End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::correlate::{Below, End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
 use crate::kernel::words::{Neighbours, with_words};
 use crate::layer::{Grain, share};
@@ -61,6 +63,8 @@ pub(super) struct Direction {
     columns: Vec<Vec<(usize, usize)>>,
     /// The kernels by number of vectors, from 1.
     kernels: Vec<Kernels>,
+    /// Whether they are tiles of AMX, which may be of two rows, and see all sources at once.
+    amx: bool,
     cut: Cut,
     /// Most images of a grain.
     images: usize,
@@ -69,6 +73,9 @@ pub(super) struct Direction {
     /// For a target in bf16: elements of a vector of the sums of an image of a grain; 0 if all sums end in registers.
     sums: Option<usize>,
 }
+
+/// Elements of a cache line.
+const LINE: usize = 64 / size_of::<f32>();
 
 /// Most vectors of a register tile.
 pub(super) const TILE_VECTORS: usize = 2;
@@ -129,6 +136,7 @@ impl Direction {
             sources,
             columns,
             kernels,
+            amx: kind == Pixel::Vector && setup.numerics == Numerics::bf16(Isa::AmxBf16),
             cut,
             images,
             relu: forward && setup.layer.relu,
@@ -253,6 +261,8 @@ impl Direction {
         // SAFETY: copied in the stage before, with a full tile for each tile.
         let bias = part.arrays.bias.map(|bias| unsafe { part.memory.read(bias)[first_target..].as_ptr() });
         let outputs = |i: usize| self.outputs(part, i, first_target);
+        let mut ahead = self.ahead(part, tile);
+        let lines = ahead.len.div_ceil(LINE).div_ceil(self.runs(work).max(1));
         if self.passes.overlap {
             for sums in (0..work.images.len()).flat_map(|i| self.whole(outputs(i), vectors)) {
                 // SAFETY: images and tiles of channels are the grain's own, and so are its sums.
@@ -268,8 +278,8 @@ impl Direction {
                     _ => Some(Start::There),
                 };
                 for i in 0..work.images.len() {
-                    let step = Step { index, chunk, start, image: i, packed, vectors };
-                    self.run_image(part, &step, &outputs(i));
+                    let step = Step { index, chunk, start, image: i, packed, vectors, lines };
+                    self.run_image(part, &step, &outputs(i), &mut ahead);
                 }
             }
             packed = &packed[sources.count * vectors * vector..];
@@ -288,6 +298,32 @@ impl Direction {
         }
     }
 
+    /// The weights of the tile behind this one, of which each run of this one asks for so many lines. Of the tiles of AMX
+    /// each sees all its weights, which are a part of the second-level cache, for a short time.
+    fn ahead(&self, part: &Part<'_>, tile: usize) -> Rows {
+        if !self.amx || tile + 1 == part.work.tiles.end {
+            return Rows::none();
+        }
+        let place = self.packing.tile(part.work.group, tile + 1);
+        let (first, len) = (part.memory.pointer(part.arrays.packed.part(place.clone())), place.len());
+        Rows { first, plane: 0, len, planes: 1, done: 0 }
+    }
+
+    /// About as many runs as a tile of targets has for all places of a grain: those of a row in the middle.
+    fn runs(&self, work: &Work) -> usize {
+        let of_pass = |(index, sources): (usize, &Sources)| {
+            let rows = &self.passes.passes[index].places[0];
+            if rows.is_empty() {
+                return 0;
+            }
+            let middle = (work.rows.start + work.rows.len() / 2).clamp(rows.start, rows.end - 1);
+            let height = if self.is_narrow(index) { 2 } else { 1 };
+            let runs = (0..sources.chunks).map(|chunk| sources.of_row(middle, chunk).len()).sum::<usize>();
+            work.rows.len() / height * self.columns[index].len() * runs
+        };
+        work.images.len() * self.sources.iter().enumerate().map(of_pass).sum::<usize>()
+    }
+
     /// The sums of all pixels of an image, vector by vector, and where they go.
     fn whole(&self, outputs: Outputs, vectors: usize) -> impl Iterator<Item = (*mut f32, *mut f32)> + use<> {
         let (vector, plane) = (outputs.vector, self.target.plane_len());
@@ -296,7 +332,7 @@ impl Direction {
     }
 
     /// One chunk of sources of a pass for all places of an image.
-    fn run_image(&self, part: &Part<'_>, step: &Step<'_>, outputs: &Outputs) {
+    fn run_image(&self, part: &Part<'_>, step: &Step<'_>, outputs: &Outputs, ahead: &mut Rows) {
         let (pass, sources) = (&self.passes.passes[step.index], &self.sources[step.index]);
         let kernels = &self.kernels[step.vectors - 1];
         let rows = part.work.rows.start.max(pass.places[0].start)..part.work.rows.end.min(pass.places[0].end);
@@ -305,13 +341,22 @@ impl Direction {
         let kept = outputs.kept.filter(|_| last && !self.passes.overlap);
         let relu = self.relu && last;
         let (vector, pixel) = (self.packing.vector, self.target.layout.pixel());
-        for row in rows {
-            let runs = sources.of_row(row, step.chunk);
+        let mut row = rows.start;
+        while row < rows.end {
+            let pair = if row + 1 < rows.end { self.pair(step, row) } else { None };
+            let (runs, height) = match pair {
+                Some(runs) => (runs, 2),
+                None => (sources.of_row(row, step.chunk), 1),
+            };
+            let of_row = row;
+            row += height;
             if runs.is_empty() && step.chunk > 0 && !relu && kept.is_none() {
                 continue;
             }
-            let x = self.origin(part, step.image, row);
-            let target_row = ((row * pass.step[0]) as isize + pass.first[0]) as usize;
+            let x = self.origin(part, step.image, of_row);
+            let target_row = ((of_row * pass.step[0]) as isize + pass.first[0]) as usize;
+            let target_below = pass.step[0] * self.passes.target[1];
+            let below = Below { x: self.place_len, y: target_below * vector, kept: target_below * pixel };
             for (column, count) in &self.columns[step.index] {
                 let target_column = ((column * pass.step[1]) as isize + pass.first[1]) as usize;
                 let at = |row: usize| row * self.passes.target[1] + target_column;
@@ -320,6 +365,7 @@ impl Direction {
                     pixel: pass.step[1] * pixel,
                     vector: self.target.plane_len(),
                 };
+                let soon = ahead.take(runs.len() * step.lines * LINE);
                 let held = || outputs.kept.map_or(Start::There, |y| Start::Kept(place(y)));
                 let tile = Tile {
                     runs,
@@ -329,18 +375,31 @@ impl Direction {
                     y: outputs.sums.wrapping_add(at(target_row - outputs.first_row) * vector),
                     y_pixel: pass.step[1] * vector,
                     y_vector: outputs.vector,
+                    below: pair.map(|_| below),
                     start: step.start.unwrap_or_else(held),
                     end: kept.map_or(End::There, |y| End::Kept(place(y))),
                     relu,
-                    ahead: std::ptr::null(),
-                    ahead_lines: 0,
+                    ahead: soon.unwrap_or(std::ptr::null()),
+                    ahead_lines: soon.map_or(0, |_| step.lines),
                 };
                 // SAFETY: places have target pixels inside the image, taps see the strip or, pointwise, the source; the
                 // packed tile holds as many sources as the runs name; images, rows and tiles of channels are the
                 // grain's own, and so are its sums.
-                unsafe { kernels.tiles[count - 1](&tile) }
+                unsafe { kernels.tiles[height * count - 1](&tile) }
             }
         }
+    }
+
+    /// What a row and the next see, where one tile computes both: on AMX, of rows that leave half of its pixels free.
+    fn pair(&self, step: &Step<'_>, row: usize) -> Option<&[Run]> {
+        let pair = || self.sources[step.index].of_pair(row, step.chunk);
+        if self.is_narrow(step.index) { pair() } else { None }
+    }
+
+    /// Whether that is so of a pass.
+    fn is_narrow(&self, pass: usize) -> bool {
+        let most = self.kernels[0].tiles.len();
+        self.amx && matches!(self.columns[pass][..], [(_, count)] if 2 * count <= most)
     }
 }
 
@@ -366,6 +425,8 @@ struct Step<'a> {
     /// The weights of the pass.
     packed: &'a [f32],
     vectors: usize,
+    /// Lines that each run asks for ahead.
+    lines: usize,
 }
 
 /// Where the targets of an image go.
@@ -459,94 +520,6 @@ pub(super) fn even_parts(
         let part = share(len, i, parts);
         (start + part.start, part.len())
     })
-}
-
-/// The sources of a pass, in packed order and in chunks. Rows whose taps see padding leave those taps out.
-struct Sources {
-    /// How many.
-    count: usize,
-    chunks: usize,
-    /// The runs of each kind of row, chunk by chunk, and where each chunk begins and the last ends.
-    kinds: Vec<(Vec<Run>, Vec<usize>)>,
-    /// The kind of each row of places.
-    rows: Vec<usize>,
-}
-
-impl Sources {
-    /// What a row sees of a chunk.
-    fn of_row(&self, row: usize, chunk: usize) -> &[Run] {
-        let (runs, starts) = &self.kinds[self.rows[row]];
-        &runs[starts[chunk]..starts[chunk + 1]]
-    }
-}
-
-/// The sources of each pass: block of channels by block, tap by tap, cut into chunks of at most `most` sources.
-fn sources_of(
-    passes: &Passes,
-    strip: Option<&Strip>,
-    packing: &Packing,
-    plane_len: usize,
-    most: usize,
-) -> Vec<Sources> {
-    let least = [0, 1].map(|a| passes.reach(a)[0]);
-    let planes = packing.sources.div_ceil(packing.source_block);
-    // In words, as is all below.
-    let of = |pass: &Pass| {
-        let mut first = 0;
-        let mut runs = Vec::new();
-        for plane in 0..planes {
-            for tap in &pass.taps {
-                let seen = [0, 1].map(|a| (tap.offset[a] - least[a]) as usize);
-                let offset = plane * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
-                let channels = packing.source_block.min(packing.sources - plane * packing.source_block);
-                let len = packing.words(channels);
-                runs.push((
-                    Run { offset: offset as u32, len: len as u32, first: first as u32 },
-                    tap.offset[0],
-                ));
-                first += len;
-            }
-        }
-        let chunks = chunks(&runs, most);
-        let mut seen_by: Vec<Vec<bool>> = Vec::new();
-        let mut kinds = Vec::new();
-        let rows = (0..passes.places[0]).map(|row| {
-            let at = (row * passes.source_step[0]) as isize;
-            let inside = |tap: isize| (0..passes.source[0] as isize).contains(&(at + tap));
-            let seen: Vec<bool> = pass.taps.iter().map(|t| inside(t.offset[0])).collect();
-            let known = seen_by.iter().position(|other| *other == seen);
-            known.unwrap_or_else(|| {
-                let mut starts = vec![0];
-                let mut visible: Vec<Run> = Vec::new();
-                for chunk in &chunks {
-                    visible
-                        .extend(runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(r, _)| *r));
-                    starts.push(visible.len());
-                }
-                kinds.push((visible, starts));
-                seen_by.push(seen);
-                kinds.len() - 1
-            })
-        });
-        let rows = rows.collect();
-        Sources { count: first, chunks: chunks.len(), kinds, rows }
-    };
-    passes.passes.iter().map(of).collect()
-}
-
-/// Cuts runs into chunks of at most `most` sources, but at least one run; always one chunk, even of no run.
-fn chunks(runs: &[(Run, isize)], most: usize) -> Vec<Range<usize>> {
-    let mut chunks: Vec<Range<usize>> = Vec::new();
-    let (mut start, mut sources) = (0, 0);
-    for (i, (run, _)) in runs.iter().enumerate() {
-        if sources > 0 && sources + run.len as usize > most {
-            chunks.push(start..i);
-            (start, sources) = (i, 0);
-        }
-        sources += run.len as usize;
-    }
-    chunks.push(start..runs.len());
-    chunks
 }
 
 /// The two numbers of parts, from these ranges, whose product is at least `parts`, or as large as can be, and that

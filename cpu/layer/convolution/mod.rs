@@ -8,6 +8,7 @@ mod im2col;
 mod passes;
 mod planes;
 mod pointwise;
+mod sources;
 mod subsample;
 mod sums;
 mod unfolded;

@@ -256,6 +256,7 @@ impl Unfolded {
                     y,
                     y_pixel: LANES,
                     y_vector: LANES,
+                    below: None,
                     start: bias.map_or(Start::Zero, |bias| {
                         Start::Bias(bias[tile * TILE_VECTORS * LANES..].as_ptr())
                     }),

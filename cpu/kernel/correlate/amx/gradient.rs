@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 
 use super::super::{WeightKernel, WeightTile};
-use super::{Amx, Needs, ROWS, Tiles, WORDS};
+use super::{Needs, ROWS, Tiles, WORDS, registers};
 
 /// Most sources of a tile.
 pub(in super::super) const MOST_SOURCES: usize = ROWS;
@@ -212,7 +212,7 @@ pub(in super::super) unsafe fn amxbf16_sources<
 ) {
     // SAFETY: by contract.
     unsafe {
-        if !gradient(&mut Amx, t, SOURCES, VECTORS == 2, PIXEL) {
+        if !gradient(&mut registers(), t, SOURCES, VECTORS == 2, PIXEL) {
             in_parts(t, below);
         }
     }

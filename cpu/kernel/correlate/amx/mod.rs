@@ -6,12 +6,17 @@
 //! outputs want them: the rows of A are pixels. Of a gradient they are sources, which lie side by side, so its A is turned
 //! round on the way.
 //!
-//! The algorithms stand on [`Tiles`], which the instructions implement and, in tests, a model of them in plain Rust.
+//! The algorithms stand on [`Tiles`], which the instructions implement and, in tests, a model of them in plain Rust. With the
+//! feature `emulated-amx` whole programs run on that model where they are asked to and the CPU has no tiles.
 //!
 //! The shapes of registers are a thread's state. They outlive a call, so that the next one of the same shapes need not set
 //! them: that costs as much as a dozen products. Nothing else in a thread of this program uses tiles.
 
+#[cfg(feature = "emulated-amx")]
+mod emulated;
 mod gradient;
+#[cfg(any(test, feature = "emulated-amx"))]
+mod model;
 mod outputs;
 mod planes;
 mod unfold;
@@ -101,6 +106,10 @@ trait Tiles {
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);
     /// Stores the rows of a register.
     unsafe fn store<const T: usize>(&mut self, to: *mut f32, distance: usize);
+    /// Asks for the line of an address, which need not exist, to be in the first-level cache.
+    fn ask(&self, address: *const f32);
+    /// The same for the second-level cache.
+    fn ask_far(&self, address: *const f32);
     /// Rounds a vector of numbers to bf16: half as many words.
     unsafe fn round(&self, from: *const f32, to: *mut f32);
     /// The numbers of half a vector of words.
@@ -112,6 +121,16 @@ trait Tiles {
 
 /// The instructions.
 struct Amx;
+
+/// The registers of this thread.
+#[cfg(not(feature = "emulated-amx"))]
+#[inline(always)]
+fn registers() -> Amx {
+    Amx
+}
+
+#[cfg(feature = "emulated-amx")]
+use emulated::registers;
 
 thread_local! {
     /// What the shapes of the thread's registers were set for.
@@ -159,6 +178,14 @@ impl Tiles for Amx {
         }
     }
     #[inline(always)]
+    fn ask(&self, address: *const f32) {
+        Avx512f::prefetch(address);
+    }
+    #[inline(always)]
+    fn ask_far(&self, address: *const f32) {
+        Avx512f::prefetch_far(address);
+    }
+    #[inline(always)]
     unsafe fn round(&self, from: *const f32, to: *mut f32) {
         // SAFETY: a CPU with AMX has AVX-512 BF16; a vector lies at `from`, and there is room.
         unsafe { Avx512Bf16::narrow(Avx512f::load(from), to) }
@@ -184,17 +211,15 @@ pub(crate) fn products(rounds: usize) -> u64 {
     assert!(Isa::AmxBf16.is_available(), "tiles of AMX on a CPU without them");
     // SAFETY: the tier is available, as asserted; all registers have the same shape.
     unsafe {
-        Amx.configure(Needs::Outputs { pixels: [ROWS as u8; 2], words: WORDS as u8 });
+        let mut tiles = registers();
+        tiles.configure(Needs::Outputs { pixels: [ROWS as u8; 2], words: WORDS as u8 });
         for _ in 0..rounds {
-            Amx.dot::<0, 4, 6>();
-            Amx.dot::<1, 4, 7>();
-            Amx.dot::<2, 5, 6>();
-            Amx.dot::<3, 5, 7>();
+            tiles.dot::<0, 4, 6>();
+            tiles.dot::<1, 4, 7>();
+            tiles.dot::<2, 5, 6>();
+            tiles.dot::<3, 5, 7>();
         }
     }
     // Two numbers a word.
     (2 * CHAINS * ROWS * WORDS * 2 * WORDS * rounds) as u64
 }
-
-#[cfg(test)]
-mod model;

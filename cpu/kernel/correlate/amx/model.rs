@@ -1,7 +1,7 @@
 //! The instructions in plain Rust, as their description has them; where a CPU would raise an exception, this panics.
 
 use super::*;
-use crate::kernel::words::{halves, halves_of, rounded, widened, word};
+use crate::kernel::words::{halves_of, widened, word};
 
 /// The registers of a thread.
 #[derive(Default)]
@@ -26,6 +26,37 @@ fn number(half: u32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0 } else { value }
 }
 
+type Register = [[u32; WORDS]; ROWS];
+
+/// `sums + a · b`. What lies outside of the shapes of `a` and `b` is 0.
+#[inline(always)]
+fn products(mut sums: Register, a: &Register, b: &Register) -> Register {
+    let b = b.map(|row| [row.map(|word| number(word & 0xffff)), row.map(|word| number(word >> 16))]);
+    for (to, a) in sums.iter_mut().zip(a) {
+        // Even and odd numbers have sums of their own, which begin with 0. Products of two bf16 are exact.
+        let mut halves = [[0.0f32; WORDS]; 2];
+        for (a, b) in a.iter().zip(&b) {
+            let a = [number(a & 0xffff), number(a >> 16)];
+            for half in 0..2 {
+                halves[half].iter_mut().zip(&b[half]).for_each(|(sum, b)| *sum += a[half] * b);
+            }
+        }
+        for ((to, even), odd) in to.iter_mut().zip(halves[0]).zip(halves[1]) {
+            *to = (f32::from_bits(*to) + (even + odd)).to_bits();
+        }
+    }
+    sums
+}
+
+/// The same, which the compiler makes into vectors of 16: the tests of whole layers go through millions of these.
+///
+/// # Safety
+/// The CPU has AVX-512F.
+#[target_feature(enable = "avx512f")]
+fn products_by_vectors(sums: Register, a: &Register, b: &Register) -> Register {
+    products(sums, a, b)
+}
+
 impl Tiles for Model {
     unsafe fn configure(&mut self, needs: Needs) {
         let shapes = needs.shapes();
@@ -43,34 +74,38 @@ impl Tiles for Model {
     unsafe fn load<const T: usize>(&mut self, from: *const f32, distance: usize) {
         let [rows, words] = self.shape(T);
         self.registers[T] = Default::default();
-        for (r, w) in (0..rows * words).map(|i| (i / words, i % words)) {
+        for (r, row) in self.registers[T].iter_mut().enumerate().take(rows) {
             // SAFETY: by the trait's contract.
-            let word = unsafe { from.byte_add(r * distance).add(w).read_unaligned() };
-            self.registers[T][r][w] = word.to_bits();
+            unsafe {
+                let from = from.byte_add(r * distance).cast::<u8>();
+                from.copy_to_nonoverlapping(row.as_mut_ptr().cast(), words * size_of::<u32>());
+            }
         }
     }
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {
         let [c, a, b] = [C, A, B].map(|register| self.shape(register));
         assert!(C != A && C != B && A != B, "registers are different ones");
         assert!(c == [a[0], b[1]] && a[1] == b[0], "shapes do not agree: {c:?} {a:?} {b:?}");
-        for (m, n) in (0..c[0] * c[1]).map(|i| (i / c[1], i % c[1])) {
-            let mut sums = [0.0f32; 2];
-            for k in 0..a[1] {
-                let (a, b) = (self.registers[A][m][k], self.registers[B][k][n]);
-                sums[0] += number(a & 0xffff) * number(b & 0xffff);
-                sums[1] += number(a >> 16) * number(b >> 16);
-            }
-            let sum = f32::from_bits(self.registers[C][m][n]) + (sums[0] + sums[1]);
-            self.registers[C][m][n] = sum.to_bits();
-        }
+        let [sums, a, b] = [C, A, B].map(|register| self.registers[register]);
+        self.registers[C] = if Isa::Avx512f.is_available() {
+            // SAFETY: the CPU has the instructions.
+            unsafe { products_by_vectors(sums, &a, &b) }
+        } else {
+            products(sums, &a, &b)
+        };
     }
     unsafe fn store<const T: usize>(&mut self, to: *mut f32, distance: usize) {
         let [rows, words] = self.shape(T);
-        for (r, w) in (0..rows * words).map(|i| (i / words, i % words)) {
+        for (r, row) in self.registers[T].iter().enumerate().take(rows) {
             // SAFETY: by the trait's contract.
-            unsafe { to.byte_add(r * distance).add(w).write(f32::from_bits(self.registers[T][r][w])) }
+            unsafe {
+                let to = to.byte_add(r * distance).cast::<u8>();
+                to.copy_from_nonoverlapping(row.as_ptr().cast(), words * size_of::<u32>());
+            }
         }
     }
+    fn ask(&self, _: *const f32) {}
+    fn ask_far(&self, _: *const f32) {}
     unsafe fn round(&self, from: *const f32, to: *mut f32) {
         // SAFETY: by the trait's contract.
         let (from, to) = unsafe { (&*from.cast::<[f32; WORDS]>(), &mut *to.cast::<[f32; WORDS / 2]>()) };
@@ -97,6 +132,7 @@ impl Tiles for Model {
 }
 
 /// Words of small integers, none of them 0, and the integers.
+#[cfg(test)]
 pub(super) fn integers(words: usize, seed: usize) -> (Vec<f32>, Vec<f32>) {
     let values: Vec<f32> = (0..2 * words)
         .map(|i| {
@@ -104,6 +140,7 @@ pub(super) fn integers(words: usize, seed: usize) -> (Vec<f32>, Vec<f32>) {
             if value == 0.0 { 5.0 } else { value }
         })
         .collect();
+    use crate::kernel::words::{halves, rounded};
     let mut packed = vec![0.0; words];
     halves(&mut packed).iter_mut().zip(&values).for_each(|(half, value)| *half = rounded(*value));
     (packed, values)

@@ -6,9 +6,28 @@
 use std::mem::MaybeUninit;
 
 use super::super::planes::{PLANES, PlaneTile, STEP};
-use super::{Amx, Needs, Tiles, WORDS};
+use super::{Needs, ROWS, Tiles, WORDS, registers};
 use crate::kernel::simd::{Avx512Bf16, turn};
 use crate::kernel::words::{LANES, Narrow, ZEROS};
+
+impl PlaneTile {
+    /// Sources whose next sums each step asks for.
+    #[inline(always)]
+    fn asked_for_in_a_step(&self) -> usize {
+        if self.next[0].is_null() { 0 } else { (2 * ROWS).div_ceil(self.steps.max(1)) }
+    }
+
+    /// Asks for the next sums of a source.
+    #[inline(always)]
+    fn ask<T: Tiles>(&self, tiles: &T, source: usize) {
+        let (part, of_part) = (source / ROWS, source % ROWS);
+        if part < 2 && of_part < self.sources[part] {
+            let sums = self.next[part].wrapping_add(of_part * self.dw_source);
+            tiles.ask(sums);
+            tiles.ask(sums.wrapping_add(WORDS));
+        }
+    }
+}
 
 /// Computes the tiles.
 ///
@@ -45,7 +64,11 @@ unsafe fn planes<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
                 tiles.zero::<3>();
             }
         }
+        let asked = t.asked_for_in_a_step();
         for step in 0..t.steps {
+            for source in step * asked..(step + 1) * asked {
+                t.ask(tiles, source);
+            }
             let at = |x: *const u16| x.wrapping_add(2 * step * STEP).cast::<f32>();
             let gradients = t.dy.add(step * STEP * WORDS);
             tiles.load::<6>(gradients, dy);
@@ -83,7 +106,7 @@ unsafe fn planes<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 pub(in super::super) unsafe fn amxbf16_planes(t: &PlaneTile) {
     // SAFETY: by contract.
-    unsafe { planes(&mut Amx, t) }
+    unsafe { planes(&mut registers(), t) }
 }
 
 /// A square of words on its way round.
@@ -141,6 +164,7 @@ mod tests {
                 let mut dw = before.clone();
                 let sums = dw.as_mut_ptr();
                 let dy_vector = 2048;
+                let dw_ahead = [sums.cast_const(); 2];
                 kernel(&PlaneTile {
                     x: firsts.map(|first| x.wrapping_add(first)),
                     sources,
@@ -152,6 +176,7 @@ mod tests {
                     dw: [sums, sums.wrapping_add(PLANES * dw_source)],
                     dw_source,
                     add,
+                    next: if add { dw_ahead } else { [std::ptr::null(); 2] },
                 });
                 let mut expected = before.clone();
                 for (i, first) in firsts.into_iter().enumerate() {

@@ -287,7 +287,12 @@ impl PlaneGradient {
         let vectors = self.sums.packing.vectors(tile);
         let width = vectors * self.sums.packing.vector;
         let x = planes.as_ptr().cast::<u16>().wrapping_add(rows.start * self.geometry.row_len);
-        for pair in &self.sources {
+        let sums = |pair: &[Sources; 2]| pair.map(|sources| dw.wrapping_add(sources.first * width));
+        for (i, pair) in self.sources.iter().enumerate() {
+            let next = self
+                .sources
+                .get(i + 1)
+                .map_or([std::ptr::null(); 2], |next| sums(next).map(<*mut _>::cast_const));
             let tile = PlaneTile {
                 x: pair.map(|sources| x.wrapping_add(sources.place)),
                 sources: pair.map(|sources| sources.count),
@@ -296,9 +301,10 @@ impl PlaneGradient {
                 dy_vector: self.vector_len(),
                 steps: self.steps(rows.len()),
                 two: vectors > 1,
-                dw: pair.map(|sources| dw.wrapping_add(sources.first * width)),
+                dw: sums(pair),
                 dw_source: self.step * width,
                 add,
+                next,
             };
             // SAFETY: the tier has the kernel; planes reach beyond the last step of the last tap; the sums are the grain's
             // own, a tile's width for each source.

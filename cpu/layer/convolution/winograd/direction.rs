@@ -258,6 +258,7 @@ impl Winograd {
                         y: y.add(column * lanes),
                         y_pixel: lanes,
                         y_vector: self.block * lanes,
+                        below: None,
                         start: if i == 0 { Start::Zero } else { Start::There },
                         end: End::There,
                         relu: false,

@@ -131,7 +131,7 @@ fn tiles_of_the_instructions() {
     }
     check(|tile, sources, two, pixel| {
         // SAFETY: the tier is available; the arrays are as long as the tile says.
-        if !unsafe { gradient(&mut Amx, tile, sources, two, pixel) } {
+        if !unsafe { gradient(&mut registers(), tile, sources, two, pixel) } {
             below(tile, two, pixel);
         }
     });

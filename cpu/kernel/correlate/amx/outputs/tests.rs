@@ -1,8 +1,9 @@
-use super::super::super::{Pixel, Run, kernels};
+use super::super::super::{Below, Pixel, Run, kernels};
 use super::super::model::{Model, integers};
 use super::*;
 use crate::isa::{Isa, Numerics};
 use crate::kernel::words::{halves, rounded};
+use std::cell::RefCell;
 
 /// Two planes of a strip seen through three taps, of which the second plane has `short` words of channels.
 fn runs(short: usize, plane: usize) -> Vec<Run> {
@@ -17,19 +18,27 @@ fn runs(short: usize, plane: usize) -> Vec<Run> {
     runs
 }
 
-/// Compares a kernel with plain sums on every number of pixels, both widths, every start and both ends.
-fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
-    const PLANE: usize = (MOST_PIXELS + 5) * WORDS;
+/// Pixels between two rows.
+const GAP: usize = 2;
+
+/// Compares a kernel with plain sums on every number of pixels in one row and, if it can, in two, both widths, every start
+/// and both ends.
+fn check(rows: &[usize], kernel: impl Fn(&Tile<'_>, usize, bool)) {
+    const PLANE: usize = (MOST_PIXELS + 5 + GAP) * WORDS;
     let ((x, x_values), bias) = (integers(2 * PLANE, 1), integers(2 * WORDS, 3).1);
-    for (pixels, two, short) in (1..=MOST_PIXELS)
-        .flat_map(|p| [false, true].into_iter().flat_map(move |t| [0, 3, 8, 16].map(|s| (p, t, s))))
+    for (pixels, row, two, short) in (1..=MOST_PIXELS)
+        .flat_map(|p| rows.iter().filter(move |rows| p % **rows == 0).map(move |rows| (p, p / rows)))
+        .flat_map(|(p, r)| [false, true].into_iter().flat_map(move |t| [0, 3, 8, 16].map(|s| (p, r, t, s))))
     {
         let (runs, width) = (runs(short, PLANE), if two { 32 } else { 16 });
         let depth = runs.iter().map(|run| run.len as usize).sum::<usize>();
         let (w, w_values) = integers(depth * width, 2);
         // Pixels lie further apart than in the source, vectors after all pixels; nothing between may change.
-        let (y_pixel, y_vector) = (WORDS + 3, MOST_PIXELS * (WORDS + 3));
-        let [pixel, vector] = [WORDS / 2 + 1, MOST_PIXELS * (WORDS / 2 + 1)];
+        let (y_pixel, y_vector) = (WORDS + 3, (MOST_PIXELS + GAP) * (WORDS + 3));
+        let [pixel, vector] = [WORDS / 2 + 1, (MOST_PIXELS + GAP) * (WORDS / 2 + 1)];
+        let distance = row + GAP;
+        let below = Below { x: distance * WORDS, y: distance * y_pixel, kept: distance * pixel };
+        let place = |p: usize| p / row * distance + p % row;
         let (mut others, other_values) = integers(2 * vector, 6);
         let others = Kept { y: others.as_mut_ptr(), pixel, vector };
         let starts = [Start::Zero, Start::Bias(bias.as_ptr()), Start::There, Start::Kept(others)];
@@ -53,6 +62,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                 y: y.as_mut_ptr(),
                 y_pixel,
                 y_vector,
+                below: (row < pixels).then_some(below),
                 start,
                 end,
                 relu,
@@ -61,7 +71,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
             };
             kernel(&tile, pixels, two);
             let (mut expected, mut expected_words) = (before.clone(), kept_before.clone());
-            for (p, o) in (0..pixels * width).map(|i| (i / width, i % width)) {
+            for (p, o) in (0..pixels * width).map(|i| (place(i / width), i % width)) {
                 let place = o / WORDS * y_vector + p * y_pixel + o % WORDS;
                 let mut sum = match start {
                     Start::Zero => 0.0,
@@ -83,7 +93,9 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
                     expected[place] = sum;
                 }
             }
-            let what = format!("{pixels} pixels, two vectors {two}, {short} words, {start:?}, ReLU {relu}");
+            let what = format!(
+                "{pixels} pixels in rows of {row}, two vectors {two}, {short} words, {start:?}, ReLU {relu}"
+            );
             assert_eq!(y, expected, "{what}, kept {kept}");
             assert_eq!(halves(&mut words), halves(&mut expected_words), "{what}, kept");
         }
@@ -92,7 +104,7 @@ fn check(kernel: impl Fn(&Tile<'_>, usize, bool)) {
 
 #[test]
 fn tiles_of_the_model() {
-    check(|tile, pixels, two| {
+    check(&[1, 2], |tile, pixels, two| {
         // SAFETY: the model needs no instructions; the arrays are as long as the tile says.
         unsafe { outputs(&mut Model::default(), tile, pixels, two) }
     });
@@ -104,10 +116,105 @@ fn tiles_of_the_instructions() {
         println!("skipped: tiles by the instructions of AMX: this CPU does not have amxbf16");
         return;
     }
-    check(|tile, pixels, two| {
+    check(&[1, 2], |tile, pixels, two| {
         // SAFETY: the tier is available; the arrays are as long as the tile says.
-        unsafe { outputs(&mut Amx, tile, pixels, two) }
+        unsafe { outputs(&mut registers(), tile, pixels, two) }
     });
+}
+
+/// The lines that a tile reads and asks for, in order; of the registers it has none.
+#[derive(Default)]
+struct Lines {
+    words: usize,
+    read: Vec<usize>,
+    asked: RefCell<Vec<(usize, usize)>>,
+    far: RefCell<Vec<usize>>,
+}
+
+/// The line of an address.
+fn line(address: *const f32) -> usize {
+    address as usize / size_of::<[f32; WORDS]>()
+}
+
+impl Tiles for Lines {
+    unsafe fn configure(&mut self, needs: Needs) {
+        let Needs::Outputs { pixels, words } = needs else { panic!("shapes of another kernel") };
+        assert!(pixels[0] > 0);
+        self.words = words.into();
+    }
+    unsafe fn zero<const T: usize>(&mut self) {}
+    unsafe fn load<const T: usize>(&mut self, from: *const f32, distance: usize) {
+        // Sources in 4 and 5 are of the test's 14 pixels a part, weights in 6 and 7 have a row for each word.
+        let rows = if T < 6 { 14 } else { self.words };
+        self.read.extend((0..rows).map(|row| line(from.wrapping_byte_add(row * distance))));
+    }
+    unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {}
+    unsafe fn store<const T: usize>(&mut self, _: *mut f32, _: usize) {}
+    fn ask(&self, address: *const f32) {
+        self.asked.borrow_mut().push((self.read.len(), line(address)));
+    }
+    fn ask_far(&self, address: *const f32) {
+        self.far.borrow_mut().push(line(address));
+    }
+    unsafe fn round(&self, _: *const f32, _: *mut f32) {}
+    unsafe fn widen(&self, _: *const f32, _: *mut f32) {}
+    unsafe fn transpose(&self, _: *const f32, _: usize, _: [usize; 2], _: *mut f32) {}
+}
+
+/// Of a kernel of 3x3 over two planes, taps in the order of forward and in that of ∇A, in one row and in two: behind the first
+/// run every line was asked for by the run before or read before, few were asked for in vain, and each run asks for so many
+/// lines of what comes behind the tile.
+#[test]
+fn runs_ask_for_what_the_next_one_reads() {
+    const ROW: usize = 40;
+    let memory = vec![0.0f32; 64 * ROW * WORDS];
+    let start = memory.as_ptr().align_offset(64);
+    let (x, w) = (&memory[start..], &memory[start + 20 * ROW * WORDS..]);
+    let far = &w[20 * ROW * WORDS..];
+    for (backward, two, below) in
+        [(false, true, false), (true, true, true), (true, false, false), (false, true, true)]
+    {
+        let runs: Vec<Run> = (0..18)
+            .map(|i| {
+                let (plane, tap) = (i / 9, i % 9);
+                let seen = if backward { 8 - tap } else { tap };
+                let offset = (plane * 10 * ROW + seen / 3 * ROW + seen % 3) * WORDS;
+                Run { offset: offset as u32, len: WORDS as u32, first: (i * WORDS) as u32 }
+            })
+            .collect();
+        let mut lines = Lines::default();
+        let tile = Tile {
+            runs: &runs,
+            x: x.as_ptr(),
+            x_pixel: WORDS,
+            w: w.as_ptr(),
+            y: std::ptr::null_mut(),
+            y_pixel: WORDS,
+            y_vector: 32 * WORDS,
+            below: below.then_some(Below { x: ROW * WORDS, y: 0, kept: 0 }),
+            start: Start::Zero,
+            end: End::There,
+            relu: false,
+            ahead: far.as_ptr(),
+            ahead_lines: 3,
+        };
+        // SAFETY: these registers touch no memory.
+        unsafe { outputs(&mut lines, &tile, 28, two) };
+        let of_run = lines.read.len() / runs.len();
+        let asked = lines.asked.into_inner();
+        for (i, run) in lines.read.chunks(of_run).enumerate().skip(1) {
+            let before = &lines.read[..i * of_run];
+            let known = |line: &usize| {
+                before.contains(line) || asked.iter().any(|(at, asked)| *at <= before.len() && asked == line)
+            };
+            assert!(run.iter().all(known), "run {i}: backward {backward}, two {two}, below {below}");
+        }
+        let again = asked.iter().filter(|(at, line)| lines.read[..*at].contains(line)).count();
+        // The weights of the first run, for the next tile, and what a second row has in common with the first.
+        assert!(again <= 32 + 18 * 14, "{again} lines asked for again of {}", asked.len());
+        let expected: Vec<usize> = (0..18 * 3).map(|i| line(far.as_ptr()) + i).collect();
+        assert_eq!(lines.far.into_inner(), expected);
+    }
 }
 
 /// The same data through the kernel that AMX stands in for, where the CPU has that: both agree on every format.
@@ -119,7 +226,7 @@ fn tiles_of_avx512bf16() {
     }
     let bf16 = Numerics::bf16(Isa::Avx512Bf16);
     let kernels = [1, 2].map(|v| kernels(bf16, v, Pixel::Vector).expect("kernels"));
-    check(|tile, pixels, two| {
+    check(&[1], |tile, pixels, two| {
         let tiles = kernels[usize::from(two)].tiles;
         if let Some(kernel) = tiles.get(pixels - 1) {
             // SAFETY: the tier is available; the arrays are as long as the tile says.

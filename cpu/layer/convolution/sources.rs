@@ -1,0 +1,115 @@
+//! The sources that rows of places see in a pass: runs of channels, block by block and tap by tap, in chunks.
+
+use std::ops::Range;
+
+use super::passes::{Pass, Passes};
+use super::weights::Packing;
+use crate::kernel::correlate::Run;
+use crate::kernel::strip::Strip;
+
+/// The sources of a pass, in packed order and in chunks. Rows whose taps see padding leave those taps out.
+pub(super) struct Sources {
+    /// How many.
+    pub count: usize,
+    /// In how many chunks.
+    pub chunks: usize,
+    /// The runs of each kind of row, chunk by chunk, and where each chunk begins and the last ends.
+    kinds: Vec<(Vec<Run>, Vec<usize>)>,
+    /// The kind of each row of places.
+    rows: Vec<usize>,
+    /// The kind of each row and the next together, where that sees all that either of them does.
+    pairs: Vec<Option<usize>>,
+}
+
+impl Sources {
+    /// What a row sees of a chunk.
+    pub fn of_row(&self, row: usize, chunk: usize) -> &[Run] {
+        self.of_kind(self.rows[row], chunk)
+    }
+
+    /// What a row and the next see of a chunk, if they can be computed together: the strip holds zeros where a row sees
+    /// padding.
+    pub fn of_pair(&self, row: usize, chunk: usize) -> Option<&[Run]> {
+        self.pairs[row].map(|kind| self.of_kind(kind, chunk))
+    }
+
+    fn of_kind(&self, kind: usize, chunk: usize) -> &[Run] {
+        let (runs, starts) = &self.kinds[kind];
+        &runs[starts[chunk]..starts[chunk + 1]]
+    }
+}
+
+/// The sources of each pass: block of channels by block, tap by tap, cut into chunks of at most `most` sources.
+pub(super) fn sources_of(
+    passes: &Passes,
+    strip: Option<&Strip>,
+    packing: &Packing,
+    plane_len: usize,
+    most: usize,
+) -> Vec<Sources> {
+    let least = [0, 1].map(|a| passes.reach(a)[0]);
+    let planes = packing.sources.div_ceil(packing.source_block);
+    // In words, as is all below.
+    let of = |pass: &Pass| {
+        let mut first = 0;
+        let mut runs = Vec::new();
+        for plane in 0..planes {
+            for tap in &pass.taps {
+                let seen = [0, 1].map(|a| (tap.offset[a] - least[a]) as usize);
+                let offset = plane * plane_len + strip.map_or(0, |s| s.tap(seen[0], seen[1]));
+                let channels = packing.source_block.min(packing.sources - plane * packing.source_block);
+                let len = packing.words(channels);
+                runs.push((
+                    Run { offset: offset as u32, len: len as u32, first: first as u32 },
+                    tap.offset[0],
+                ));
+                first += len;
+            }
+        }
+        let chunks = chunks(&runs, most);
+        let mut seen_by: Vec<Vec<bool>> = Vec::new();
+        let mut kinds = Vec::new();
+        let rows = (0..passes.places[0]).map(|row| {
+            let at = (row * passes.source_step[0]) as isize;
+            let inside = |tap: isize| (0..passes.source[0] as isize).contains(&(at + tap));
+            let seen: Vec<bool> = pass.taps.iter().map(|t| inside(t.offset[0])).collect();
+            let known = seen_by.iter().position(|other| *other == seen);
+            known.unwrap_or_else(|| {
+                let mut starts = vec![0];
+                let mut visible: Vec<Run> = Vec::new();
+                for chunk in &chunks {
+                    visible
+                        .extend(runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(r, _)| *r));
+                    starts.push(visible.len());
+                }
+                kinds.push((visible, starts));
+                seen_by.push(seen);
+                kinds.len() - 1
+            })
+        });
+        let rows: Vec<usize> = rows.collect();
+        let both = |row: usize| {
+            let second = &seen_by[*rows.get(row + 1)?];
+            let both: Vec<bool> = seen_by[rows[row]].iter().zip(second).map(|(a, b)| *a || *b).collect();
+            seen_by.iter().position(|seen| *seen == both)
+        };
+        let pairs = (0..rows.len()).map(both).collect();
+        Sources { count: first, chunks: chunks.len(), kinds, rows, pairs }
+    };
+    passes.passes.iter().map(of).collect()
+}
+
+/// Cuts runs into chunks of at most `most` sources, but at least one run; always one chunk, even of no run.
+fn chunks(runs: &[(Run, isize)], most: usize) -> Vec<Range<usize>> {
+    let mut chunks: Vec<Range<usize>> = Vec::new();
+    let (mut start, mut sources) = (0, 0);
+    for (i, (run, _)) in runs.iter().enumerate() {
+        if sources > 0 && sources + run.len as usize > most {
+            chunks.push(start..i);
+            (start, sources) = (i, 0);
+        }
+        sources += run.len as usize;
+    }
+    chunks.push(start..runs.len());
+    chunks
+}
