@@ -21,15 +21,22 @@ fn runs(short: usize, plane: usize) -> Vec<Run> {
 /// Pixels between two rows.
 const GAP: usize = 2;
 
+/// Every number of pixels and of pixels of a row, if there may be so many rows; both widths; words of the shorter runs.
+fn cases(rows: &[usize]) -> impl Iterator<Item = (usize, usize, bool, usize)> {
+    let in_rows = |pixels: usize| {
+        rows.iter().filter(move |rows| pixels.is_multiple_of(**rows)).map(move |rows| (pixels, pixels / rows))
+    };
+    let wide = |(p, r)| [false, true].into_iter().map(move |two| (p, r, two));
+    let all = (1..=MOST_PIXELS).flat_map(in_rows).flat_map(wide);
+    all.flat_map(|(p, r, two)| [0, 3, 8, 16].map(|short| (p, r, two, short)))
+}
+
 /// Compares a kernel with plain sums on every number of pixels in one row and, if it can, in two, both widths, every start
 /// and both ends.
 fn check(rows: &[usize], kernel: impl Fn(&Tile<'_>, usize, bool)) {
     const PLANE: usize = (MOST_PIXELS + 5 + GAP) * WORDS;
     let ((x, x_values), bias) = (integers(2 * PLANE, 1), integers(2 * WORDS, 3).1);
-    for (pixels, row, two, short) in (1..=MOST_PIXELS)
-        .flat_map(|p| rows.iter().filter(move |rows| p % **rows == 0).map(move |rows| (p, p / rows)))
-        .flat_map(|(p, r)| [false, true].into_iter().flat_map(move |t| [0, 3, 8, 16].map(|s| (p, r, t, s))))
-    {
+    for (pixels, row, two, short) in cases(rows) {
         let (runs, width) = (runs(short, PLANE), if two { 32 } else { 16 });
         let depth = runs.iter().map(|run| run.len as usize).sum::<usize>();
         let (w, w_values) = integers(depth * width, 2);
