@@ -31,6 +31,16 @@ fn cases(rows: &[usize]) -> impl Iterator<Item = (usize, usize, bool, usize)> {
     all.flat_map(|(p, r, two)| [0, 3, 8, 16].map(|short| (p, r, two, short)))
 }
 
+/// What all runs add to the sum of a pixel and an output.
+fn product(runs: &[Run], (x, p): (&[f32], usize), (w, o, width): (&[f32], usize, usize)) -> f32 {
+    let numbers = runs.iter().flat_map(|run| (0..2 * run.len as usize).map(move |k| (run, k / 2, k % 2)));
+    let of = |(run, k, half): (&Run, usize, usize)| {
+        let source = x[2 * (run.offset as usize + p * WORDS + k) + half];
+        source * w[2 * ((run.first as usize + k) * width + o) + half]
+    };
+    numbers.map(of).sum()
+}
+
 /// Compares a kernel with plain sums on every number of pixels in one row and, if it can, in two, both widths, every start
 /// and both ends.
 fn check(rows: &[usize], kernel: impl Fn(&Tile<'_>, usize, bool)) {
@@ -86,12 +96,7 @@ fn check(rows: &[usize], kernel: impl Fn(&Tile<'_>, usize, bool)) {
                     Start::There => before[place],
                     Start::Kept(_) => other_values[2 * (o / WORDS * vector + p * pixel) + o % WORDS],
                 };
-                for (run, k) in runs.iter().flat_map(|run| (0..run.len as usize).map(move |k| (run, k))) {
-                    for half in 0..2 {
-                        let source = x_values[2 * (run.offset as usize + p * WORDS + k) + half];
-                        sum += source * w_values[2 * ((run.first as usize + k) * width + o) + half];
-                    }
-                }
+                sum += product(&runs, (&x_values, p), (&w_values, o, width));
                 let sum = if relu { sum.max(0.0) } else { sum };
                 if kept {
                     let place = 2 * (o / WORDS * vector + p * pixel) + o % WORDS;
