@@ -9,6 +9,7 @@ use quadrille_core::plan::{CostModel, Node, Plan};
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::task::{Buffer, Place};
 
+use super::busy::Busy;
 use crate::engine::WorkerEvent;
 use crate::failure::Failure;
 use crate::feed::Batches;
@@ -25,7 +26,8 @@ pub struct Row {
     pub layer: LayerId,
     /// What was done.
     pub sub: SubTask,
-    /// Median over the iterations of the device that took longest.
+    /// Median over the iterations of the device that took longest: the time of its threads over their number, or of a GPU from
+    /// the begin to the end of the task.
     pub ms: f64,
     /// Floating-point operations, over all devices.
     pub flops: u64,
@@ -43,9 +45,8 @@ pub struct Measured {
     pub data_wait: Option<Wait>,
     /// How many.
     pub iterations: usize,
-    /// The share of an iteration, between 0 and 1, in which a device had no task in work, median over the
-    /// iterations and mean over the devices. With one thread this is all time outside of kernels. With several it is
-    /// the least that it can be: a span says from when to when a task was worked on, not by how many threads.
+    /// The share of an iteration, between 0 and 1, in which a thread was at no task, median over the iterations and mean over
+    /// the threads; of GPUs, in which a device had no task in work.
     pub outside: f64,
 }
 
@@ -72,17 +73,57 @@ fn iterate(
     Ok(waited)
 }
 
+/// What the tasks of iterations took.
+struct Samples<'a> {
+    plan: &'a Plan,
+    /// The row of each task.
+    place: Vec<usize>,
+    /// Milliseconds of each row.
+    rows: Vec<Vec<f64>>,
+    outside: Vec<f64>,
+}
+
+impl Samples<'_> {
+    /// Takes an iteration in, which took so long as a whole. Where threads note what they run, those that they did not note, such as
+    /// behind the iterations that a trace covers, are left out.
+    fn take(&mut self, times: &StepTimes<WorkerEvent>, busy: Option<&mut Busy>, whole: Duration) {
+        let (plan, whole) = (self.plan, whole.as_nanos() as f64);
+        let devices = plan.devices;
+        let mut sums = vec![0.0; self.rows.len() * devices];
+        let nodes = || plan.nodes.iter().zip(&self.place).map(|(node, row)| (node.device.0, row));
+        let busy_share = if let Some(busy) = busy {
+            let Some(of_tasks) = busy.of_step(times) else { return };
+            for ((device, row), time) in nodes().zip(&of_tasks) {
+                sums[row * devices + device] += *time as f64 / busy.threads()[device].max(1) as f64;
+            }
+            of_tasks.iter().sum::<u64>() as f64 / (busy.threads().iter().sum::<usize>() as f64 * whole)
+        } else {
+            for ((device, row), span) in nodes().zip(times.spans()) {
+                sums[row * devices + device] += (span.end - span.start) as f64;
+            }
+            let busy: u64 = (0..devices).map(|d| covered(device_spans(plan, times.spans(), d))).sum();
+            busy as f64 / (devices as f64 * whole)
+        };
+        for (samples, devices) in self.rows.iter_mut().zip(sums.chunks(devices)) {
+            samples.push(devices.iter().copied().fold(0.0, f64::max) * 1e-6);
+        }
+        self.outside.push(1.0 - busy_share);
+    }
+}
+
 /// Runs `plan` `iterations` times (at least once) after a warm-up, which `trace` leaves out, on `batches` or on what is loaded already.
+/// `busy` says what threads did, and begins where `trace` does.
 pub fn measure(
     pass: &Pass,
     plan: &Plan,
     iterations: u64,
     mut batches: Option<&mut Batches>,
     mut trace: Option<&mut Trace>,
+    mut busy: Option<Busy>,
 ) -> Result<Measured, Failure> {
     let (mut rows, place) = rows(pass, plan);
-    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); rows.len()];
-    let (mut wholes, mut outside) = (Vec::new(), Vec::new());
+    let mut samples = Samples { plan, place, rows: vec![Vec::new(); rows.len()], outside: Vec::new() };
+    let mut wholes = Vec::new();
     let mut times = StepTimes::default();
     let start = Instant::now();
     for _ in 0..WARM_UP {
@@ -92,9 +133,9 @@ pub fn measure(
         }
     }
     trace.iter().for_each(|trace| trace.begin());
-    let mut sums = vec![0; rows.len() * plan.devices];
     let mut waited = Duration::ZERO;
     for _ in 0..iterations.max(1) {
+        busy.iter_mut().for_each(|busy| busy.begin(plan.nodes.len()));
         let start = Instant::now();
         waited += iterate(pass, plan, batches.as_deref_mut(), &mut times)?;
         let whole = start.elapsed();
@@ -104,21 +145,13 @@ pub fn measure(
             trace.step(plan.stage, &times);
             trace.iteration();
         }
-        sums.fill(0);
-        for ((node, span), row) in plan.nodes.iter().zip(times.spans()).zip(&place) {
-            sums[row * plan.devices + node.device.0] += span.end - span.start;
-        }
-        for (samples, devices) in samples.iter_mut().zip(sums.chunks(plan.devices)) {
-            samples.push(devices.iter().copied().max().unwrap_or(0) as f64 * 1e-6);
-        }
-        let busy: u64 = (0..plan.devices).map(|d| covered(device_spans(plan, times.spans(), d))).sum();
-        outside.push(1.0 - busy as f64 / (plan.devices as f64 * whole.as_nanos() as f64));
+        samples.take(&times, busy.as_mut(), whole);
     }
-    for (row, samples) in rows.iter_mut().zip(&samples) {
+    for (row, samples) in rows.iter_mut().zip(&samples.rows) {
         row.ms = median(samples);
     }
     // Not below 0 by the grain of a clock.
-    let outside = median(&outside).clamp(0.0, 1.0);
+    let outside = median(&samples.outside).clamp(0.0, 1.0);
     let waited_ms = waited.as_secs_f64() * 1e3;
     let data_wait = batches.map(|_| Wait {
         ms: waited_ms / wholes.len() as f64,

@@ -1,5 +1,6 @@
 //! `quadrille time`: what every layer costs, on made-up data or on a data set.
 
+mod busy;
 mod measure;
 mod report;
 
@@ -34,6 +35,7 @@ use crate::pool::{Pools, spread_by};
 use crate::rewriting::Rewriting;
 use crate::trace::{self, Trace, Traced};
 
+use busy::Busy;
 use report::Report;
 
 /// Measures.
@@ -68,7 +70,8 @@ pub fn run(args: &TimeArgs) -> Result<(), Failure> {
     };
     // Tasks have times of their own only where each is launched by itself.
     graphs.iter().for_each(|worker| worker.use_graphs(false));
-    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut(), trace.as_mut())?;
+    let busy = Busy::new(&worker, pass.devices.len(), trace.is_some());
+    let measured = measure::measure(&pass, &plan, args.iterations, batches.as_mut(), trace.as_mut(), busy)?;
     if let (Some(to), Some(trace)) = (trace_to, &trace) {
         trace::write(to, std::iter::once(trace))?;
     }

@@ -199,8 +199,7 @@ impl Report<'_> {
             whole.gflops(),
             100.0 * whole.gflops() / self.ceilings.gflops
         );
-        let least = if self.threads > self.quadrants { "at least " } else { "" };
-        say!("            {least}{:.1} % of it outside of kernels", 100.0 * measured.outside);
+        say!("            {:.1} % of it outside of kernels", 100.0 * measured.outside);
         if let Some(ms) = self.as_graph {
             say!("cuda graph  {ms:.3} ms an iteration, {:.2} times as fast", measured.iteration_ms / ms);
         }
@@ -213,7 +212,7 @@ impl Report<'_> {
             None => say!("memory      {blobs}"),
         }
         say!(
-            "notes       layers overlap, so their times may add up to more; a time includes waiting for a thread;"
+            "notes       a time is that of all threads at a layer over their number, of a GPU from its begin to its end;"
         );
         say!(
             "            each array that a task declares counts once, and one that lies in a cache may beat the memory"

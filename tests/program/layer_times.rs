@@ -117,6 +117,11 @@ fn one_thread_shows_what_is_outside_of_kernels() {
     // Submitting some twenty tasks takes time, but not all of it.
     let outside = positive(&report, "outside_kernels_percent");
     assert!(outside < 100.0, "{outside}");
+    // No layer's time is another's, too, wherever lanes share the thread. Medians add up to about a median.
+    let layers = report["layers"].as_array().expect("layers");
+    let sum: f64 = layers.iter().filter_map(|layer| layer["ms"].as_f64()).sum();
+    let whole = positive(&report, "iteration_ms");
+    assert!((0.0..1.2 * whole).contains(&sum) && sum > 0.0, "{sum} of {whole}");
 }
 
 #[test]
