@@ -56,6 +56,10 @@ pub(crate) trait Simd {
     unsafe fn multiply(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a·b + c`, rounded once.
     unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    unsafe fn root(a: Self::Vector) -> Self::Vector;
+    /// For each element the sum of itself and two neighbours on either side, added up from the first to the last, in a row of which
+    /// `before`, `here` and `behind` are three vectors.
+    unsafe fn five(before: Self::Vector, here: Self::Vector, behind: Self::Vector) -> Self::Vector;
     /// Turns a square round: row `r` of `rows` begins at `from + r · distance` and has `columns` elements, neither more than
     /// `LANES`; vector `c` at `to` becomes their elements `c`. Rows and columns that are missing become 0.
     unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square);

@@ -95,6 +95,29 @@ impl Simd for Avx2 {
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
+    unsafe fn root(a: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm256_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn five(before: __m256, here: __m256, behind: __m256) -> __m256 {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            // The halves between: shifts stay within a half.
+            let left = _mm256_castps_si256(_mm256_permute2f128_ps::<0x21>(before, here));
+            let right = _mm256_castps_si256(_mm256_permute2f128_ps::<0x21>(here, behind));
+            let middle = _mm256_castps_si256(here);
+            let neighbours = [
+                _mm256_alignr_epi8::<8>(middle, left),
+                _mm256_alignr_epi8::<12>(middle, left),
+                _mm256_alignr_epi8::<4>(right, middle),
+                _mm256_alignr_epi8::<8>(right, middle),
+            ];
+            let [a, b, d, e] = neighbours.map(|n| _mm256_castsi256_ps(n));
+            [b, here, d, e].into_iter().fold(a, |sum, n| <Self as Simd>::add(sum, n))
+        }
+    }
+    #[inline(always)]
     unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square) {
         // SAFETY: by the trait's contract; a square of 8 words a side has room.
         unsafe { turn::eight(from, distance, extents, to.0.as_mut_ptr()) }
@@ -184,6 +207,26 @@ impl Simd for Avx512f {
     unsafe fn fused(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: by the trait's contract.
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn root(a: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn five(before: __m512, here: __m512, behind: __m512) -> __m512 {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let [left, middle, right] = [before, here, behind].map(|v| _mm512_castps_si512(v));
+            let neighbours = [
+                _mm512_alignr_epi32::<14>(middle, left),
+                _mm512_alignr_epi32::<15>(middle, left),
+                _mm512_alignr_epi32::<1>(right, middle),
+                _mm512_alignr_epi32::<2>(right, middle),
+            ];
+            let [a, b, d, e] = neighbours.map(|n| _mm512_castsi512_ps(n));
+            [b, here, d, e].into_iter().fold(a, |sum, n| <Self as Simd>::add(sum, n))
+        }
     }
     #[inline(always)]
     unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square) {

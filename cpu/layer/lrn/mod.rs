@@ -2,9 +2,11 @@
 //!
 //! A part is copied to scratch, in f32, where zeros stand beyond its borders. All arithmetic is loops over the whole of scratch,
 //! whatever the layout: the sums over windows add a few shifted arrays. Backward computes the scale again, which costs
-//! less than to write it in forward and to read it here.
+//! less than to write it in forward and to read it here. Of blocks of channels, what every network asks for stays in registers
+//! ([`blocks`]), with the same bits.
 
 mod across;
+mod blocks;
 mod within;
 
 use std::marker::PhantomData;
@@ -268,6 +270,9 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let x = binder.arrangement(Operand::Bottom(0))?;
     let shape = &binder.net.bottom_shapes(binder.id)[0];
     let elements = binder.machine.normalised_elements;
+    if let Some(kernel) = blocks::build(binder, lrn, x) {
+        return Some(kernel);
+    }
     match (lrn.region, x.layout.block) {
         (NormRegion::WithinChannel, _) => {
             bind(binder, lrn, x.layout.precision, within::Planes::new(lrn, x, [shape.dim(2), shape.dim(3)]))
