@@ -33,7 +33,9 @@ pub struct Machine {
     pub gradient_pixels: usize,
     /// Bytes of planes that stay in the second-level cache while the tiles of a weight's gradient pass by.
     pub plane_bytes: usize,
-    /// Pairs of pixels of a block in a weight's gradient over planes: their gradients stay in the first-level cache.
+    /// Pairs of pixels of a block in a weight's gradient over planes: their gradients stay in the first-level cache, with what the
+    /// taps of a block of channels see. Counted on a model of a first level of 48 KiB (VGG-16): of 256 pairs 36 to 53 lines a run of
+    /// four products came from the second level, of 128 pairs 13 to 19, of 96 and of 192 some 18.
     pub plane_pairs: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,
@@ -113,7 +115,7 @@ const BASE: Machine = Machine {
     strip_bytes: 512 << 10,
     gradient_pixels: 128,
     plane_bytes: 1 << 20,
-    plane_pairs: 256,
+    plane_pairs: 128,
     partial_bytes: 64 << 20,
     winograd_channels: 32,
     winograd_channels_amx: usize::MAX,
