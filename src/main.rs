@@ -20,6 +20,7 @@ mod device_choice;
 mod draft;
 mod ends;
 mod engine;
+mod entries;
 mod exchange;
 mod extract;
 mod failure;

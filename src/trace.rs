@@ -19,6 +19,7 @@ use quadrille_cpu::{CrewThread, Recording, Ticket};
 use quadrille_io::trace::{Event, Row, TraceText, TraceWriter};
 
 use crate::engine::{Engine, WorkerEvent};
+use crate::entries::Entries;
 use crate::failure::Failure;
 use crate::output;
 use crate::pool::chunk_name;
@@ -264,24 +265,14 @@ impl Trace {
             let count = self.plans[step.plan].tasks.len();
             (0..count).map(move |task| (step.first + task, step.plan, task))
         });
-        let mut entries: Vec<([Ticket; 2], (usize, usize, usize))> =
-            tasks.filter_map(|task| Some((*self.entries.get(task.0)?, task))).collect();
-        let place = |ticket: Ticket| (ticket.lane, ticket.seq);
-        entries.sort_unstable_by_key(|([first, _], _)| place(*first));
+        let entries =
+            Entries::new(tasks.filter_map(|task| Some((*self.entries.get(task.0)?, task))).collect());
         let mut parts: Vec<Part> = Vec::new();
         let records = self.recording.iter().flat_map(Recording::threads);
         for (record, row) in records.zip(&self.rows.threads) {
             for interval in &record.intervals {
-                let behind =
-                    entries.partition_point(|([first, _], _)| place(*first) <= place(interval.entry));
                 // What is not of a step that was noted came before the first or behind the last.
-                let Some(([_, last], (at, plan, task))) = behind.checked_sub(1).map(|index| entries[index])
-                else {
-                    continue;
-                };
-                if last.lane != interval.entry.lane || last.seq < interval.entry.seq {
-                    continue;
-                }
+                let Some((at, plan, task)) = entries.of(interval.entry) else { continue };
                 let [start, end] = [interval.start, interval.end].map(|time| self.devices + time);
                 match parts.last_mut().filter(|part| part.row == *row && part.at == at) {
                     Some(part) if !interval.rested => part.end = end,
