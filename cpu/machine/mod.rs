@@ -66,6 +66,8 @@ pub struct Machine {
     pub inner_ahead: usize,
     /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
     pub inner_columns: usize,
+    /// Fewest columns of a grain of an inner product's ∇A: shorter pieces of rows take as long to read.
+    pub inner_grain_columns: usize,
     /// Rows of weights of an inner product's ∇A that are worked on together.
     pub inner_rows: usize,
     /// Rows of weights that an inner product of few images works on together in ∇A: they are asked for while as many before
@@ -129,6 +131,7 @@ const BASE: Machine = Machine {
     inner_depth_bf16: 512,
     inner_ahead: 8,
     inner_columns: 256,
+    inner_grain_columns: 128,
     inner_rows: 64,
     inner_few_rows: 16,
     inner_few_columns: 1024,
@@ -156,7 +159,7 @@ const AVX512F: Machine = Machine {
     tile_columns: 32,
     block_rows: 112,
     step_images: 64,
-    grain_flops: 1 << 22,
+    grain_flops: 1 << 21,
     ..BASE
 };
 

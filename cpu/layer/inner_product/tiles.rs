@@ -24,9 +24,9 @@ use quadrille_core::net::{LayerId, Net, rows_to_step};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::vectorised::prefetch;
-use crate::kernel::words::{Neighbours, Pairs, with_words, word};
+use crate::kernel::words::{Neighbours, Pairs, with_words};
 use crate::layer::{Binder, GradientSource, Grain, LayerKernel, Stages, share};
-use crate::layout::Arrangement;
+use crate::layout::{Arrangement, Layout};
 use crate::machine::Machine;
 use crate::memory::Span;
 
@@ -301,17 +301,38 @@ impl Tiles {
                 let first = vector * self.lanes;
                 for image in first..(first + self.lanes).min(self.images) {
                     let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
-                    let places = places[..of_words.len()].chunks(in_word);
-                    for (pixel, places) in to.chunks_exact_mut(self.lanes).zip(places) {
-                        pixel[image - first] = match (self.precision, places) {
-                            (Precision::Bf16, [a, b]) => word(of_image[*a], of_image[*b]),
-                            (Precision::Bf16, _) => word(of_image[places[0]], 0.0),
-                            (Precision::F32, _) => of_image[places[0]],
-                        };
+                    let pixels = to.chunks_exact_mut(self.lanes).map(|pixel| &mut pixel[image - first]);
+                    match self.precision {
+                        Precision::F32 => {
+                            pixels.zip(&places).for_each(|(to, place)| *to = of_image[*place]);
+                        }
+                        Precision::Bf16 => {
+                            let (mut gathered, mut packed) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+                            let row = self.row(of_image, of_words.clone(), &places, &mut gathered);
+                            self.pack(row, &mut packed);
+                            pixels.zip(packed).for_each(|(to, word)| *to = word);
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Some inputs of an image of the bottom, at most [`TOGETHER`], of which [`Tiles::places`] says where they lie: there, if side by
+    /// side, or gathered.
+    fn row<'a>(
+        &self,
+        of_image: &'a [f32],
+        inputs: Range<usize>,
+        places: &[usize; TOGETHER],
+        gathered: &'a mut [f32; TOGETHER],
+    ) -> &'a [f32] {
+        if self.input.layout == Layout::PLAIN {
+            return &of_image[inputs];
+        }
+        let gathered = &mut gathered[..inputs.len()];
+        gathered.iter_mut().zip(places).for_each(|(to, place)| *to = of_image[*place]);
+        gathered
     }
 
     /// Where some inputs lie in an image of the bottom: at most [`TOGETHER`].

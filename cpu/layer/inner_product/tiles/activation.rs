@@ -7,6 +7,7 @@ use crate::isa::Precision;
 use crate::kernel::vectorised::{Vectorised, on};
 use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
 use crate::layer::Grain;
+use crate::layout::Layout;
 use crate::memory::{Memory, Span};
 
 /// Packs pieces of rows: vector of columns by vector of columns, row by row, or pair of rows by pair.
@@ -79,7 +80,7 @@ impl Tiles {
     /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
     pub(super) fn input_grains(&self) -> usize {
         let width = self.lanes * TILE_VECTORS;
-        self.grains.min((self.inputs / width.max(self.machine.inner_columns)).max(1))
+        self.grains.min((self.inputs / width.max(self.machine.inner_grain_columns)).max(1))
     }
 
     /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.
@@ -195,9 +196,16 @@ impl Tiles {
             let inputs = tile * width..((tile + 1) * width).min(self.inputs);
             let places = &self.places(inputs.clone())[..inputs.len()];
             for (image, row) in sums.chunks(width).enumerate() {
+                let first = image * self.input.image_len();
+                if self.input.layout == Layout::PLAIN {
+                    let part = bottom_grad.part(first + inputs.start..first + inputs.end);
+                    // SAFETY: grains have inputs of their own.
+                    unsafe { memory.write(part) }.copy_from_slice(&row[..inputs.len()]);
+                    continue;
+                }
                 let to = memory.pointer(bottom_grad);
                 for (place, value) in places.iter().zip(row) {
-                    let place = image * self.input.image_len() + place;
+                    let place = first + place;
                     assert!(place < bottom_grad.len(), "an input beyond the bottom");
                     // SAFETY: inside the span, as asserted; grains have inputs of their own.
                     unsafe { *to.add(place) = *value }

@@ -30,15 +30,16 @@ impl Tiles {
         let x = unsafe { grain.memory.read(self.bottom) };
         for vector in grain.share(self.row_vectors()) {
             let inputs = vector * numbers..((vector + 1) * numbers).min(self.inputs);
-            let places = &self.places(inputs.clone())[..inputs.len()];
+            let places = self.places(inputs.clone());
             let len = self.images * self.lanes;
             // SAFETY: grains have vectors of their own.
             let to = unsafe { grain.memory.write(self.transposed.part(vector * len..(vector + 1) * len)) };
             for (image, to) in to.chunks_exact_mut(self.lanes).enumerate() {
                 let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
                 let mut gathered = [0.0; TOGETHER];
-                gathered.iter_mut().zip(places).for_each(|(to, place)| *to = of_image[*place]);
-                self.pack(&gathered[..numbers], to);
+                let (to, rest) = to.split_at_mut(self.words(inputs.len()));
+                self.pack(self.row(of_image, inputs.clone(), &places, &mut gathered), to);
+                rest.fill(0.0);
             }
         }
     }
