@@ -18,6 +18,8 @@ pub(super) trait Axis<const D: usize, const Y: usize, const G: usize, const P: u
     unsafe fn outputs<S: Simd>(m: [S::Vector; P]) -> [S::Vector; Y];
     /// `A`: the gradients of products from those of outputs.
     unsafe fn gradients<S: Simd>(y: [S::Vector; Y]) -> [S::Vector; P];
+    /// `B`: the gradients of inputs from those of transformed inputs.
+    unsafe fn inputs_back<S: Simd>(m: [S::Vector; P]) -> [S::Vector; D];
     /// `Gᵀ`: the gradients of taps from those of transformed weights.
     unsafe fn weights_back<S: Simd>(u: [S::Vector; P]) -> [S::Vector; G];
 }
@@ -63,6 +65,20 @@ impl Axis<4, 2, 3, 4> for Three {
     unsafe fn gradients<S: Simd>(y: [S::Vector; 2]) -> [S::Vector; 4] {
         // SAFETY: as above.
         unsafe { [y[0], S::add(y[0], y[1]), S::subtract(y[0], y[1]), S::subtract(S::zero(), y[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn inputs_back<S: Simd>(m: [S::Vector; 4]) -> [S::Vector; 4] {
+        // SAFETY: as above.
+        unsafe {
+            let difference = S::subtract(m[1], m[2]);
+            [
+                m[0],
+                S::add(difference, m[3]),
+                S::subtract(S::add(m[1], m[2]), m[0]),
+                S::subtract(S::zero(), m[3]),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -182,6 +198,28 @@ impl Axis<8, 4, 5, 11> for Five {
     }
 
     #[inline(always)]
+    unsafe fn inputs_back<S: Simd>(m: [S::Vector; 11]) -> [S::Vector; 8] {
+        // SAFETY: as above.
+        unsafe {
+            // The gradients of what F(2, 2) makes of the three inputs from 2 and from 4 on; those from 0 on have the first three.
+            let b = [S::subtract(m[3], m[6]), S::subtract(m[4], m[7]), S::subtract(m[5], m[8])];
+            let sums = [S::add(m[3], m[6]), S::add(m[4], m[7]), S::add(m[5], m[8])];
+            let c = [S::subtract(sums[0], m[0]), S::subtract(sums[1], m[1]), S::subtract(sums[2], m[2])];
+            let middle = |v: [S::Vector; 3]| S::add(S::subtract(v[1], v[0]), v[2]);
+            [
+                m[0],
+                middle([m[0], m[1], m[2]]),
+                S::add(S::subtract(b[0], m[2]), m[9]),
+                S::add(middle(b), m[10]),
+                S::subtract(c[0], b[2]),
+                middle(c),
+                S::subtract(S::zero(), S::add(c[2], m[9])),
+                S::subtract(S::zero(), m[10]),
+            ]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn weights_back<S: Simd>(u: [S::Vector; 11]) -> [S::Vector; 5] {
         // SAFETY: as above.
         unsafe {
@@ -189,8 +227,14 @@ impl Axis<8, 4, 5, 11> for Five {
             // The gradients of the two taps of each pair, of its sum and of its difference with the others.
             let pair = |at: usize| [S::add(u[at], u[at + 1]), S::add(u[at + 1], u[at + 2])];
             let (first, sum, difference) = (pair(0), pair(3), pair(6));
-            let outer = [0, 1].map(|i| S::multiply(half, S::add(sum[i], difference[i])));
-            let middle = [0, 1].map(|i| S::multiply(half, S::subtract(sum[i], difference[i])));
+            let outer = [
+                S::multiply(half, S::add(sum[0], difference[0])),
+                S::multiply(half, S::add(sum[1], difference[1])),
+            ];
+            let middle = [
+                S::multiply(half, S::subtract(sum[0], difference[0])),
+                S::multiply(half, S::subtract(sum[1], difference[1])),
+            ];
             [
                 S::add(first[0], outer[0]),
                 S::add(first[1], outer[1]),
@@ -198,6 +242,73 @@ impl Axis<8, 4, 5, 11> for Five {
                 middle[1],
                 S::add(outer[0], S::add(u[9], u[10])),
             ]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::{Isa, Vectors};
+    use crate::kernel::vectorised::{Explicit, with_vectors};
+
+    /// Compares each matrix with the one that takes gradients back through it.
+    struct Turned;
+
+    /// Whether `back` is `there` turned over its diagonal: element by element.
+    fn is_turned<S: Simd, const A: usize, const B: usize>(
+        there: impl Fn([S::Vector; A]) -> [S::Vector; B],
+        back: impl Fn([S::Vector; B]) -> [S::Vector; A],
+    ) -> bool {
+        // SAFETY: who calls has the instructions of `S`; a register has at most 16 numbers.
+        let number = |value: S::Vector| unsafe {
+            let mut numbers = [0.0; 16];
+            S::store(numbers.as_mut_ptr(), value);
+            numbers[0]
+        };
+        // SAFETY: as above.
+        let one = |at: usize, i: usize| unsafe { S::splat(if at == i { 1.0 } else { 0.0 }) };
+        let is_same = |i: usize, j: usize| {
+            let (a, b) = (std::array::from_fn(|at| one(at, i)), std::array::from_fn(|at| one(at, j)));
+            number(there(a)[j]) == number(back(b)[i])
+        };
+        (0..A).all(|i| (0..B).all(|j| is_same(i, j)))
+    }
+
+    impl Turned {
+        /// # Safety
+        /// The CPU has the instructions of `S`.
+        unsafe fn check<S: Simd, F, const D: usize, const Y: usize, const G: usize, const P: usize>()
+        where
+            F: Axis<D, Y, G, P>,
+        {
+            // SAFETY: by contract.
+            unsafe {
+                assert!(is_turned::<S, D, P>(|d| F::inputs::<S>(d), |m| F::inputs_back::<S>(m)));
+                assert!(is_turned::<S, G, P>(|g| F::weights::<S>(g), |u| F::weights_back::<S>(u)));
+                assert!(is_turned::<S, P, Y>(|m| F::outputs::<S>(m), |y| F::gradients::<S>(y)));
+            }
+        }
+    }
+
+    impl Explicit for Turned {
+        unsafe fn run<S: Simd>(self) {
+            // SAFETY: by contract.
+            unsafe {
+                Self::check::<S, Three, 4, 2, 3, 4>();
+                Self::check::<S, Five, 8, 4, 5, 11>();
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_go_back_through_the_matrices_turned() {
+        for isa in Isa::ALL {
+            if isa.is_available() && isa.vectors() != Vectors::None {
+                with_vectors(isa, Turned);
+            } else {
+                println!("skipped: {isa} has no vectors here");
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Minimal filtering of squares, after Winograd: the outputs of a tile of pixels from fewer products than pixels times taps.
 //!
 //! `Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A` for a tile d of inputs, a kernel g and a tile Y of outputs (Lavin and Gray, 2015); the
-//! gradient of g is that of the same bilinear form, `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`. The matrices are those of one axis
+//! gradient of g is that of the same bilinear form, `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`, and that of d is
+//! `B [(G g Gᵀ) ⊙ (A dY Aᵀ)] Bᵀ`, added up where tiles of inputs overlap, or Y of a kernel that is turned round. The matrices are those of one axis
 //! ([`axis`]): 3×3 kernels make 2×2 outputs from 16 products instead of 36, 5×5 kernels 4×4 outputs from 121 instead of 400.
 //!
 //! What is multiplied may be rounded to bf16 ([`Store`]), as may be the planes; the transforms are f32 in both directions,
@@ -9,10 +10,12 @@
 //! error is at most that of a sum of products of the same length times what the matrices make of magnitudes.
 
 mod axis;
+mod overlap;
 mod store;
 mod table;
 
 use self::axis::{Axis, Five, Three};
+pub(crate) use self::overlap::InputsBack;
 pub(crate) use self::store::Store;
 use self::store::{Put, Transform, transform};
 use self::table::{Line, Table};

@@ -86,6 +86,8 @@ struct Tiles {
     /// In bf16, the top's gradients in pairs of images.
     gradients: Span,
     grains: usize,
+    /// Of packing X transposed, which is long beside the products of a few outputs.
+    transposing: usize,
 }
 
 pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
@@ -122,6 +124,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         false => images.next_multiple_of(lanes) * words(inputs),
     };
     let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
+    let grains = machine.grains(flops, machine.task_grains);
     Some(Box::new(Tiles {
         isa: binder.isa,
         precision,
@@ -151,7 +154,8 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         transposed: binder.workspace(SubTask::Forward, transposed),
         tiles: binder.workspace(SubTask::GradWeight, depth * row),
         gradients: binder.workspace(SubTask::GradWeight, pairs),
-        grains: machine.grains(flops, machine.task_grains),
+        grains,
+        transposing: binder.stream_grains(images * inputs).clamp(grains, machine.task_grains),
     }))
 }
 
@@ -485,7 +489,8 @@ impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
         match sub {
             SubTask::Forward => {
-                Stages::one(self.grains.min(self.words(self.inputs))).then(self.grains.min(self.outputs))
+                let transposing = self.transposing.min(self.words(self.inputs));
+                Stages::one(transposing).then(self.grains.min(self.outputs))
             }
             SubTask::GradWeight | SubTask::StepWeight => {
                 let rows = self.grains * self.own.len() / self.outputs;

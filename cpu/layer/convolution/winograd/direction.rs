@@ -4,6 +4,8 @@
 //! points is a matrix product (tiles × sources · sources × targets) on the register tiles of correlation, and the
 //! products are transformed back. A block is so large that reading the transformed weights, 16/9 or 121/25 of the weights,
 //! is cheap beside the products, and so small that one point's inputs stay in the second-level cache.
+//!
+//! ∇A is forward with a kernel that is turned round, or goes over the tiles of forward ([`Overlap`]).
 
 use std::ops::Range;
 
@@ -11,17 +13,18 @@ use quadrille_core::layer::SubTask;
 
 use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::{Packing, Words};
-use super::{ALIGNMENT, Tiling, filter_of, packing};
+use super::overlap::Overlap;
+use super::{ALIGNMENT, Squares, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::stored::with_stored;
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Outputs, Store, Weights};
+use crate::kernel::winograd::{InputsBack, Outputs, Store, Weights};
 use crate::kernel::words::{Pairs, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
-use crate::memory::Span;
+use crate::memory::{Memory, Span};
 
 /// One direction.
 pub(in crate::layer::convolution) struct Winograd {
@@ -32,7 +35,10 @@ pub(in crate::layer::convolution) struct Winograd {
     /// The packing before weights are transformed.
     taps: Packing,
     tiling: Tiling,
+    /// Of ∇A over the tiles of forward.
+    overlap: Option<Overlap>,
     target: Arrangement,
+    target_extents: [usize; 2],
     /// Most tiles of a block.
     block: usize,
     /// The sources of a point, cut into chunks.
@@ -55,19 +61,27 @@ impl Winograd {
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
         let precision = setup.numerics.precision;
-        let [taps, packing] = [Precision::F32, precision].map(|p| packing(setup, filter, p));
+        let block = machine.winograd_tiles(filter) * precision.in_word();
+        let overlap = match forward {
+            true => None,
+            false => Overlap::new(layer, filter, [setup.input, setup.output], block),
+        };
+        let turned = !forward && overlap.is_none();
+        let [taps, packing] = [Precision::F32, precision].map(|p| packing(setup, filter, turned, p));
         let vector = packing.vector;
         let tiling = Tiling {
             filter,
             isa: setup.numerics.isa,
+            squares: if overlap.is_some() { Squares::Outputs } else { Squares::Inputs },
             source: setup.source,
             source_extents,
-            target_extents,
+            target_extents: if overlap.is_some() { source_extents } else { target_extents },
             pad: if forward { layer.pad } else { layer.pad.map(|p| filter.side() - 1 - p) },
             store: if precision == Precision::F32 { Store::Numbers } else { Store::Channels },
         };
         let count = tiling.count();
-        let block = (machine.winograd_tiles(filter) * precision.in_word()).min(count);
+        let together = overlap.map_or(1, |overlap| overlap.tiles);
+        let block = (block / together * together).min(count);
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
@@ -79,7 +93,9 @@ impl Winograd {
             isa: setup.numerics.isa,
             relu: forward && layer.relu,
             tiling,
+            overlap,
             target: setup.target,
+            target_extents,
             block,
             chunks: chunks(&packing, block, most),
             packing,
@@ -120,7 +136,12 @@ impl Winograd {
     pub fn scratch(&self) -> usize {
         let [inputs, products] = self.points();
         let widest = self.taps.tile(0, 0).len() + self.rounded_len();
-        (self.tiling.filter.points() * (inputs + products)).max(widest) + ALIGNMENT
+        (self.tiling.filter.points() * (inputs + products) + self.sums_len()).max(widest) + ALIGNMENT
+    }
+
+    /// Elements of the sums of an image's tiles, of a block of channels.
+    fn sums_len(&self) -> usize {
+        self.overlap.map_or(0, |overlap| overlap.seen.iter().product::<usize>() * self.packing.vector)
     }
 
     /// The transformed weights of a tile of targets.
@@ -172,10 +193,13 @@ impl Winograd {
     pub fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
         let (index, targets) = (grain.index / self.target_parts, grain.index % self.target_parts);
         let (group, part) = (index / self.tile_parts, index % self.tile_parts);
-        let all = share(self.tiling.count(), part, self.tile_parts);
+        // Tiles that overlap stay together.
+        let together = self.overlap.map_or(1, |overlap| overlap.tiles);
+        let all = share(self.tiling.count() / together, part, self.tile_parts);
         let targets = share(self.packing.tiles(), targets, self.target_parts);
-        for (first, count) in even_parts(&all, self.block) {
-            self.run_block(grain, arrays, group, first..first + count, targets.clone());
+        for (first, count) in even_parts(&all, self.block / together) {
+            let block = first * together..(first + count) * together;
+            self.run_block(grain, arrays, group, block, targets.clone());
         }
     }
 
@@ -190,7 +214,7 @@ impl Winograd {
         let ([inputs, products], points) = (self.points(), self.tiling.filter.points());
         let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
         let (inputs, rest) = grain.scratch[aligned..].split_at_mut(points * inputs);
-        let products = &mut rest[..points * products];
+        let (products, sums) = rest.split_at_mut(points * products);
         let planes = group * self.planes()..(group + 1) * self.planes();
         self.tiling.transform(grain.memory, arrays.source, planes, block.clone(), self.block, inputs);
         let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
@@ -210,7 +234,13 @@ impl Winograd {
             }
         }
         for tile in targets {
-            self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products);
+            match self.overlap {
+                None => self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products),
+                Some(overlap) => {
+                    let place = [group, tile];
+                    self.add_inputs(grain.memory, arrays, overlap, place, block.clone(), products, sums);
+                }
+            }
         }
     }
 
@@ -273,7 +303,7 @@ impl Winograd {
 
     fn transform_outputs(
         &self,
-        memory: &crate::memory::Memory,
+        memory: &Memory,
         arrays: &Arrays,
         group: usize,
         tile: usize,
@@ -296,9 +326,44 @@ impl Winograd {
                     // SAFETY: copied in the stage before, with a full tile for each tile.
                     bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),
-                    extents: self.tiling.target_extents,
+                    extents: self.target_extents,
                 };
                 with_stored(self.isa, self.target.layout.precision, outputs);
+            }
+        });
+    }
+
+    /// Transforms the products of whole images to gradients of their inputs.
+    fn add_inputs(
+        &self,
+        memory: &Memory,
+        arrays: &Arrays,
+        overlap: Overlap,
+        [group, tile]: [usize; 2],
+        block: Range<usize>,
+        products: &[f32],
+        sums: &mut [f32],
+    ) {
+        let lanes = self.packing.vector;
+        let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
+        let sums = &mut sums[..self.sums_len()];
+        self.tiling.each_image(block, |image, first, tiles| {
+            for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
+                let channel = group * self.packing.targets + vector * lanes;
+                let start = image * self.target.image_stride() + channel / lanes * plane_len;
+                let back = InputsBack {
+                    filter: self.tiling.filter,
+                    products: &products[(vector * self.block + first) * lanes..],
+                    point,
+                    tiles,
+                    sums,
+                    seen: overlap.seen,
+                    adds: arrays.adds,
+                    plane: memory.pointer(arrays.target.part(start..start + plane_len)),
+                    extents: self.target_extents,
+                    pad: overlap.pad,
+                };
+                with_stored(self.isa, self.target.layout.precision, back);
             }
         });
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Tiling, filter_of, packing};
+use super::{ALIGNMENT, Squares, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::elements::Fold;
@@ -51,11 +51,12 @@ impl WinogradGradient {
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let narrow = setup.numerics.precision == Precision::Bf16;
-        let packing = packing(setup, filter, Precision::F32);
+        let packing = packing(setup, filter, false, Precision::F32);
         let vector = packing.vector;
         let tiling = Tiling {
             filter,
             isa: setup.numerics.isa,
+            squares: Squares::Inputs,
             source: setup.source,
             source_extents: setup.input,
             target_extents: setup.output,

@@ -2,6 +2,7 @@
 
 mod direction;
 mod gradient;
+mod overlap;
 
 pub(super) use direction::Winograd;
 pub(super) use gradient::WinogradGradient;
@@ -14,7 +15,7 @@ use quadrille_core::shape::Shape;
 use super::direction::{Setup, TILE_VECTORS};
 use super::weights::{Packing, Words};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::winograd::{Filter, Inputs, Store};
+use crate::kernel::winograd::{Filter, Gradients, Inputs, Store};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -46,9 +47,8 @@ pub(super) fn pays(layer: &Convolution, [bottom, top]: [&Shape; 2], numerics: Nu
     enough(layer.num_output) && enough(bottom.dim(1)) && saves(bottom) && saves(top)
 }
 
-/// How the weights of a direction are packed, in a precision. ∇A sees the kernel turned round; ∇W has the packing of
-/// forward.
-fn packing(setup: &Setup<'_>, filter: Filter, precision: Precision) -> Packing {
+/// How the weights of a direction are packed, in a precision, the kernel turned round or not. ∇W has the packing of forward.
+fn packing(setup: &Setup<'_>, filter: Filter, turned: bool, precision: Precision) -> Packing {
     let (groups, vector, taps) = (setup.layer.group, setup.target.layout.block, filter.taps());
     let forward = setup.sub == SubTask::Forward;
     Packing {
@@ -62,16 +62,27 @@ fn packing(setup: &Setup<'_>, filter: Filter, precision: Precision) -> Packing {
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
         isa: setup.numerics.isa,
-        passes: vec![if forward { (0..taps).collect() } else { (0..taps).rev().collect() }],
+        passes: vec![if turned { (0..taps).rev().collect() } else { (0..taps).collect() }],
     }
+}
+
+/// What is transformed of the source of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Squares {
+    /// The inputs that the tile sees, by `Bᵀ`.
+    Inputs,
+    /// Its own pixels, which are gradients of outputs, by `A`.
+    Outputs,
 }
 
 /// The tiles of targets and of the sources that they see, image by image, row by row.
 struct Tiling {
     filter: Filter,
     isa: Isa,
+    squares: Squares,
     source: Arrangement,
     source_extents: [usize; 2],
+    /// Rows and columns of what is cut into tiles: the target, or the source if its own pixels are transformed.
     target_extents: [usize; 2],
     /// Rows and columns of zeros before the source.
     pad: [usize; 2],
@@ -152,9 +163,18 @@ impl Tiling {
                     Store::Channels => i / 2 * row_len + i % 2 * lanes / 2,
                     Store::Numbers | Store::Tiles => i * row_len,
                 };
-                let (filter, tiles, extents) = (self.filter, &tiles[..places.len()], self.source_extents);
-                Inputs { filter, plane: values, extents, tiles, to: &mut inputs[place..], point, first }
-                    .run(self.isa, self.store);
+                let (filter, extents, to) = (self.filter, self.source_extents, &mut inputs[place..]);
+                match self.squares {
+                    Squares::Inputs => {
+                        let tiles = &tiles[..places.len()];
+                        Inputs { filter, plane: values, extents, tiles, to, point, first }
+                            .run(self.isa, self.store);
+                    }
+                    Squares::Outputs => {
+                        Gradients { filter, plane: values, extents, tiles: places, to, point, first }
+                            .run(self.isa, self.store);
+                    }
+                }
             }
         });
     }

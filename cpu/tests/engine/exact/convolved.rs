@@ -2,7 +2,8 @@
 //!
 //! A sum of `k` products in f32 errs by at most `(k + 2)·ε·Σ|a·b|`; the oracle on magnitudes gives the sum. Winograd's
 //! transforms (`kernel::winograd`) form other sums, in at most 2 + 3 + 3 roundings more along each axis: the bound is
-//! `(k + 18)·ε` times the magnitudes of the transforms, which [`transformed_magnitudes`] computes for each element.
+//! `(k + 18)·ε` times the magnitudes of the transforms, which [`transformed_magnitudes`] computes for each element. Where tiles of ∇A
+//! overlap it is 2 + 3 + 4 along each axis, and 3 more where four tiles meet.
 //!
 //! In bf16 operands are rounded first, each by at most `u = 2⁻⁸` of it. Blobs are kept in bf16: these have numbers that need
 //! no rounding, so that a sum errs by `u` of its magnitudes more for its weights, and the sums of ∇W do not. Winograd's
@@ -17,7 +18,7 @@ use quadrille_cpu::isa::Precision;
 use crate::common::{convolution, fractions, options, ways};
 use crate::exact::bench::{rounded, run, written};
 use crate::exact::case::Case;
-use crate::exact::transformed::transformed_magnitudes;
+use crate::exact::transformed::{overlap, transformed_magnitudes};
 
 const EPSILON: f64 = f32::EPSILON as f64;
 /// What rounding to bf16 makes of a number at most.
@@ -68,7 +69,11 @@ impl Fractions {
     fn bounds(&self, implementation: &str, operand: Operand) -> Vec<f64> {
         let depth = depth(operand, &self.layer, &self.case);
         let sums = self.magnitudes.get(operand);
-        let (plainly, transforming) = ((depth + 2) as f64 * EPSILON, (depth + 18) as f64 * EPSILON);
+        let transforms = match operand {
+            Operand::BottomGrad(_) if overlap(&self.case, &self.layer) => 2 * (2 + 3 + 4) + 3,
+            _ => 2 * (2 + 3 + 3),
+        };
+        let [plainly, transforming] = [0, transforms].map(|more| (depth + 2 + more) as f64 * EPSILON);
         let in_blob = self.case.storage(operand).is_some();
         let transformed = match implementation {
             "winograd" | "winograd-bf16" => {
@@ -100,6 +105,8 @@ fn convolutions_of_fractions() {
         (Convolution { stride: [2, 2], ..same(32, 5) }, [20, 15, 14]),
         (same(50, 5), [20, 8, 12]),
         (Convolution { pad: [0, 4], ..convolution(20, [5, 5]) }, [40, 15, 11]),
+        (convolution(50, [5, 5]), [20, 12, 12]),
+        (convolution(40, [3, 3]), [33, 6, 6]),
         (same(96, 1), [64, 7, 7]),
     ];
     for (layer, [c, h, w]) in layers {

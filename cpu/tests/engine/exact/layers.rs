@@ -78,6 +78,10 @@ fn convolutions_of_blocks() {
         (same(16, 3), [48, 7, 7]),
         (same(50, 5), [20, 8, 8]),
         (same(48, 5), [24, 13, 13]),
+        // The top has so many fewer tiles that ∇A goes over these, which overlap.
+        (convolution(50, [5, 5]), [20, 12, 12]),
+        (Convolution { pad: [1, 0], ..convolution(24, [5, 5]) }, [16, 9, 10]),
+        (Convolution { group: 2, ..convolution(64, [3, 3]) }, [64, 6, 6]),
         (same(96, 1), [64, 7, 7]),
         (same(40, 1), [33, 20, 21]),
         (strided(same(32, 3)), [32, 15, 14]),

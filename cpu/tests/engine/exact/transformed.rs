@@ -115,6 +115,18 @@ impl Planes<'_> {
     }
 }
 
+/// Whether ∇A of a kernel of 3×3 or 5×5 goes over the tiles of the top, which overlap in the bottom: where these are a quarter fewer than the bottom's. All
+/// images here are so small that a block holds the tiles of one.
+pub fn overlap(case: &Case, layer: &Convolution) -> bool {
+    if ![[3; 2], [5; 2]].contains(&layer.kernel) {
+        return false;
+    }
+    let side = Filter::of(layer.kernel[0]).output.len();
+    let shapes = [case.bottoms[0].clone(), case.net.top_shapes(case.id).swap_remove(0)];
+    let [bottom, top] = shapes.map(|shape| tiles([shape.dim(2), shape.dim(3)], side).count());
+    4 * top <= 3 * bottom
+}
+
 /// The magnitudes of what a sub-task of a 3×3 or 5×5 convolution of one group and stride 1 writes; `None` of biases.
 pub fn transformed_magnitudes(
     case: &Case,
@@ -145,6 +157,10 @@ pub fn transformed_magnitudes(
         Operand::Top(_) => {
             let u: Vec<_> = (0..outputs * inputs).map(|k| weight(k / inputs, k % inputs, false)).collect();
             Some(correlated(&filter, &x, &u, bottom.dim(0), [outputs, inputs], dy.extents, pad))
+        }
+        Operand::BottomGrad(_) if overlap(case, layer) => {
+            let u: Vec<_> = (0..outputs * inputs).map(|k| weight(k / inputs, k % inputs, false)).collect();
+            Some(overlapped(&filter, &dy, &u, bottom.dim(0), x.extents, pad))
         }
         Operand::BottomGrad(_) => {
             let u: Vec<_> = (0..inputs * outputs).map(|k| weight(k % outputs, k / outputs, true)).collect();
@@ -185,6 +201,40 @@ fn correlated(
                 let (row, column) = (tile[0] + r, tile[1] + c);
                 if row < height && column < width {
                     result[((image * targets + target) * height + row) * width + column] = y[r][c];
+                }
+            }
+        }
+    }
+    result
+}
+
+fn overlapped(
+    filter: &Filter,
+    dy: &Planes<'_>,
+    u: &[Matrix],
+    images: usize,
+    [height, width]: [usize; 2],
+    pad: [usize; 2],
+) -> Vec<f64> {
+    let (side, points, seen) = (filter.output.len(), filter.input.len(), filter.input[0].len());
+    let targets = u.len() / dy.channels;
+    let mut result = vec![0.0; images * targets * height * width];
+    for (image, tile) in (0..images).flat_map(|image| tiles(dy.extents, side).map(move |tile| (image, tile)))
+    {
+        let square = |source: usize| dy.square(side, image, source, tile.map(|at| at as isize));
+        let z: Vec<Matrix> =
+            (0..dy.channels).map(|s| both_sides(&turned(&filter.output), &square(s))).collect();
+        for target in 0..targets {
+            let mut sum = zeros(points);
+            z.iter().zip(u.chunks(targets)).for_each(|(z, u)| add_products(&mut sum, z, &u[target]));
+            let x = both_sides(&turned(&filter.input), &sum);
+            for (r, c) in (0..seen * seen).map(|i| (i / seen, i % seen)) {
+                let place = [(tile[0] + r).checked_sub(pad[0]), (tile[1] + c).checked_sub(pad[1])];
+                if let [Some(row), Some(column)] = place
+                    && row < height
+                    && column < width
+                {
+                    result[((image * targets + target) * height + row) * width + column] += x[r][c];
                 }
             }
         }

@@ -2,7 +2,9 @@
 //! oracle's, in f32 and in bf16.
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
-use quadrille_core::layer::{Concat, ContrastiveLoss, Convolution, Layer, PoolMethod, Pooling};
+use quadrille_core::layer::{
+    Concat, ContrastiveLoss, Convolution, Eltwise, EltwiseOperation, Layer, PoolMethod, Pooling,
+};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec};
 use quadrille_core::plan::Stage;
 use quadrille_core::reference::ReferenceNet;
@@ -63,6 +65,27 @@ fn residual(batch: usize) -> NetSpec {
         vec![LayerSpec::new("stem", Layer::Convolution(stem), &["data"], &["stem"]), relu("stem")];
     layers.extend(shortcuts("stem", 32));
     layers.push(LayerSpec::new("last", Layer::Pooling(pool), &["sum_c"], &["last"]));
+    between(batch, layers)
+}
+
+/// Two 5×5 convolutions with less padding than they take away, both of one bottom: of its gradient one adds to the other's. Tiles of
+/// such a gradient overlap.
+fn overlapping(batch: usize) -> NetSpec {
+    let conv = |name: &str, kernel: usize, bottom: &str| {
+        let layer = Convolution { pad: [1; 2], ..convolution(32, [kernel; 2]) };
+        LayerSpec::new(name, Layer::Convolution(layer), &[bottom], &[name])
+    };
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new(), relu: false };
+    let sum = Layer::Eltwise(Eltwise { bottoms: 2, operation });
+    let pool = Pooling { method: PoolMethod::Max, kernel: Some([3; 2]), pad: [0; 2], stride: [2; 2] };
+    let layers = vec![
+        conv("stem", 3, "data"),
+        relu("stem"),
+        conv("a", 5, "stem"),
+        conv("b", 5, "stem"),
+        LayerSpec::new("sum", sum, &["a", "b"], &["sum"]),
+        LayerSpec::new("last", Layer::Pooling(pool), &["sum"], &["last"]),
+    ];
     between(batch, layers)
 }
 
@@ -168,4 +191,9 @@ fn concats_without_copies() {
 #[test]
 fn shortcuts_that_are_added_to() {
     agree(residual, [0, 3]);
+}
+
+#[test]
+fn tiles_that_overlap_are_added_to() {
+    agree(overlapping, [0, 1]);
 }
