@@ -2,7 +2,7 @@
 
 use quadrille_core::net::{Net, Phase, StorageNeeds};
 use quadrille_cpu::isa::Numerics;
-use quadrille_cpu::{EngineError, adders, stepping_layers, storage_needs};
+use quadrille_cpu::{EngineError, adders, rectifying_layers, stepping_layers, storage_needs};
 
 use crate::cli::MachineArgs;
 use crate::failure::Failure;
@@ -63,6 +63,10 @@ impl<'a> Rewriting<'a> {
         if self.gpu {
             let needs = StorageNeeds::from(net.storages.clone());
             return Ok(if self.memory_sharing { net.sharing_memory(&needs) } else { net });
+        }
+        if self.fusion {
+            let can = rectifying_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
+            net = net.rectifying(|layer| can.contains(&layer));
         }
         if self.fusion && self.alone {
             let can = stepping_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;

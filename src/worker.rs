@@ -110,6 +110,14 @@ fn notes(engine: &Engine, net: &Net, programs: usize) -> Vec<String> {
         let whole = if net.share < 1.0 { ", each quadrant for all images" } else { "" };
         notes.push(format!("one pass    grad-weight and update of {}{whole}", stepping.join(", ")));
     }
+    let rectifying: Vec<&str> =
+        net.layers.iter().filter(|l| l.rectifies_gradient).map(|l| l.name.as_str()).collect();
+    if !rectifying.is_empty() {
+        notes.push(format!(
+            "rectified   the gradient of a ReLU by the pooling behind it: {}",
+            rectifying.join(", ")
+        ));
+    }
     let adding: Vec<&str> = net.layers.iter().filter(|l| l.adds_gradient).map(|l| l.name.as_str()).collect();
     if !adding.is_empty() {
         notes.push(format!("added up    in its place, the gradient of the bottom of {}", adding.join(", ")));

@@ -196,6 +196,7 @@ impl Builder {
             under_loss: false,
             steps_weight: false,
             adds_gradient: false,
+            rectifies_gradient: false,
             absorbed: Vec::new(),
         });
         for (top, name) in spec.tops.iter().enumerate() {
@@ -411,6 +412,7 @@ impl Builder {
             under_loss: false,
             steps_weight: false,
             adds_gradient: false,
+            rectifies_gradient: false,
             absorbed: Vec::new(),
         });
         tops

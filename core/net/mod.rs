@@ -8,6 +8,7 @@ mod gradients;
 mod lifetime;
 mod params;
 mod parts;
+mod rectify;
 mod sharing;
 mod spec;
 mod step;
@@ -89,6 +90,8 @@ pub struct NetLayer {
     pub steps_weight: bool,
     /// Whether it adds the gradient of its bottom to what is there: see [`Net::adding`].
     pub adds_gradient: bool,
+    /// Whether it does the backward of the ReLU that it alone reads: see [`Net::rectifying`].
+    pub rectifies_gradient: bool,
     /// The layers that are computed with it, in their order; its top is that of the last, and its parameters are
     /// followed by theirs.
     pub absorbed: Vec<AbsorbedLayer>,
@@ -250,7 +253,8 @@ impl Net {
     fn accesses_apart(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         let layer = self.layer(id);
         let mut accesses = layer.layer.accesses(sub)?;
-        if self.is_in_place(id, sub) || (sub == SubTask::GradActivation && self.is_added_up(id)) {
+        let done = sub == SubTask::GradActivation && (self.is_added_up(id) || self.is_rectified_above(id));
+        if self.is_in_place(id, sub) || done {
             return None;
         }
         if layer.adds_gradient && accesses.writes.contains(&Operand::BottomGrad(0)) {

@@ -188,6 +188,19 @@ pub fn stepping_layers(
     Ok((0..decisions.chosen.len()).map(LayerId).filter(can).collect())
 }
 
+/// The layers of `net` whose implementation can do the backward of a ReLU that it reads: what [`Net::rectifying`] is to be told.
+///
+/// # Errors
+/// As [`storage_needs`].
+pub fn rectifying_layers(
+    net: &Net,
+    numerics: Numerics,
+    forced: &[(String, String)],
+) -> Result<Vec<LayerId>, String> {
+    let chosen = decide(net, numerics, forced)?.chosen;
+    Ok((0..chosen.len()).filter(|layer| chosen[*layer].rectifies).map(LayerId).collect())
+}
+
 /// Where the implementations of `net` can add gradients up in place: what [`Net::adding`] is to be told.
 ///
 /// # Errors
@@ -235,9 +248,18 @@ pub(crate) fn bind(
     for (index, (layer, candidate)) in net.layers.iter().zip(&decisions.chosen).enumerate() {
         let candidate: &'static Candidate = candidate;
         let native = nets.len() == 1 || decisions.is_native(net, LayerId(index), candidate);
-        if layer.steps_weight && !(candidate.steps && native) {
+        let cannot = match layer {
+            _ if layer.steps_weight && !(candidate.steps && native) => {
+                Some("update a weight as it finds the gradient")
+            }
+            _ if layer.rectifies_gradient && !candidate.rectifies => {
+                Some("do the backward of the ReLU before it")
+            }
+            _ => None,
+        };
+        if let Some(cannot) = cannot {
             return Err(format!(
-                "layer {:?}: {:?} cannot update a weight as it finds the gradient; the net was made for other kernels",
+                "layer {:?}: {:?} cannot {cannot}; the net was made for other kernels",
                 layer.name, candidate.name
             ));
         }

@@ -51,6 +51,8 @@ pub(crate) struct Candidate {
     pub steps: bool,
     /// Whether it can add the gradient of its bottom to what is there ([`Net::adding`]).
     pub adds: fn(&Net, LayerId, Numerics) -> bool,
+    /// Whether it can do the backward of the ReLU that it reads ([`Net::rectifying`]).
+    pub rectifies: bool,
     /// Whether it finds the images of all its blobs apart, with other arrays between them.
     pub strides: bool,
     /// Whether it can do a layer on a tier in a precision.
@@ -71,7 +73,8 @@ const fn never(_: &Net, _: LayerId, _: Numerics) -> bool {
 
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
     let (kept, adds) = (Kept::F32, never as fn(&Net, LayerId, Numerics) -> bool);
-    Candidate { name, form, kept, eager: false, steps: false, adds, strides: false, fits: every, build }
+    let (eager, steps, rectifies, strides) = (false, false, false, false);
+    Candidate { name, form, kept, eager, steps, adds, rectifies, strides, fits: every, build }
 }
 
 /// One that reads and writes blocks of either precision.
@@ -136,6 +139,7 @@ const POOLING: &[Candidate] = &[
     Candidate {
         fits: pooling::fits_blocked,
         kept: Kept::Either,
+        rectifies: true,
         strides: true,
         ..candidate("blocks", Form::Blocked, pooling::blocked)
     },

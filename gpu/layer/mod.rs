@@ -205,7 +205,7 @@ impl Surroundings<'_> {
 /// The operations of one of the sub-tasks that a layer's arithmetic consists of.
 fn compute(at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
     let layer = at.layer();
-    if layer.adds_gradient || layer.steps_weight {
+    if layer.adds_gradient || layer.steps_weight || layer.rectifies_gradient {
         return Err(format!("layer {:?}: the net was rewritten for other kernels than a GPU's", layer.name));
     }
     match &layer.layer {

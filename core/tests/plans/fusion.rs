@@ -1,13 +1,13 @@
 //! Nets with fused layers: what is rewritten and what is not, that the rest stays as it was, and that both train alike.
 
 use quadrille_core::check::check;
-use quadrille_core::layer::{EltwiseOperation, Layer, Relu, SubTask};
+use quadrille_core::layer::{EltwiseOperation, Layer, PoolMethod, Relu, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 
-use crate::common::{branching_net, lenet, nets, normalizing_net, residual_net};
+use crate::common::{branching_net, lenet, nets, normalizing_net, residual_net, sharing};
 
 const BATCH: usize = 5;
 
@@ -103,6 +103,49 @@ fn convolutions_do_the_forward_of_relus_in_place() {
             let has = |sub| fused.accesses(id(&fused, "behind"), sub).is_some();
             assert_eq!(has(SubTask::Forward), !fuses);
             assert_eq!(has(SubTask::GradActivation), phase == Phase::Train);
+        }
+    }
+}
+
+/// Whether backward of the ReLU behind the first convolution of LeNet is left to the pooling.
+fn is_left(spec: &NetSpec, phase: Phase, can: bool) -> bool {
+    let net = build(spec, phase).fused().rectifying(|_| can);
+    let left = net.layer(id(&net, "pool1")).rectifies_gradient;
+    let backward = net.accesses(id(&net, "behind"), SubTask::GradActivation);
+    assert_eq!(backward.is_none(), left || phase == Phase::Test, "{}", net.name);
+    left
+}
+
+#[test]
+fn pooling_does_the_backward_of_relus_in_place() {
+    let plain = rectified(true, 0.0);
+    assert!(is_left(&plain, Phase::Train, true));
+    assert!(!is_left(&plain, Phase::Train, false), "no kernel can");
+    assert!(!is_left(&plain, Phase::Test, true), "no backward");
+    assert!(!is_left(&rectified(false, 0.0), Phase::Train, true), "two gradients");
+    assert!(!is_left(&rectified(true, 0.1), Phase::Train, true), "something passes below 0");
+    let mut average = plain.clone();
+    if let Layer::Pooling(pooling) = &mut layer(&mut average, "pool1").layer {
+        pooling.method = PoolMethod::Average;
+    }
+    assert!(!is_left(&average, Phase::Train, true), "an average comes from all taps");
+    let mut twice = plain.clone();
+    let again =
+        LayerSpec { name: "again".into(), tops: vec!["again".into()], ..layer(&mut twice, "pool1").clone() };
+    twice.layers.push(again);
+    assert!(!is_left(&twice, Phase::Train, true), "another reads it, too");
+
+    for devices in [1, 3] {
+        for shared in [false, true] {
+            let of = |net: Net| {
+                let net = net.fused().rectifying(|_| true);
+                if shared { sharing(net) } else { net }
+            };
+            let nets: Vec<Net> = nets(&plain, Phase::Train, devices).into_iter().map(of).collect();
+            for stage in [Stage::Iteration, Stage::Gradients] {
+                let plan = Plan::build(&nets, PlanOptions::new(stage)).expect("a plan");
+                assert_eq!(check(&plan, &nets), Ok(()), "{devices} devices, shared {shared}");
+            }
         }
     }
 }

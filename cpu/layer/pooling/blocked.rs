@@ -1,7 +1,7 @@
 //! Pooling over blocked channels: a window is reduced a whole block at a time.
 //!
 //! Maxima remember which tap of their window they came from, one byte each, so that backward compares instead of
-//! scattering.
+//! scattering. Where the layer does the backward of the ReLU before it, a maximum that is not above 0 comes from no tap.
 //!
 //! Windows that overlap add to the same pixels. Where none do, as those of 2x2 with a stride of 2, gradients are written at once.
 //!
@@ -21,8 +21,11 @@ use crate::kernel::stored::{OnStored, Stored, with_stored};
 use crate::layer::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::memory::Span;
 
+/// What a byte says instead of a tap where the gradient of a maximum goes nowhere.
+const NO_TAP: u8 = u8::MAX;
+
 /// Taps of the largest window whose maxima a byte can name.
-const MAX_TAPS: usize = 256;
+const MAX_TAPS: usize = NO_TAP as usize;
 
 /// Whether blocks can do a layer: on tiers with vectors, for windows whose taps a byte can name.
 pub(in crate::layer) fn fits(net: &Net, id: LayerId, numerics: Numerics) -> bool {
@@ -53,6 +56,8 @@ struct Blocked {
     top: Array,
     /// The tap of each maximum, a byte each.
     taps: Option<Span>,
+    /// Whether those that are not above 0 have none.
+    rectifies: bool,
     bottom_grad: Option<Array>,
     top_grad: Option<Array>,
     grains: usize,
@@ -87,6 +92,7 @@ pub(in crate::layer) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKe
         bottom: binder.array(Operand::Bottom(0))?,
         top: binder.array(Operand::Top(0))?,
         taps,
+        rectifies: binder.layer().rectifies_gradient,
         bottom_grad: binder.array(Operand::BottomGrad(0)),
         top_grad: binder.array(Operand::TopGrad(0)),
         grains,
@@ -192,12 +198,14 @@ struct Forward<'a> {
     x: &'a [f32],
     y: &'a mut [f32],
     taps: Option<&'a mut [u8]>,
+    /// Whether maxima that are not above 0 come from no tap.
+    rectifies: bool,
 }
 
 impl OnStored for Forward<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd, E: Stored<S>>(self) {
-        let Self { plane, x, y, taps } = self;
+        let Self { plane, x, y, taps, rectifies } = self;
         plane.check::<S, E>(x.len(), y.len(), taps.as_ref().map(|taps| taps.len()));
         let (x, y) = (x.as_ptr(), y.as_mut_ptr());
         // SAFETY: the CPU has the instructions by contract; windows see pixels of the plane, as asserted.
@@ -209,6 +217,10 @@ impl OnStored for Forward<'_> {
                         largest::<S, E>(first, plane.width, extents)
                     });
                     E::store(y.add(at * E::LEN), best);
+                    let from = match rectifies {
+                        true => S::greater(best, S::zero(), from, S::splat(f32::from(NO_TAP))).1,
+                        false => from,
+                    };
                     S::store_bytes(taps[at * S::LANES..].as_mut_ptr(), from);
                 }),
                 _ => plane.each(|at, rows, columns| {
@@ -445,7 +457,8 @@ impl LayerKernel for Blocked {
                     self.taps.map(|taps| grain.memory.write_bytes(taps, self.taps_of(plane))),
                 )
             };
-            with_stored(self.isa, self.precision, Forward { plane: self.plane(), x, y, taps });
+            let (plane, rectifies) = (self.plane(), self.rectifies);
+            with_stored(self.isa, self.precision, Forward { plane, x, y, taps, rectifies });
         }
     }
 

@@ -17,6 +17,7 @@ mod joined;
 mod lifetime;
 mod made;
 mod placement;
+mod rectifying;
 mod refusals;
 mod running_sums;
 mod schedules;

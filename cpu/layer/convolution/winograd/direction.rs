@@ -235,11 +235,10 @@ impl Winograd {
         }
         for tile in targets {
             match self.overlap {
-                None => self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products),
-                Some(overlap) => {
-                    let place = [group, tile];
-                    self.add_inputs(grain.memory, arrays, overlap, place, block.clone(), products, sums);
+                Some(_) => {
+                    self.add_inputs(grain.memory, arrays, [group, tile], block.clone(), products, sums)
                 }
+                None => self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products),
             }
         }
     }
@@ -338,12 +337,12 @@ impl Winograd {
         &self,
         memory: &Memory,
         arrays: &Arrays,
-        overlap: Overlap,
         [group, tile]: [usize; 2],
         block: Range<usize>,
         products: &[f32],
         sums: &mut [f32],
     ) {
+        let Some(Overlap { seen, pad, .. }) = self.overlap else { return };
         let lanes = self.packing.vector;
         let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
         let sums = &mut sums[..self.sums_len()];
@@ -357,11 +356,11 @@ impl Winograd {
                     point,
                     tiles,
                     sums,
-                    seen: overlap.seen,
+                    seen,
                     adds: arrays.adds,
                     plane: memory.pointer(arrays.target.part(start..start + plane_len)),
                     extents: self.target_extents,
-                    pad: overlap.pad,
+                    pad,
                 };
                 with_stored(self.isa, self.target.layout.precision, back);
             }
