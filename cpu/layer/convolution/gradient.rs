@@ -326,11 +326,12 @@ impl WeightGradient {
             let first = visible.start.clamp(block.rows.start, block.rows.end);
             let rows = visible.end.clamp(first, block.rows.end) - first;
             let pixels = [rows, block.columns.1];
-            // First the gradients, then the source.
+            // First the gradients, then the source, then the sums of the next sources.
             let ahead = if i < vectors {
                 block.ahead.wrapping_add(i * self.target.plane_len())
             } else {
-                source_ahead.take(rows * block.columns.1 * vector).unwrap_or(block.ahead)
+                let sums = dw.wrapping_add(offsets.len() * vectors * vector).cast_const();
+                source_ahead.take(rows * block.columns.1 * vector).unwrap_or(sums)
             };
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
             // source; the sums are the grain's own, a tile's width for each source.

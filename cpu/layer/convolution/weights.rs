@@ -276,9 +276,36 @@ struct ToRows<'a> {
     packed: &'a mut [f32],
 }
 
+/// Rows of weights between the one that is copied and the one that is asked for.
+const ROWS_AHEAD: usize = 8;
+
+impl ToRows<'_> {
+    /// Copies the targets of each source, which lie side by side as they are to. They are short pieces of rows far apart, so those
+    /// that come next are asked for.
+    #[inline(always)]
+    fn copy_rows<S: Simd>(self) {
+        let Part { group, first, lanes, width } = *self.part;
+        let row = self.packing.targets;
+        let start = self.packing.place(group, first, self.block.sources.start);
+        for (source, to) in self.packed.chunks_exact_mut(width).enumerate() {
+            let from = &self.weights[start + source * row..][..lanes];
+            for line in (0..lanes).step_by(S::LANES) {
+                // To ask for what is not there is no error.
+                S::prefetch_far(from.as_ptr().wrapping_add(ROWS_AHEAD * row + line));
+            }
+            let (to, rest) = to.split_at_mut(lanes);
+            to.copy_from_slice(from);
+            rest.fill(0.0);
+        }
+    }
+}
+
 impl Explicit for ToRows<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        if self.packing.kernel.len() == 1 && !self.packing.targets_are_outputs {
+            return self.copy_rows::<S>();
+        }
         let Self { packing, weights, part, block, packed } = self;
         let kernel = packing.kernel.len();
         let mut square = Square([0.0; _]);
