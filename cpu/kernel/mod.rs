@@ -16,6 +16,7 @@ pub mod peak;
 pub(crate) mod simd;
 pub(crate) mod stored;
 pub(crate) mod strip;
+pub(crate) mod summed;
 pub(crate) mod sums;
 pub(crate) mod vectorised;
 pub(crate) mod winograd;

@@ -13,15 +13,16 @@ mod axis;
 mod overlap;
 mod store;
 mod table;
+mod weights;
 
 use self::axis::{Axis, Five, Three};
 pub(crate) use self::overlap::InputsBack;
 pub(crate) use self::store::Store;
 use self::store::{Put, Transform, transform};
 use self::table::{Line, Table};
+pub(crate) use self::weights::{WeightWords, Weights, WeightsBack};
 use super::simd::Simd;
 use super::stored::{OnStored, Stored};
-use super::vectorised::Explicit;
 use crate::isa::Isa;
 
 /// Which kernels are filtered, and thereby how.
@@ -198,71 +199,6 @@ impl Transform for Inputs<'_> {
     }
 }
 
-/// Transforms weights: vectors of a kernel's taps each.
-pub(crate) struct Weights<'a> {
-    /// How kernels are filtered.
-    pub filter: Filter,
-    /// The taps of the first: tap by tap, `tap` apart.
-    pub taps: &'a [f32],
-    /// Distance of taps.
-    pub tap: usize,
-    /// Where the values go: point by point, `point` apart.
-    pub to: &'a mut [f32],
-    /// Distance of points.
-    pub point: usize,
-    /// Elements, whole vectors, that lie side by side in both.
-    pub count: usize,
-}
-
-impl Weights<'_> {
-    /// # Safety
-    /// As for [`Explicit::run`]; the slices are as long as `count` asks for.
-    #[inline(always)]
-    unsafe fn along<S, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
-    where
-        S: Simd,
-        A: Axis<D, Y, G, N>,
-    {
-        let Self { taps, tap, to, point, count, .. } = self;
-        for at in (0..count).step_by(S::LANES) {
-            // SAFETY: by contract.
-            unsafe {
-                let mut rows = Table::<_, G, N>::new();
-                for r in 0..G {
-                    let mut values = Line::<_, G>::new();
-                    for c in 0..G {
-                        values.write(c, S::load(taps.as_ptr().add((r * G + c) * tap + at)));
-                    }
-                    rows.write(r, A::weights::<S>(values.all()));
-                }
-                for c in 0..N {
-                    let values = A::weights::<S>(rows.column(c));
-                    for (r, value) in values.into_iter().enumerate() {
-                        S::store(to.as_mut_ptr().add((r * N + c) * point + at), value);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Explicit for Weights<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Self { filter, count, .. } = self;
-        assert!(count.is_multiple_of(S::LANES), "{count} elements are no whole vectors");
-        assert!(self.taps.len() >= (filter.taps() - 1) * self.tap + count, "taps are too short");
-        assert!(self.to.len() >= (filter.points() - 1) * self.point + count, "no room for all points");
-        // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
-        unsafe {
-            match filter {
-                Filter::Three => self.along::<S, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, Five, 8, 4, 5, 11>(),
-            }
-        }
-    }
-}
-
 /// Transforms the gradients of tiles' outputs, `A dY Aᵀ`, a block of channels of each pixel.
 pub(crate) struct Gradients<'a> {
     /// How kernels are filtered.
@@ -330,71 +266,6 @@ impl Transform for Gradients<'_> {
             match self.filter {
                 Filter::Three => self.along::<S, E, P, Three, 4, 2, 3, 4>(),
                 Filter::Five => self.along::<S, E, P, Five, 8, 4, 5, 11>(),
-            }
-        }
-    }
-}
-
-/// Transforms the sums of products to gradients of weights, `Gᵀ U G`: vectors of points each to a kernel's taps.
-pub(crate) struct WeightsBack<'a> {
-    /// How kernels are filtered.
-    pub filter: Filter,
-    /// The points of the first: point by point, `point` apart.
-    pub points: &'a [f32],
-    /// Distance of points.
-    pub point: usize,
-    /// Where the taps go: tap by tap, `tap` apart.
-    pub taps: &'a mut [f32],
-    /// Distance of taps.
-    pub tap: usize,
-    /// Elements, whole vectors, that lie side by side in both.
-    pub count: usize,
-}
-
-impl WeightsBack<'_> {
-    /// # Safety
-    /// As for [`Explicit::run`]; the slices are as long as `count` asks for.
-    #[inline(always)]
-    unsafe fn along<S, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
-    where
-        S: Simd,
-        A: Axis<D, Y, G, N>,
-    {
-        let Self { points, point, taps, tap, count, .. } = self;
-        for at in (0..count).step_by(S::LANES) {
-            // SAFETY: by contract.
-            unsafe {
-                let mut rows = Table::<_, N, G>::new();
-                for r in 0..N {
-                    let mut values = Line::<_, N>::new();
-                    for c in 0..N {
-                        values.write(c, S::load(points.as_ptr().add((r * N + c) * point + at)));
-                    }
-                    rows.write(r, A::weights_back::<S>(values.all()));
-                }
-                for c in 0..G {
-                    let values = A::weights_back::<S>(rows.column(c));
-                    for (r, value) in values.into_iter().enumerate() {
-                        S::store(taps.as_mut_ptr().add((r * G + c) * tap + at), value);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Explicit for WeightsBack<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Self { filter, count, .. } = self;
-        assert!(count.is_multiple_of(S::LANES), "{count} elements are no whole vectors");
-        assert!(self.points.len() >= (filter.points() - 1) * self.point + count, "points are too short");
-        assert!(self.taps.len() >= (filter.taps() - 1) * self.tap + count, "no room for all taps");
-        // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
-        unsafe {
-            match filter {
-                Filter::Three => self.along::<S, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, Five, 8, 4, 5, 11>(),
             }
         }
     }

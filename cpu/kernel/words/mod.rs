@@ -60,6 +60,8 @@ pub(crate) trait Narrow {
     unsafe fn neighbours(a: *const f32, b: *const f32, to: *mut f32);
     /// Each number of `a` shares a word with that of `b` in the same place.
     unsafe fn pairs(a: *const f32, b: *const f32, to: *mut f32);
+    /// The same of registers.
+    unsafe fn words(a: Numbers<Self>, b: Numbers<Self>, to: *mut f32);
     /// The same of numbers that are rounded already: half a vector of words of each.
     unsafe fn pairs_of_words(a: *const f32, b: *const f32, to: *mut f32);
     /// The numbers of half a vector of words, whose neighbours shared a word.

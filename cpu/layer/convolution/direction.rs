@@ -11,7 +11,7 @@ use quadrille_core::layer::{Convolution, SubTask};
 use super::ahead::Rows;
 use super::passes::Passes;
 use super::sources::{Sources, sources_of};
-use super::weights::{Packing, Words};
+use super::weights::{Packing, Taps, Words};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Below, End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
@@ -98,12 +98,12 @@ impl Direction {
             targets,
             source_block: block,
             words,
-            kernel: (0..setup.layer.kernel.iter().product()).collect(),
+            kernel: Taps::all(setup.layer.kernel.iter().product()),
             vector: setup.target.layout.block,
             tile_vectors: TILE_VECTORS,
             targets_are_outputs: forward,
             isa: setup.numerics.isa,
-            passes: Packing::taps(&passes),
+            passes: Packing::taps(&passes, setup.layer.kernel.iter().product()),
         };
         let pointwise = passes.is_pointwise();
         let depth = packing.words(sources);

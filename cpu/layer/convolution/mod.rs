@@ -11,6 +11,7 @@ mod pointwise;
 mod sources;
 mod subsample;
 mod sums;
+mod transpose;
 mod unfolded;
 mod ways;
 mod weights;
@@ -285,7 +286,7 @@ impl LayerKernel for Tiles {
         let mut source = self.bottom.span;
         if let Some(seen) = &self.seen {
             if grain.stage == 0 {
-                return seen.subsample.gather(grain, self.bottom, seen.bottom);
+                return seen.subsample.gather(grain, self.isa, self.bottom, seen.bottom);
             }
             grain.stage -= 1;
             source = seen.bottom;
@@ -315,7 +316,7 @@ impl LayerKernel for Tiles {
             Some(seen) if self.adds => {
                 seen.subsample.add(grain, self.isa, seen.bottom_grad, target);
             }
-            Some(seen) => seen.subsample.scatter(grain, seen.bottom_grad, target),
+            Some(seen) => seen.subsample.scatter(grain, self.isa, seen.bottom_grad, target),
             None => {
                 let (source, packed) = (source.span, self.packed_back);
                 let (target, adds) = seen.map_or((target.span, self.adds), |seen| (seen.bottom_grad, false));
@@ -333,7 +334,7 @@ impl LayerKernel for Tiles {
         let mut source = self.bottom.span;
         if let Some(seen) = &self.seen {
             if grain.stage == 0 {
-                return seen.subsample.gather(grain, self.bottom, seen.bottom_again);
+                return seen.subsample.gather(grain, self.isa, self.bottom, seen.bottom_again);
             }
             grain.stage -= 1;
             source = seen.bottom_again;

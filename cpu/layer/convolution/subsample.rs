@@ -46,7 +46,7 @@ impl Subsample {
     }
 
     /// Copies the pixels that are seen: the grain's planes.
-    pub fn gather(&self, grain: &Grain<'_>, from: Array, to: Span) {
+    pub fn gather(&self, grain: &Grain<'_>, isa: Isa, from: Array, to: Span) {
         let block = self.whole.layout.pixel();
         let [whole, seen] = [self.whole.plane_len(), self.seen.plane_len()];
         for plane in grain.share(self.planes()) {
@@ -59,18 +59,18 @@ impl Subsample {
             };
             let rows = from.chunks(self.widths[0] * block).step_by(self.stride[0]);
             for (from, to) in rows.zip(to.chunks_exact_mut(self.widths[1] * block)) {
-                let pixels = from.chunks_exact(block).step_by(self.stride[1]);
-                pixels.zip(to.chunks_exact_mut(block)).for_each(|(from, to)| to.copy_from_slice(from));
+                let ahead = self.stride[0] * self.widths[0] * block;
+                let copied = Copied { from, to, apart: [self.stride[1], 1], ahead };
+                with_stored(isa, self.whole.layout.precision, copied);
             }
         }
     }
 
     /// Writes gradients to the pixels that are seen and 0 to all others: the grain's planes.
-    pub fn scatter(&self, grain: &Grain<'_>, from: Span, to: Array) {
-        let (block, apart) = (self.whole.layout.pixel(), self.stride[1]);
+    pub fn scatter(&self, grain: &Grain<'_>, isa: Isa, from: Span, to: Array) {
+        let (precision, apart) = (self.whole.layout.precision, [1, self.stride[1]]);
         self.back(grain, from, to, true, |from, to| {
-            let pixels = to.chunks_exact_mut(block).step_by(apart);
-            pixels.zip(from.chunks_exact(block)).for_each(|(to, from)| to.copy_from_slice(from));
+            with_stored(isa, precision, Copied { from, to, apart, ahead: 0 });
         });
     }
 
@@ -98,6 +98,28 @@ impl Subsample {
             }
             let rows = to.chunks_mut(self.widths[0] * block).step_by(self.stride[0]);
             rows.zip(from.chunks_exact(self.widths[1] * block)).for_each(|(to, from)| row(from, to));
+        }
+    }
+}
+
+/// Pixels of a row that are copied to those of another: one of so many, to one of so many.
+struct Copied<'a> {
+    from: &'a [f32],
+    to: &'a mut [f32],
+    apart: [usize; 2],
+    /// Elements between the pixels that are read and those that are asked for: the next row is too far for prefetchers.
+    ahead: usize,
+}
+
+impl OnStored for Copied<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        let Self { from, to, apart, ahead } = self;
+        let from = from.chunks_exact(E::LEN).step_by(apart[0]);
+        for (to, from) in to.chunks_exact_mut(E::LEN).step_by(apart[1]).zip(from) {
+            S::prefetch(from.as_ptr().wrapping_add(ahead));
+            // Of a length that is known when this is compiled.
+            to[..E::LEN].copy_from_slice(&from[..E::LEN]);
         }
     }
 }

@@ -7,9 +7,8 @@ use std::ops::Range;
 
 use super::direction::{Setup, TILE_VECTORS, cheapest};
 use super::passes::Passes;
-use super::weights::{Packing, Words};
-use crate::kernel::elements::Fold;
-use crate::kernel::vectorised::on;
+use super::weights::{Packing, Taps, Words};
+use crate::kernel::summed::Summed;
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -98,19 +97,16 @@ impl Sums {
     pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
         let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
         let place = self.packing.tile(group, tile);
+        let distance = self.packing.len();
+        let last = (self.image_parts - 1) * distance;
         // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
-        // before.
+        // before, and nobody writes sums in this one.
         let (gradient, sums) = unsafe {
             let rows = self.packing.rows(group, tile);
-            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+            let sums = partials.part(place.start..last + place.end);
+            (grain.memory.write(weight_grad.part(rows)), grain.memory.read(sums))
         };
-        for part in 1..self.image_parts {
-            let start = part * self.packing.len();
-            // SAFETY: as above; another part than the first.
-            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            on(self.packing.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
-        }
-        self.packing.unpack(sums, tile, gradient);
+        self.packing.unpack(Summed::new(sums, self.image_parts, distance), tile, gradient);
     }
 }
 
@@ -124,11 +120,11 @@ fn packing(setup: &Setup<'_>, passes: &Passes) -> Packing {
         source_block: setup.source.layout.block,
         // Sums are f32 whatever is multiplied.
         words: Words::Numbers,
-        kernel: (0..setup.layer.kernel.iter().product()).collect(),
+        kernel: Taps::all(setup.layer.kernel.iter().product()),
         vector: setup.target.layout.block,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: true,
         isa: setup.numerics.isa,
-        passes: Packing::taps(passes),
+        passes: Packing::taps(passes, setup.layer.kernel.iter().product()),
     }
 }

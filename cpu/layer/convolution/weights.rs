@@ -8,10 +8,11 @@ use std::ops::Range;
 
 use super::passes::Passes;
 use super::pointwise::Pointwise;
+use super::transpose::{FromRows, ToRows};
 use crate::isa::Isa;
-use crate::kernel::simd::{Simd, Square};
-use crate::kernel::vectorised::{Explicit, with_vectors};
-use crate::kernel::words::{Pairs, with_words};
+use crate::kernel::summed::Summed;
+use crate::kernel::vectorised::with_vectors;
+use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
 
 /// Which two weights share a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,8 @@ pub(super) struct Packing {
     pub source_block: usize,
     /// What shares a word.
     pub words: Words,
-    /// Places of all taps of the kernel.
-    pub kernel: Vec<usize>,
+    /// All taps of the kernel, in order.
+    pub kernel: Taps,
     /// Floats of a vector.
     pub vector: usize,
     /// Most vectors of a tile.
@@ -47,14 +48,48 @@ pub(super) struct Packing {
     pub targets_are_outputs: bool,
     /// The tier whose vectors turn weights round.
     pub isa: Isa,
-    /// Places of each pass's taps in the kernel.
-    pub passes: Vec<Vec<usize>>,
+    /// The taps of each pass.
+    pub passes: Vec<Taps>,
+}
+
+/// The taps of a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Taps {
+    /// Their places in the kernel.
+    order: Vec<usize>,
+    /// For each place in the kernel, which of them is there, if one is.
+    of_place: Vec<Option<usize>>,
+}
+
+impl Taps {
+    /// Taps at these places of a kernel of so many.
+    pub fn new(order: impl Iterator<Item = usize>, kernel: usize) -> Self {
+        let order: Vec<usize> = order.collect();
+        let of_place = (0..kernel).map(|place| order.iter().position(|tap| *tap == place)).collect();
+        Self { order, of_place }
+    }
+
+    /// All taps of a kernel.
+    pub fn all(kernel: usize) -> Self {
+        Self::new(0..kernel, kernel)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Which of them is at a place of the kernel.
+    #[inline(always)]
+    pub fn at(&self, place: usize) -> Option<usize> {
+        self.of_place[place]
+    }
 }
 
 impl Packing {
-    /// Places of the taps of `passes`.
-    pub fn taps(passes: &Passes) -> Vec<Vec<usize>> {
-        passes.passes.iter().map(|p| p.taps.iter().map(|t| t.index).collect()).collect()
+    /// The taps of `passes`, of a kernel of so many.
+    pub fn taps(passes: &Passes, kernel: usize) -> Vec<Taps> {
+        passes.passes.iter().map(|p| Taps::new(p.taps.iter().map(|t| t.index), kernel)).collect()
     }
 
     /// Tiles of a group.
@@ -83,7 +118,7 @@ impl Packing {
 
     /// Words of all sources through all taps.
     fn depth(&self) -> usize {
-        self.words(self.sources) * self.passes.iter().map(Vec::len).sum::<usize>()
+        self.words(self.sources) * self.passes.iter().map(Taps::len).sum::<usize>()
     }
 
     /// The elements of one tile.
@@ -94,7 +129,7 @@ impl Packing {
     }
 
     /// The blocks of sources of a tile, in their packed order.
-    fn blocks(&self) -> impl Iterator<Item = Block<'_>> + Clone {
+    pub fn blocks(&self) -> impl Iterator<Item = Block<'_>> + Clone {
         let mut depth = 0;
         self.passes.iter().flat_map(move |taps| {
             let start = depth;
@@ -108,7 +143,7 @@ impl Packing {
     }
 
     /// Where the weight of (target, source, tap 0) of a group stands in Caffe's order.
-    fn place(&self, group: usize, target: usize, source: usize) -> usize {
+    pub fn place(&self, group: usize, target: usize, source: usize) -> usize {
         let kernel = self.kernel.len();
         if self.targets_are_outputs {
             ((group * self.targets + target) * self.sources + source) * kernel
@@ -117,40 +152,28 @@ impl Packing {
         }
     }
 
+    /// The targets of a tile, and of one of its vectors.
+    pub fn targets_of(&self, group: usize, tile: usize) -> Part {
+        let first = tile * self.tile_vectors * self.vector;
+        let width = self.vectors(tile) * self.vector;
+        Part { group, first, lanes: width.min(self.targets - first), width }
+    }
+
     /// Packs one tile of `weights` into `packed`, which is that tile alone. `scratch` holds [`Packing::scratch`] elements.
     pub fn pack(&self, weights: &[f32], group: usize, tile: usize, packed: &mut [f32], scratch: &mut [f32]) {
-        let width = self.vectors(tile) * self.vector;
-        let first = tile * self.tile_vectors * self.vector;
-        let lanes = width.min(self.targets - first);
-        let part = Part { group, first, lanes, width };
+        let part = self.targets_of(group, tile);
         if self.words != Words::Numbers {
             return self.pack_words(weights, &part, packed, scratch);
         }
         for block in self.blocks() {
-            let start = block.depth * width;
-            let packed = &mut packed[start..start + block.sources.len() * block.taps.len() * width];
+            let packed = &mut packed[block.depth * part.width..][..block.rows() * part.width];
             self.pack_block(weights, &part, &block, packed);
         }
     }
 
-    fn pack_block(&self, weights: &[f32], part: &Part, block: &Block<'_>, packed: &mut [f32]) {
+    /// Packs a block's weights of some targets as numbers: a row for each tap and source.
+    pub fn pack_block(&self, weights: &[f32], part: &Part, block: &Block<'_>, packed: &mut [f32]) {
         with_vectors(self.isa, ToRows { packing: self, weights, part, block, packed });
-    }
-
-    /// How the weights of a block lie in Caffe's order: where a target's begin, what lies between neighbouring targets, and
-    /// how many sources, with all their taps, lie side by side. That is all sources, or one where targets are inputs.
-    fn runs(&self, part: &Part, block: &Block<'_>) -> impl Iterator<Item = Side> + use<> {
-        let (kernel, sources) = (self.kernel.len(), block.sources.clone());
-        let (together, distance) =
-            if self.targets_are_outputs { (sources.len(), self.sources * kernel) } else { (1, kernel) };
-        let place = self.place(part.group, part.first, sources.start);
-        let next = self.place(part.group, part.first, sources.start + 1) - place;
-        (0..sources.len().div_ceil(together)).map(move |i| Side {
-            start: place + i * next,
-            distance,
-            source: i,
-            len: together * kernel,
-        })
     }
 
     /// Elements of a block of numbers before they are made into words.
@@ -176,16 +199,19 @@ impl Packing {
         for block in self.blocks() {
             let count = block.sources.len();
             let words = self.words(count);
-            let packed =
-                packed[block.depth * width..][..words * block.taps.len() * width].chunks_exact_mut(width);
-            let taps = if self.words == Words::Sources { block.taps } else { &self.kernel };
-            let numbers = &mut scratch[..count * taps.len() * width];
-            self.pack_block(weights, part, &Block { taps, ..block.clone() }, numbers);
-            for (i, to) in packed.enumerate() {
+            let packed = &mut packed[block.depth * width..][..words * block.taps.len() * width];
+            let all = if self.words == Words::Sources {
+                block.clone()
+            } else {
+                Block { taps: &self.kernel, ..block.clone() }
+            };
+            let numbers = &mut scratch[..all.rows() * width];
+            self.pack_block(weights, part, &all, numbers);
+            let rows = |i: usize| {
                 let (t, word) = (i / words, i % words);
-                let (first, second) = match self.words {
+                match self.words {
                     Words::Taps(columns) => {
-                        let tap = block.taps[t];
+                        let tap = block.taps.order[t];
                         let second = (tap % columns + 1 < columns).then_some((tap + 1) * count + word);
                         (tap * count + word, second)
                     }
@@ -193,23 +219,33 @@ impl Packing {
                         let first = t * count + 2 * word;
                         (first, (2 * word + 1 < count).then_some(first + 1))
                     }
-                };
-                let row = |row: usize| &numbers[row * width..(row + 1) * width];
-                with_words(Pairs { a: row(first), b: second.map_or(&[], row), to });
-            }
+                }
+            };
+            with_words(PairedRows { numbers, width, rows, packed });
         }
     }
 
     /// Writes one packed tile of ∇W into the rows of `gradient` that belong to its targets: `gradient` begins at the
     /// first of them.
-    pub fn unpack(&self, packed: &[f32], tile: usize, gradient: &mut [f32]) {
-        let width = self.vectors(tile) * self.vector;
-        let first = tile * self.tile_vectors * self.vector;
-        let part = Part { group: 0, first, lanes: width.min(self.targets - first), width };
+    pub fn unpack(&self, packed: Summed<'_>, tile: usize, gradient: &mut [f32]) {
+        let part = self.targets_of(0, tile);
         for block in self.blocks() {
-            let packed = &packed[block.depth * width..][..block.sources.len() * block.taps.len() * width];
-            with_vectors(self.isa, FromRows { packing: self, packed, part: &part, block: &block, gradient });
+            let len = block.rows() * part.width;
+            let ahead = len * ELEMENTS_AHEAD.div_ceil(len);
+            self.unpack_block(packed.from(block.depth * part.width), ahead, &part, &block, gradient);
         }
+    }
+
+    /// Writes the rows of one block, as [`Packing::pack_block`] packs them. What is `ahead` of them is asked for, element by element.
+    pub fn unpack_block(
+        &self,
+        packed: Summed<'_>,
+        ahead: usize,
+        part: &Part,
+        block: &Block<'_>,
+        gradient: &mut [f32],
+    ) {
+        with_vectors(self.isa, FromRows { packing: self, packed, ahead, part, block, gradient });
     }
 
     /// The elements of Caffe's order that belong to the targets of a tile; only where targets are outputs.
@@ -221,151 +257,67 @@ impl Packing {
     }
 }
 
-/// The targets of one tile.
-struct Part {
-    group: usize,
-    /// First target and targets.
-    first: usize,
-    lanes: usize,
-    /// Targets with what fills them up.
+/// Rows of numbers that become rows of words: for each of these the one or two rows that share its words.
+struct PairedRows<'a, F> {
+    numbers: &'a [f32],
     width: usize,
-}
-
-/// The sources of one block of channels in one pass.
-#[derive(Clone)]
-struct Block<'a> {
-    /// Channels.
-    sources: Range<usize>,
-    /// Taps of the pass.
-    taps: &'a [usize],
-    /// Place of the first source in the tile.
-    depth: usize,
-}
-
-/// Weights that lie side by side in Caffe's order, for each of some targets.
-struct Side {
-    /// Where those of the first target begin, and what lies between neighbouring targets.
-    start: usize,
-    distance: usize,
-    /// The block's source that they begin with.
-    source: usize,
-    /// How many: sources with all their taps.
-    len: usize,
-}
-
-impl Block<'_> {
-    /// The row, of a vector of targets or more, of weight `index` of a run; `None` if the pass does not have its tap.
-    #[inline(always)]
-    fn row(&self, run: &Side, index: usize, kernel: usize) -> Option<usize> {
-        let (source, tap) = (run.source + index / kernel, index % kernel);
-        let place = if self.taps.get(tap) == Some(&tap) {
-            Some(tap)
-        } else {
-            self.taps.iter().position(|t| *t == tap)
-        };
-        place.map(|place| place * self.sources.len() + source)
-    }
-}
-
-/// Turns the weights of a block into rows of targets, square by square. What rows lack in targets becomes 0.
-struct ToRows<'a> {
-    packing: &'a Packing,
-    weights: &'a [f32],
-    part: &'a Part,
-    block: &'a Block<'a>,
+    rows: F,
     packed: &'a mut [f32],
 }
 
-/// Rows of weights between the one that is copied and the one that is asked for.
-const ROWS_AHEAD: usize = 8;
-
-impl ToRows<'_> {
-    /// Copies the targets of each source, which lie side by side as they are to. They are short pieces of rows far apart, so those
-    /// that come next are asked for.
+impl<F: Fn(usize) -> (usize, Option<usize>)> Narrowing for PairedRows<'_, F> {
     #[inline(always)]
-    fn copy_rows<S: Simd>(self) {
-        let Part { group, first, lanes, width } = *self.part;
-        let row = self.packing.targets;
-        let start = self.packing.place(group, first, self.block.sources.start);
-        for (source, to) in self.packed.chunks_exact_mut(width).enumerate() {
-            let from = &self.weights[start + source * row..][..lanes];
-            for line in (0..lanes).step_by(S::LANES) {
-                // To ask for what is not there is no error.
-                S::prefetch_far(from.as_ptr().wrapping_add(ROWS_AHEAD * row + line));
-            }
-            let (to, rest) = to.split_at_mut(lanes);
-            to.copy_from_slice(from);
-            rest.fill(0.0);
+    unsafe fn run<N: Narrow>(self) {
+        let row = |row: usize| &self.numbers[row * self.width..(row + 1) * self.width];
+        for (i, to) in self.packed.chunks_exact_mut(self.width).enumerate() {
+            let (first, second) = (self.rows)(i);
+            // SAFETY: by contract.
+            unsafe { Pairs { a: row(first), b: second.map_or(&[], row), to }.run::<N>() }
         }
     }
 }
 
-impl Explicit for ToRows<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        if self.packing.kernel.len() == 1 && !self.packing.targets_are_outputs {
-            return self.copy_rows::<S>();
-        }
-        let Self { packing, weights, part, block, packed } = self;
-        let kernel = packing.kernel.len();
-        let mut square = Square([0.0; _]);
-        for run in packing.runs(part, block) {
-            for lane in (0..part.lanes).step_by(S::LANES) {
-                let lanes = S::LANES.min(part.lanes - lane);
-                for first in (0..run.len).step_by(S::LANES) {
-                    let count = S::LANES.min(run.len - first);
-                    let start = run.start + lane * run.distance + first;
-                    let from = &weights[start..start + (lanes - 1) * run.distance + count];
-                    // SAFETY: the CPU has the instructions by contract; the rows lie in `from`.
-                    unsafe { S::turn(from.as_ptr(), run.distance, [lanes, count], &mut square) }
-                    for (i, row) in square.0.chunks_exact(S::LANES).take(count).enumerate() {
-                        if let Some(to) = block.row(&run, first + i, kernel) {
-                            packed[to * part.width + lane..][..S::LANES].copy_from_slice(row);
-                        }
-                    }
-                }
-            }
-        }
+/// Elements of packed sums between those that are read and those that are asked for, at least.
+const ELEMENTS_AHEAD: usize = 4096;
+
+/// Some targets that lie side by side.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub group: usize,
+    /// First target and targets.
+    pub first: usize,
+    pub lanes: usize,
+    /// Targets with what fills them up.
+    pub width: usize,
+}
+
+impl Part {
+    /// Its vectors.
+    pub fn vectors(&self, vector: usize) -> impl Iterator<Item = Self> + use<> {
+        let Self { group, first, lanes, width } = *self;
+        (0..width).step_by(vector).map(move |at| Self {
+            group,
+            first: first + at,
+            lanes: vector.min(lanes.saturating_sub(at)),
+            width: vector,
+        })
     }
 }
 
-/// Turns rows of targets back into the weights of a block.
-struct FromRows<'a> {
-    packing: &'a Packing,
-    packed: &'a [f32],
-    part: &'a Part,
-    block: &'a Block<'a>,
-    /// From the first of the part's targets on.
-    gradient: &'a mut [f32],
+/// The sources of one block of channels in one pass.
+#[derive(Clone, Debug)]
+pub(super) struct Block<'a> {
+    /// Channels.
+    pub sources: Range<usize>,
+    /// Taps of the pass.
+    pub taps: &'a Taps,
+    /// Place of the first source in the tile.
+    pub depth: usize,
 }
 
-impl Explicit for FromRows<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Self { packing, packed, part, block, gradient } = self;
-        let kernel = packing.kernel.len();
-        let base = packing.place(part.group, part.first, 0);
-        let [mut rows, mut turned] = [const { Square([0.0; _]) }; 2];
-        for run in packing.runs(part, block) {
-            for lane in (0..part.lanes).step_by(S::LANES) {
-                let lanes = S::LANES.min(part.lanes - lane);
-                for first in (0..run.len).step_by(S::LANES) {
-                    let count = S::LANES.min(run.len - first);
-                    // ∇W has one pass with all taps, so each has a row.
-                    for (i, to) in rows.0.chunks_exact_mut(S::LANES).take(count).enumerate() {
-                        match block.row(&run, first + i, kernel) {
-                            Some(row) => to.copy_from_slice(&packed[row * part.width + lane..][..S::LANES]),
-                            None => to.fill(0.0),
-                        }
-                    }
-                    // SAFETY: the CPU has the instructions by contract; a square has room for the rows.
-                    unsafe { S::turn(rows.0.as_ptr(), S::LANES, [count, lanes], &mut turned) }
-                    let start = run.start - base + lane * run.distance + first;
-                    for (i, row) in turned.0.chunks_exact(S::LANES).take(lanes).enumerate() {
-                        gradient[start + i * run.distance..][..count].copy_from_slice(&row[..count]);
-                    }
-                }
-            }
-        }
+impl Block<'_> {
+    /// Rows of targets: one for each tap and source.
+    pub fn rows(&self) -> usize {
+        self.taps.len() * self.sources.len()
     }
 }

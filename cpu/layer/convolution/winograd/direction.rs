@@ -19,8 +19,8 @@ use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::stored::with_stored;
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{InputsBack, Outputs, Store, Weights};
-use crate::kernel::words::{Pairs, with_words};
+use crate::kernel::winograd::{InputsBack, Outputs, Store, WeightWords, Weights};
+use crate::kernel::words::with_words;
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -135,8 +135,8 @@ impl Winograd {
     /// Elements of scratch for a grain.
     pub fn scratch(&self) -> usize {
         let [inputs, products] = self.points();
-        let widest = self.taps.tile(0, 0).len() + self.rounded_len();
-        (self.tiling.filter.points() * (inputs + products) + self.sums_len()).max(widest) + ALIGNMENT
+        let products = self.tiling.filter.points() * (inputs + products) + self.sums_len();
+        products.max(self.weights_len()) + ALIGNMENT
     }
 
     /// Elements of the sums of an image's tiles, of a block of channels.
@@ -150,11 +150,9 @@ impl Winograd {
         self.tiling.filter.transformed(taps.start)..self.tiling.filter.transformed(taps.end)
     }
 
-    /// Elements of a block of transformed weights that are still to be rounded.
-    fn rounded_len(&self) -> usize {
-        let narrow = self.packing.words == Words::Sources;
-        let widest = self.packing.vectors(0) * self.packing.vector;
-        if narrow { self.tiling.filter.points() * self.taps.source_block * widest } else { 0 }
+    /// Elements of the taps of a block of sources for a tile of targets.
+    fn weights_len(&self) -> usize {
+        self.tiling.filter.taps() * self.taps.source_block * self.packing.vectors(0) * self.packing.vector
     }
 
     /// Transforms the weights of the grain's tile.
@@ -164,27 +162,23 @@ impl Winograd {
         let (weights, to) = unsafe {
             (grain.memory.read(weights), grain.memory.write(packed.part(self.packed_tile(group, tile))))
         };
-        let filter = self.tiling.filter;
-        let (taps, rest) = grain.scratch.split_at_mut(self.taps.tile(group, tile).len());
-        self.taps.pack(weights, group, tile, taps, &mut []);
-        let width = self.packing.vectors(tile) * self.packing.vector;
+        let (filter, part) = (self.tiling.filter, self.taps.targets_of(group, tile));
+        let width = part.width;
         let point = self.packing.words(self.packing.sources) * width;
-        for first in (0..self.taps.sources).step_by(self.taps.source_block) {
-            let count = self.taps.source_block.min(self.taps.sources - first) * width;
-            let taps = &taps[first * filter.taps() * width..];
+        let taps = &mut grain.scratch[..self.weights_len()];
+        for block in self.taps.blocks() {
+            let (first, sources) = (self.packing.words(block.sources.start) * width, block.sources.len());
             if self.packing.words == Words::Numbers {
-                let to = &mut to[first * width..];
+                let (to, count) = (&mut to[first..], sources * width);
+                self.taps.pack_block(weights, &part, &block, taps);
                 with_vectors(self.isa, Weights { filter, taps, tap: count, to, point, count });
                 continue;
             }
-            let values = &mut rest[..filter.points() * count];
-            with_vectors(self.isa, Weights { filter, taps, tap: count, to: values, point: count, count });
-            for (values, to) in values.chunks_exact(count).zip(to.chunks_exact_mut(point)) {
-                let words = to[self.packing.words(first) * width..].chunks_exact_mut(width);
-                for (pair, to) in values.chunks(2 * width).zip(words) {
-                    let (a, b) = pair.split_at(width);
-                    with_words(Pairs { a, b, to });
-                }
+            // Words are made of a vector of targets at a time.
+            for (i, part) in part.vectors(self.taps.vector).enumerate() {
+                self.taps.pack_block(weights, &part, &block, taps);
+                let (tap, to) = (sources * part.width, &mut to[first + i * part.width..]);
+                with_words(WeightWords { filter, taps, tap, sources, to, point, pair: width });
             }
         }
     }

@@ -9,8 +9,8 @@ use super::super::weights::Packing;
 use super::{ALIGNMENT, Squares, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
-use crate::kernel::elements::Fold;
-use crate::kernel::vectorised::{on, with_vectors};
+use crate::kernel::summed::Summed;
+use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{Filter, Gradients, Store, WeightsBack};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
@@ -23,6 +23,19 @@ fn source_cost(filter: Filter) -> usize {
         Filter::Three => 2,
         Filter::Five => 8,
     }
+}
+
+/// Elements behind the sums of each point: powers of two apart, those of a weight would share few sets of a cache.
+const POINT_PADDING: usize = 64;
+
+/// Elements from a point of the sums of a tile of targets to the next.
+fn point_len(packing: &Packing, tile: usize) -> usize {
+    packing.sources * packing.vectors(tile) * packing.vector + POINT_PADDING
+}
+
+/// Elements of the sums of all tiles: each has room for as many as the first.
+fn part_len(packing: &Packing, filter: Filter) -> usize {
+    packing.groups * packing.tiles() * filter.points() * point_len(packing, 0)
 }
 
 /// ∇W of a convolution.
@@ -71,7 +84,7 @@ impl WinogradGradient {
         let fewest = machine.winograd_targets * setup.numerics.precision.in_word();
         // Each part of the tiles costs memory for its sums, and writing, reading and adding them; each part of the targets
         // transforms the sources anew, but has so much less of sums that they may stay in a cache from block to block.
-        let sums = filter.transformed(packing.len());
+        let sums = part_len(&packing, filter);
         let most = (machine.partial_bytes / (sums * size_of::<f32>())).max(1);
         let most = [tiling.count().div_ceil(block).min(most), packing.tiles().div_ceil(fewest)];
         let costs = [3 * sums, source_cost(filter) * setup.source.len()];
@@ -106,7 +119,7 @@ impl WinogradGradient {
     }
 
     fn part_len(&self) -> usize {
-        self.tiling.filter.transformed(self.packing.len())
+        part_len(&self.packing, self.tiling.filter)
     }
 
     fn planes(&self) -> usize {
@@ -127,8 +140,9 @@ impl WinogradGradient {
 
     /// The sums of a tile of targets within a part.
     fn sums(&self, group: usize, tile: usize) -> Range<usize> {
-        let taps = self.packing.tile(group, tile);
-        self.tiling.filter.transformed(taps.start)..self.tiling.filter.transformed(taps.end)
+        let len = |tile| self.tiling.filter.points() * point_len(&self.packing, tile);
+        let start = (group * self.packing.tiles() + tile) * len(0);
+        start..start + len(tile)
     }
 
     /// Sums up a grain's part.
@@ -185,19 +199,19 @@ impl WinogradGradient {
     fn multiply(&self, tile: usize, count: usize, [x, dy]: [&[f32]; 2], dw: *mut f32, add: bool) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
-        let [source_len, gradient_len] = self.points();
+        let ([source_len, gradient_len], sums) = (self.points(), point_len(&self.packing, tile));
         for point in 0..self.tiling.filter.points() {
             let x = &x[point * source_len..(point + 1) * source_len];
             let dy = &dy[point * gradient_len..(point + 1) * gradient_len];
             let dy = &dy[tile * TILE_VECTORS * self.tiling.row_len(self.block)..];
             for (i, offsets) in self.offsets.chunks(weights.len()).enumerate() {
-                let source = point * self.packing.sources + i * weights.len();
+                let first = point * sums + i * weights.len() * vectors * lanes;
                 // The gradients of the next point, then the sums of the next sources.
                 let row = i * self.tiling.row_len(self.block);
                 let ahead = if i < vectors {
                     dy.as_ptr().wrapping_add(gradient_len + row)
                 } else {
-                    dw.wrapping_add((source + weights.len()) * vectors * lanes).cast_const()
+                    dw.wrapping_add(first + weights.len() * vectors * lanes).cast_const()
                 };
                 // SAFETY: the block holds `count` tiles of every source and target; the sums are the grain's own, a
                 // tile's width for each point and source.
@@ -210,7 +224,7 @@ impl WinogradGradient {
                         dy_row: 0,
                         dy_vector: self.tiling.row_len(self.block),
                         pixels: [1, self.tiling.row_len(count) / lanes],
-                        dw: dw.add(source * vectors * lanes),
+                        dw: dw.add(first),
                         dw_source: vectors * lanes,
                         add,
                         ahead,
@@ -222,32 +236,31 @@ impl WinogradGradient {
         }
     }
 
-    /// Adds the sums of the grain's tile in the order of the blocks, transforms them back and writes the rows of the
-    /// gradient.
+    /// Adds the sums of the grain's tile in the order of the parts, transforms them back and writes the rows of the
+    /// gradient, block by block of sources.
     pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
         let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
         let place = self.sums(group, tile);
+        let last = (self.tile_parts - 1) * self.part_len();
         // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
-        // before.
+        // before, and nobody writes sums in this one.
         let (gradient, sums) = unsafe {
             let rows = self.packing.rows(group, tile);
-            (grain.memory.write(weight_grad.part(rows)), grain.memory.write(partials.part(place.clone())))
+            let sums = partials.part(place.start..last + place.end);
+            (grain.memory.write(weight_grad.part(rows)), grain.memory.read(sums))
         };
-        for part in 1..self.tile_parts {
-            let start = part * self.part_len();
-            // SAFETY: as above; another part than the first.
-            let others = unsafe { grain.memory.read(partials.part(start + place.start..start + place.end)) };
-            on(self.isa, Fold { x: others, y: &mut *sums, f: |sum: f32, value: f32| sum + value });
+        let sums = Summed::new(sums, self.tile_parts, self.part_len());
+        let (filter, part) = (self.tiling.filter, self.packing.targets_of(0, tile));
+        let point = point_len(&self.packing, tile);
+        for block in self.packing.blocks() {
+            let count = block.sources.len() * part.width;
+            let taps = &mut grain.scratch[..block.rows() * part.width];
+            let points = sums.from(block.sources.start * part.width);
+            with_vectors(
+                self.isa,
+                WeightsBack { filter, points, point, ahead: count, taps: &mut *taps, tap: count, count },
+            );
+            self.packing.unpack_block(Summed::one(taps), 0, &part, &block, gradient);
         }
-        let width = self.packing.vectors(tile) * self.packing.vector;
-        let point = self.packing.sources * width;
-        let filter = self.tiling.filter;
-        let taps = &mut grain.scratch[..self.packing.tile(group, tile).len()];
-        for first in (0..self.packing.sources).step_by(self.packing.source_block) {
-            let count = self.packing.source_block.min(self.packing.sources - first) * width;
-            let (points, taps) = (&sums[first * width..], &mut taps[first * filter.taps() * width..]);
-            with_vectors(self.isa, WeightsBack { filter, points, point, taps, tap: count, count });
-        }
-        self.packing.unpack(taps, tile, gradient);
     }
 }

@@ -13,7 +13,7 @@ use quadrille_core::layer::{Convolution, SubTask};
 use quadrille_core::shape::Shape;
 
 use super::direction::{Setup, TILE_VECTORS};
-use super::weights::{Packing, Words};
+use super::weights::{Packing, Taps, Words};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::winograd::{Filter, Gradients, Inputs, Store};
 use crate::layout::Arrangement;
@@ -57,12 +57,12 @@ fn packing(setup: &Setup<'_>, filter: Filter, turned: bool, precision: Precision
         targets: setup.target.channels / groups,
         source_block: vector * precision.in_word(),
         words: if precision == Precision::F32 { Words::Numbers } else { Words::Sources },
-        kernel: (0..taps).collect(),
+        kernel: Taps::all(taps),
         vector,
         tile_vectors: TILE_VECTORS,
         targets_are_outputs: forward,
         isa: setup.numerics.isa,
-        passes: vec![if turned { (0..taps).rev().collect() } else { (0..taps).collect() }],
+        passes: vec![if turned { Taps::new((0..taps).rev(), taps) } else { Taps::all(taps) }],
     }
 }
 
