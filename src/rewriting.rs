@@ -65,6 +65,7 @@ impl<'a> Rewriting<'a> {
             return Ok(if self.memory_sharing { net.sharing_memory(&needs) } else { net });
         }
         if self.fusion {
+            net = net.summing();
             let can = rectifying_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
             net = net.rectifying(|layer| can.contains(&layer));
         }

@@ -20,7 +20,8 @@ use crate::layer::{EltwiseOperation, Layer};
 pub struct Adders {
     /// Layers that can add the gradient of their only bottom to what is there.
     pub layers: Vec<LayerId>,
-    /// Sums that can leave the gradient of their bottoms in the memory of their top's.
+    /// Sums, also of a normalisation with what is added to it, that can leave the gradient of their terms in the memory of
+    /// their top's.
     pub sums: Vec<LayerId>,
     /// Splits whose bottom and tops lie alike for all that read and write them.
     pub splits: Vec<LayerId>,
@@ -39,13 +40,19 @@ impl Net {
         self
     }
 
-    /// Lets the bottoms of a sum have the gradient of its top.
+    /// Lets the terms of a sum have the gradient of its top.
     fn pass_on_gradient(&mut self, sum: LayerId) {
-        let Layer::Eltwise(eltwise) = &self.layer(sum).layer else { return };
-        let EltwiseOperation::Sum { coefficients, .. } = &eltwise.operation else { return };
-        let as_it_is = coefficients.iter().all(|c| *c == 1.0);
+        let (first, as_it_is) = match &self.layer(sum).layer {
+            Layer::Eltwise(eltwise) => match &eltwise.operation {
+                EltwiseOperation::Sum { coefficients, .. } => (0, coefficients.iter().all(|c| *c == 1.0)),
+                _ => return,
+            },
+            // What is normalised has another gradient.
+            Layer::Normalize(norm) if norm.sum => (1, true),
+            _ => return,
+        };
         let Some(whole) = self.layer(sum).tops.first().and_then(|top| self.blob(*top).grad) else { return };
-        let bottoms = self.layer(sum).bottoms.clone();
+        let bottoms = self.layer(sum).bottoms[first..].to_vec();
         let own: Option<Vec<StorageId>> = bottoms.iter().map(|bottom| self.gradient_alone(*bottom)).collect();
         // The sum may change what it passes on, so whoever else reads that must be done by then.
         let above = self.users(whole).all(|user| user >= sum);

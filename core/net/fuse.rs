@@ -75,7 +75,10 @@ impl Net {
         (bottom.data != top.data).then(|| {
             let (norm, scale) = (norm.clone(), scale.clone());
             let passes_down = bottom.grad.is_some();
-            (Layer::Normalize(Normalize { norm, scale, relu: relu.is_some(), passes_down }), chain)
+            (
+                Layer::Normalize(Normalize { norm, scale, sum: false, relu: relu.is_some(), passes_down }),
+                chain,
+            )
         })
     }
 
@@ -105,7 +108,7 @@ impl Net {
     }
 
     /// The net without some layers, without the blobs that then no layer makes, and without the memory of those.
-    fn without(mut self, absorbed: &[bool]) -> Self {
+    pub(super) fn without(mut self, absorbed: &[bool]) -> Self {
         let mut keep = absorbed.iter().map(|absorbed| !absorbed);
         self.layers.retain(|_| keep.next().unwrap_or(true));
         let layers = renumbered(&absorbed.iter().map(|a| !a).collect::<Vec<_>>());

@@ -12,6 +12,7 @@ mod rectify;
 mod sharing;
 mod spec;
 mod step;
+mod summing;
 
 pub use adding::Adders;
 pub use lifetime::{BlobMemory, SharedMemory, StorageNeeds};

@@ -1,4 +1,4 @@
-//! A batch normalisation, a scale and perhaps a ReLU as one layer: nothing but these three, one after the other.
+//! A batch normalisation, a scale and perhaps a sum and a ReLU as one layer: nothing but these, one after the other.
 
 use super::{Arrays, Context, Real, batch_norm, relu, scale};
 use crate::layer::{Normalize, Operand, Relu, SubTask};
@@ -6,11 +6,14 @@ use crate::layer::{Normalize, Operand, Relu, SubTask};
 const RELU: Relu = Relu { negative_slope: 0.0, applied: false };
 
 pub(super) fn compute<T: Real>(layer: &Normalize, ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
+    // What is added has nothing to do with the parts.
+    let ctx = &Context { bottoms: &ctx.bottoms[..1], ..*ctx };
     if sub == SubTask::Forward {
         let mut parts = Parts::new(layer, arrays);
         batch_norm::compute(&layer.norm, ctx, sub, &mut parts.norm);
         parts.scale_up(layer, ctx);
-        arrays.insert(Operand::Top(0), parts.top(layer));
+        let top = parts.top(layer, arrays);
+        arrays.insert(Operand::Top(0), top);
         (0..2).map(Operand::Aux).for_each(|aux| arrays.insert(aux, parts.norm.get(aux).to_vec()));
     } else if sub == layer.backward() {
         backward(layer, ctx, arrays);
@@ -57,8 +60,12 @@ impl<T: Real> Parts<T> {
     }
 
     /// What leaves the layer.
-    fn top(&mut self, layer: &Normalize) -> Vec<T> {
-        let scaled = self.scale.get(Operand::Top(0)).to_vec();
+    fn top(&mut self, layer: &Normalize, arrays: &Arrays<T>) -> Vec<T> {
+        let mut scaled = self.scale.get(Operand::Top(0)).to_vec();
+        if layer.sum {
+            let shortcut = arrays.get(Operand::Bottom(1));
+            scaled.iter_mut().zip(shortcut).for_each(|(value, term)| *value += *term);
+        }
         if !layer.relu {
             return scaled;
         }
@@ -75,12 +82,24 @@ fn backward<T: Real>(layer: &Normalize, ctx: &Context, arrays: &mut Arrays<T>) {
     parts.norm.insert(Operand::Top(0), normalised);
     parts.scale.insert(Operand::Bottom(0), parts.norm.get(Operand::Top(0)).to_vec());
     if layer.relu {
-        parts.scale_up(layer, ctx);
-        parts.top(layer);
+        if layer.sum {
+            // A sum is on the side of its ReLU's top.
+            let top = arrays.get(Operand::Top(0));
+            for blob in [Operand::Bottom(0), Operand::Top(0)] {
+                parts.relu.insert(blob, top.to_vec());
+            }
+        } else {
+            parts.scale_up(layer, ctx);
+            parts.top(layer, arrays);
+        }
         relu::compute(&RELU, SubTask::GradActivation, &mut parts.relu);
     }
     let passed = if layer.relu { Operand::BottomGrad(0) } else { Operand::TopGrad(0) };
-    parts.scale.insert(Operand::TopGrad(0), parts.relu.get(passed).to_vec());
+    let passed = parts.relu.get(passed).to_vec();
+    if layer.sum {
+        arrays.insert(Operand::BottomGrad(1), passed.clone());
+    }
+    parts.scale.insert(Operand::TopGrad(0), passed);
     for sub in [SubTask::GradWeight, SubTask::GradBias, SubTask::GradActivation] {
         scale::compute(&layer.scale, ctx, sub, &mut parts.scale);
     }

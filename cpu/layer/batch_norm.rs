@@ -1,6 +1,6 @@
-//! Batch normalisation, alone or with the scale and the ReLU behind it.
+//! Batch normalisation, alone or with the scale and perhaps a sum and the ReLU behind it.
 //!
-//! Forward reads its bottom for the statistics, reads it again and writes its top. Backward reads twice what its two
+//! Forward reads its bottom for the statistics, reads it again, adds the shortcut if there is one, and writes its top. Backward reads twice what its two
 //! sums are of, and writes; the sums are also the gradients of a scale's parameters. Alone, the layer may have
 //! overwritten its bottom, and backward finds the normalised values in the top; with a scale it finds the bottom
 //! unchanged and normalises again, by the same operations and so with the same bits.
@@ -21,9 +21,16 @@ struct Scale {
     relu: bool,
 }
 
+/// What is added to what is normalised, and where its gradient goes.
+struct Shortcut {
+    bottom: Array,
+    grad: Option<Array>,
+}
+
 struct Kernel {
     norm: BatchNorm,
     scale: Option<Scale>,
+    shortcut: Option<Shortcut>,
     share: f32,
     channels: Channels,
     bottom: Array,
@@ -56,10 +63,18 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
         }),
         None => None,
     };
+    let shortcut = match &binder.layer().layer {
+        Layer::Normalize(Normalize { sum: true, .. }) => Some(Shortcut {
+            bottom: binder.array(Operand::Bottom(1))?,
+            grad: binder.array(Operand::BottomGrad(1)),
+        }),
+        _ => None,
+    };
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
     Some(Box::new(Kernel {
         norm: norm.clone(),
         scale,
+        shortcut,
         share: binder.net.share,
         bottom: binder.array(Operand::Bottom(0))?,
         top: binder.array(Operand::Top(0))?,
@@ -113,8 +128,23 @@ impl Kernel {
             }
         }
         let affine = self.affine(grain, cell.plane, &statistics);
+        if let Some(shortcut) = &self.shortcut {
+            return self.add(grain, cell, &affine, shortcut.bottom);
+        }
         let planes = self.planes(grain, cell, (self.bottom, self.top));
         self.channels.passes.apply(&affine, self.relu(), planes);
+    }
+
+    /// The top is the sum of what is normalised and a shortcut.
+    fn add(&self, grain: &Grain<'_>, cell: Cell, affine: &Affine, shortcut: Array) {
+        let planes = self.channels.places(cell).map(|place| {
+            // SAFETY: cells have elements of their own; the top lies apart from what is added up.
+            unsafe {
+                let read = |array: Array| grain.memory.read(array.part(place.clone()));
+                (read(self.bottom), read(shortcut), grain.memory.write(self.top.part(place.clone())))
+            }
+        });
+        self.channels.passes.add(affine, self.relu(), planes);
     }
 
     /// What a cell has of two arrays, of which the second is written; without the first if both are the same.
@@ -205,6 +235,9 @@ impl Kernel {
     /// Σ dy and Σ dy · x, x being the source's distances from their mean.
     fn correlate(&self, grain: &Grain<'_>, cell: Cell, top_grad: Array) {
         let (source, affine) = self.source(grain, cell.plane);
+        if let Some(grad) = self.shortcut.as_ref().and_then(|shortcut| shortcut.grad) {
+            return self.pass_on_and_correlate(grain, cell, (top_grad, grad), &affine);
+        }
         // SAFETY: arrays that this stage only reads.
         let read = |array: Array, place| unsafe { grain.memory.read(array.part(place)) };
         let planes =
@@ -213,17 +246,40 @@ impl Kernel {
         self.channels.leave(grain, self.sums, cell, sums);
     }
 
+    /// The same where the gradient, as the ReLU lets it pass, is also that of a shortcut: it is written there.
+    fn pass_on_and_correlate(
+        &self,
+        grain: &Grain<'_>,
+        cell: Cell,
+        (top_grad, grad): (Array, Array),
+        affine: &Affine,
+    ) {
+        // SAFETY: top and bottom are only read in this task.
+        let read = |array: Array, place| unsafe { grain.memory.read(array.part(place)) };
+        let gradients = self.planes(grain, cell, (top_grad, grad));
+        let planes = self
+            .channels
+            .places(cell)
+            .zip(gradients)
+            .map(|(place, (dy, to))| (dy, read(self.top, place.clone()), read(self.bottom, place), to));
+        let sums = self.channels.passes.pass_on(affine, self.relu(), planes);
+        self.channels.leave(grain, self.sums, cell, sums);
+    }
+
     /// `dx = s · (dy − mean(dy) − mean(dy · n) · n) / deviation`, n being normalised: the source's distances from their
     /// mean, over the deviation unless they are that already.
     fn differentiate(&self, grain: &Grain<'_>, cell: Cell, bottom_grad: Array, top_grad: Array) {
         let (source, affine) = self.source(grain, cell.plane);
         let slope = self.slope(grain, cell.plane);
+        // What is a shortcut's gradient has passed the ReLU already.
+        let passed = self.shortcut.as_ref().and_then(|shortcut| shortcut.grad);
+        let (top_grad, relu) = passed.map_or((top_grad, self.relu()), |grad| (grad, false));
         // SAFETY: the source is only read in this task.
         let sources =
             self.channels.places(cell).map(|place| unsafe { grain.memory.read(source.part(place)) });
         let planes = self.planes(grain, cell, (top_grad, bottom_grad)).zip(sources);
         let planes = planes.map(|((dy, dx), x)| (dy, x, dx));
-        self.channels.passes.back((&affine, &slope), self.relu(), planes);
+        self.channels.passes.back((&affine, &slope), relu, planes);
     }
 
     fn slope(&self, grain: &Grain<'_>, plane: usize) -> Slope {

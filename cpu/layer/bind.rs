@@ -1,7 +1,7 @@
 //! Binds the chosen implementation to every layer: from here on a kernel knows where its arrays lie.
 
 use quadrille_core::device::Packed;
-use quadrille_core::layer::{Layer, Operand, SubTask};
+use quadrille_core::layer::{Layer, Normalize, Operand, SubTask};
 use quadrille_core::net::{Adders, LayerId, Net, NetLayer, ParamId, StorageId, StorageNeeds};
 use quadrille_core::task::DeviceId;
 
@@ -215,7 +215,11 @@ pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Res
         let alike = blobs.all(|layout| Some(layout) == first);
         match &layer.layer {
             Layer::Split(_) if alike => found.splits.push(id),
-            Layer::Eltwise(_) if alike && candidate.form == Form::Any => found.sums.push(id),
+            Layer::Eltwise(_) | Layer::Normalize(Normalize { sum: true, .. })
+                if alike && candidate.form == Form::Any =>
+            {
+                found.sums.push(id);
+            }
             _ if (candidate.adds)(net, id, numerics) && decisions.is_native(net, id, candidate) => {
                 found.layers.push(id)
             }

@@ -24,7 +24,7 @@ mod update;
 mod tests;
 
 use quadrille_core::device::Packed;
-use quadrille_core::layer::{Layer, Operand, SubTask};
+use quadrille_core::layer::{Layer, Normalize, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net, NetLayer};
 use quadrille_core::shape::Shape;
 use quadrille_core::task::{Task, Tile};
@@ -205,7 +205,8 @@ impl Surroundings<'_> {
 /// The operations of one of the sub-tasks that a layer's arithmetic consists of.
 fn compute(at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
     let layer = at.layer();
-    if layer.adds_gradient || layer.steps_weight || layer.rectifies_gradient {
+    let adds_shortcut = matches!(layer.layer, Layer::Normalize(Normalize { sum: true, .. }));
+    if layer.adds_gradient || layer.steps_weight || layer.rectifies_gradient || adds_shortcut {
         return Err(format!("layer {:?}: the net was rewritten for other kernels than a GPU's", layer.name));
     }
     match &layer.layer {

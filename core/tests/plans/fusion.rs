@@ -9,7 +9,7 @@ use quadrille_core::rng::{Purpose, Stream};
 
 use crate::common::{branching_net, lenet, nets, normalizing_net, residual_net, sharing};
 
-const BATCH: usize = 5;
+pub const BATCH: usize = 5;
 
 fn build(spec: &NetSpec, phase: Phase) -> Net {
     Net::build(spec, &NetState::new(phase), 1.0).expect("the net is possible")
@@ -246,7 +246,7 @@ fn without_a_gradient_below_the_parameters_are_left_to_grad_weight() {
 }
 
 /// Some iterations of plain gradient descent, running sums included; weights and losses.
-fn train(net: Net) -> (Vec<f64>, Vec<f64>) {
+pub fn train(net: Net) -> (Vec<f64>, Vec<f64>) {
     let mut run = ReferenceNet::<f64>::new(net);
     let mut packed = vec![0.0; run.net().params.len()];
     run.net().params.fill(3, &mut packed);

@@ -13,6 +13,7 @@ mod schedules;
 mod sharing;
 mod spread;
 mod stepping;
+mod summing;
 
 use common::{branching_net, inception_net, lenet, nets, normalizing_net, residual_net, siamese_net};
 use quadrille_core::check::{Violation, check};

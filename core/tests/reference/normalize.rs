@@ -12,7 +12,7 @@ fn normalize(use_global_stats: bool, bias: bool, relu: bool, passes_down: bool) 
         BatchNorm { use_global_stats: Some(use_global_stats), moving_average_fraction: 0.999, eps: 1e-3 };
     let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
     let scale = Scale { bottoms: 1, axis: 1, num_axes: 1, bias, filler, bias_filler };
-    Normalize { norm, scale, relu, passes_down }
+    Normalize { norm, scale, sum: false, relu, passes_down }
 }
 
 /// A ReLU has a kink, but none of these values is near it, and elsewhere its derivatives are those of its bottom.
@@ -29,6 +29,20 @@ fn normalize_has_the_gradients_of_its_forward() {
             // Factors are at most 1, so the bound on a normalisation alone holds here, too.
             case.check_gradients(seed as u64, &[], 36.0 / (values * least.powi(3)));
         }
+    }
+}
+
+#[test]
+fn a_shortcut_has_the_gradients_of_its_forward() {
+    let dims: &[usize] = &[4, 3, 2, 3];
+    for (seed, relu) in [(0, false), (1, true)] {
+        let layer = Normalize { sum: true, ..normalize(false, true, relu, true) };
+        let case = Case::new(Layer::Normalize(layer), &[dims, dims]);
+        let mut arrays = case.random(seed, &[]);
+        case.run(SubTask::Forward, &mut arrays);
+        let least = arrays.get(Operand::Aux(1)).iter().fold(f64::INFINITY, |m, v| m.min(v.sqrt()));
+        let values = (arrays.get(Operand::Bottom(0)).len() / dims[1]) as f64;
+        case.check_gradients(seed, &[], 36.0 / (values * least.powi(3)));
     }
 }
 

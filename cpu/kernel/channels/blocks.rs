@@ -200,6 +200,115 @@ impl<'a, I: Iterator<Item = (Option<&'a [f32]>, &'a mut [f32])>> Apply<'_, I> {
     }
 }
 
+/// `y ← affine(x) + z`.
+pub(super) struct Add<'f, I> {
+    pub affine: &'f Affine,
+    pub relu: bool,
+    pub planes: I,
+}
+
+impl<'a, I: Iterator<Item = (&'a [f32], &'a [f32], &'a mut [f32])>> OnStored for Add<'_, I> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        // SAFETY: by contract.
+        unsafe { if self.relu { self.map::<S, E, true>() } else { self.map::<S, E, false>() } }
+    }
+}
+
+impl<'a, I: Iterator<Item = (&'a [f32], &'a [f32], &'a mut [f32])>> Add<'_, I> {
+    /// # Safety
+    /// The CPU has the instructions.
+    #[inline(always)]
+    unsafe fn map<S: Simd, E: Stored<S>, const RELU: bool>(self) {
+        // SAFETY: by contract; x, z and y hold as many whole pixels.
+        unsafe {
+            let map = Map::<S>::of(self.affine);
+            let mut planes = self.planes.peekable();
+            while let Some((x, z, y)) = planes.next() {
+                assert!(x.len() == y.len() && z.len() == y.len(), "planes of different sizes");
+                let next = planes.peek();
+                let next = [
+                    ahead(x, next.map(|next| next.0)),
+                    ahead(z, next.map(|next| next.1)),
+                    ahead(y, next.map(|next| &*next.2)),
+                ];
+                for at in (0..y.len()).step_by(E::LEN) {
+                    next.iter().for_each(|next| S::prefetch_far(next.wrapping_add(at)));
+                    let value = map.at(S::subtract(E::load(x.as_ptr().add(at)), map.mean));
+                    let value = S::add(value, E::load(z.as_ptr().add(at)));
+                    E::store(y.as_mut_ptr().add(at), if RELU { S::rectified(value) } else { value });
+                }
+            }
+        }
+    }
+}
+
+/// Writes what passes of dy, and sets sums to those of [`Correlate`].
+pub(super) struct PassOn<'f, I> {
+    pub affine: &'f Affine,
+    pub relu: bool,
+    pub planes: I,
+    pub sums: &'f mut [Numbers; 2],
+}
+
+impl<'a, I: Iterator<Item = (Option<&'a [f32]>, &'a [f32], &'a [f32], &'a mut [f32])>> OnStored
+    for PassOn<'_, I>
+{
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        // SAFETY: by contract.
+        unsafe { if self.relu { self.add::<S, E, true>() } else { self.add::<S, E, false>() } }
+    }
+}
+
+impl<'a, I: Iterator<Item = (Option<&'a [f32]>, &'a [f32], &'a [f32], &'a mut [f32])>> PassOn<'_, I> {
+    /// # Safety
+    /// The CPU has the instructions.
+    #[inline(always)]
+    unsafe fn add<S: Simd, E: Stored<S>, const RELU: bool>(self) {
+        // SAFETY: by contract; all slices hold as many whole pixels.
+        unsafe {
+            let mean = vector::<S>(&self.affine.mean);
+            let mut sums = [S::zero(); 2];
+            let mut planes = self.planes.peekable();
+            while let Some((dy, y, x, to)) = planes.next() {
+                let same = [y.len(), x.len(), dy.map_or(to.len(), <[f32]>::len)] == [to.len(); 3];
+                assert!(same, "planes of different sizes");
+                let next = planes.peek();
+                let next = [
+                    ahead(y, next.map(|next| next.1)),
+                    ahead(x, next.map(|next| next.2)),
+                    ahead(to, next.map(|next| &*next.3)),
+                ];
+                let to = to.as_mut_ptr();
+                let dy = dy.map_or(to.cast_const(), <[f32]>::as_ptr);
+                let whole = y.len();
+                for first in (0..whole).step_by(PIECE * E::LEN) {
+                    let pixels = (whole - first).min(PIECE * E::LEN) / E::LEN;
+                    let (mut plain, mut product) = ([S::zero(); CHAINS], [S::zero(); CHAINS]);
+                    sum!(pixels, |pixel, chain| {
+                        let at = first + pixel * E::LEN;
+                        next.iter().for_each(|next| S::prefetch_far(next.wrapping_add(at)));
+                        let distance = S::subtract(E::load(x.as_ptr().add(at)), mean);
+                        let mut passed = E::load(dy.add(at));
+                        if RELU {
+                            let y = E::load(y.as_ptr().add(at));
+                            let (_, passes) = S::greater(y, S::zero(), S::splat(1.0), S::zero());
+                            passed = S::multiply(passed, passes);
+                        }
+                        E::store(to.add(at), passed);
+                        plain[chain] = S::add(plain[chain], passed);
+                        product[chain] = S::fused(passed, distance, product[chain]);
+                    });
+                    sums = [S::add(sums[0], total::<S>(plain)), S::add(sums[1], total::<S>(product))];
+                }
+            }
+            S::store(self.sums[0].as_mut_ptr(), sums[0]);
+            S::store(self.sums[1].as_mut_ptr(), sums[1]);
+        }
+    }
+}
+
 /// Sets sums to Σ dy and Σ dy · (x − mean).
 pub(super) struct Correlate<'f, I> {
     pub affine: &'f Affine,

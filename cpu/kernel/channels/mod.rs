@@ -88,6 +88,43 @@ impl Planes {
         }
     }
 
+    /// `y ← affine(x) + z`, with a ReLU behind it or not, for `x`, `z` and `y`.
+    pub fn add<'a>(
+        &self,
+        affine: &Affine,
+        relu: bool,
+        planes: impl Iterator<Item = (&'a [f32], &'a [f32], &'a mut [f32])>,
+    ) {
+        if self.has_vectors() {
+            return self.by_vectors(blocks::Add { affine, relu, planes });
+        }
+        let affine = &rows::Affine::of_blocks(affine, self.block);
+        for (x, z, y) in planes {
+            on(self.isa, rows::Add { affine, relu, x, z, y });
+        }
+    }
+
+    /// Writes `dy`, or what is there without it, as a ReLU with the top `y` lets it pass, and finds the sums of
+    /// [`Planes::correlate`] of that: for `dy`, `y`, `x` and where it goes. Without a ReLU `y` is not looked at.
+    pub fn pass_on<'a>(
+        &self,
+        affine: &Affine,
+        relu: bool,
+        planes: impl Iterator<Item = (Option<&'a [f32]>, &'a [f32], &'a [f32], &'a mut [f32])>,
+    ) -> [Numbers; 2] {
+        if self.has_vectors() {
+            let mut sums = [[0.0; WIDEST]; 2];
+            self.by_vectors(blocks::PassOn { affine, relu, planes, sums: &mut sums });
+            return sums;
+        }
+        let (affine, mut sums) = (&rows::Affine::of_blocks(affine, self.block), [[0.0; ROW]; 2]);
+        for (dy, y, x, to) in planes {
+            on(self.isa, rows::PassOn { relu, dy, y, to: &mut *to });
+            on(self.isa, rows::Correlate { affine, relu: false, dy: to, x, sums: &mut sums });
+        }
+        sums.map(|row| folded(&row, self.block))
+    }
+
     /// Σ dy and Σ dy · (x − mean), with dy as a ReLU of `affine` lets it pass, over pairs of `dy` and `x`.
     pub fn correlate<'a>(
         &self,

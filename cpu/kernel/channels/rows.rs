@@ -117,6 +117,54 @@ fn change<const RELU: bool>(affine: &Affine, y: &mut [f32]) {
     });
 }
 
+/// `y ← affine(x) + z`, with a ReLU behind it or not.
+pub(super) struct Add<'a> {
+    pub affine: &'a Affine,
+    pub relu: bool,
+    pub x: &'a [f32],
+    pub z: &'a [f32],
+    pub y: &'a mut [f32],
+}
+
+impl Vectorised for Add<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { affine, relu, x, z, y } = self;
+        for (y, (x, z)) in y.chunks_mut(ROW).zip(x.chunks(ROW).zip(z.chunks(ROW))) {
+            let places = y.len().min(x.len()).min(z.len()).min(ROW);
+            let (x, z) = (&x[..places], &z[..places]);
+            if relu {
+                f32::write(&mut y[..places], |p, _| rectified(affine.of(p, x[p]) + z[p], 0.0));
+            } else {
+                f32::write(&mut y[..places], |p, _| affine.of(p, x[p]) + z[p]);
+            }
+        }
+    }
+}
+
+/// Writes dy, or what is there without it, as a ReLU with the top y lets it pass.
+pub(super) struct PassOn<'a> {
+    pub relu: bool,
+    pub dy: Option<&'a [f32]>,
+    pub y: &'a [f32],
+    pub to: &'a mut [f32],
+}
+
+impl Vectorised for PassOn<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { relu, dy, y, to } = self;
+        if let Some(dy) = dy {
+            to.copy_from_slice(dy);
+        }
+        if relu {
+            let places = to.len().min(y.len());
+            let y = &y[..places];
+            f32::write(&mut to[..places], |place, dy| dy * passes(y[place], 0.0));
+        }
+    }
+}
+
 /// Number, mean, and sum of the squared distances from the mean of the values at each place of a row.
 #[derive(Clone, Debug)]
 pub(super) struct Moments {

@@ -22,6 +22,7 @@ mod refusals;
 mod running_sums;
 mod schedules;
 mod sharing;
+mod shortcuts;
 mod stepping;
 mod stepping_together;
 mod summing;

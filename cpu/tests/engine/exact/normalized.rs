@@ -105,7 +105,8 @@ impl Errors {
 /// The arrays in double precision, and what the oracle makes of them.
 fn doubled(case: &Case, arrays: &Arrays<f32>) -> Arrays<f64> {
     let mut doubled = Arrays::new();
-    let operands = [Operand::Bottom(0), Operand::TopGrad(0)].into_iter().chain((0..5).map(Operand::Param));
+    let blobs = [Operand::Bottom(0), Operand::Bottom(1), Operand::TopGrad(0)];
+    let operands = blobs.into_iter().chain((0..5).map(Operand::Param));
     for operand in operands {
         if let Some(values) = arrays.find(operand) {
             doubled.insert(operand, values.iter().map(|v| f64::from(*v)).collect());
@@ -177,6 +178,8 @@ struct Truth {
     products: Vec<f64>,
     factors: Vec<f64>,
     biases: Vec<f64>,
+    /// What is added to each value.
+    shortcut: Vec<f64>,
     /// What rounding to how blobs are kept may add to a number, relative.
     kept: f64,
     /// The same for the normalised values that backward reads: alone, the layer finds them in its top.
@@ -220,16 +223,17 @@ impl Truth {
         let (factors, biases) = (param(Normalize::FACTORS, 1.0), param(Normalize::BIAS, 0.0));
         let kept = if numerics.precision == Precision::Bf16 { BF16 } else { 0.0 };
         let read = if matches!(case.layer, Layer::BatchNorm(_)) { kept } else { 0.0 };
-        Self { errors, normalised, largest, products, factors, biases, channels, kept, read }
+        let shortcut = arrays.find(Operand::Bottom(1)).map_or_else(|| vec![0.0; x.len()], double);
+        Self { errors, normalised, largest, products, factors, biases, shortcut, channels, kept, read }
     }
 
     /// A value before the ReLU, and how wrong it may be.
     fn scaled(&self, i: usize) -> (f64, f64) {
         let channel = self.channels.channel(i);
         let (factor, bias) = (self.factors[channel], self.biases[channel]);
-        let product = factor * self.normalised[i];
+        let (product, term) = (factor * self.normalised[i], self.shortcut[i]);
         let wrong = factor.abs() * self.errors[channel].normalised(self.normalised[i]);
-        (product + bias, wrong + 4.0 * EPSILON * (product.abs() + bias.abs()))
+        (product + bias + term, wrong + 4.0 * EPSILON * (product.abs() + bias.abs() + term.abs()))
     }
 
     /// How wrong `mean(dy · n)` may be, n being normalised and no gradient larger than 4: by its sum, and by each n.
@@ -261,7 +265,13 @@ impl Truth {
 
 fn check(case: &Case, options: &EngineOptions, threads: usize, data: Data) {
     let numerics = Numerics { isa: options.isa, precision: options.precision };
-    let arrays = arrays(case, data, numerics);
+    let mut arrays = arrays(case, data, numerics);
+    if arrays.find(Operand::Bottom(1)).is_some() {
+        // No sum comes near the kink of a ReLU.
+        let truth = Truth::new(case, &arrays, &doubled(case, &arrays), data, numerics);
+        let terms = arrays.get_mut(Operand::Bottom(1)).iter_mut().enumerate();
+        terms.filter(|(i, _)| truth.scaled(*i).0.abs() < 0.01).for_each(|(_, term)| *term += 1.0);
+    }
     let (found, expected) = (run(case, options, threads, &arrays), doubled(case, &arrays));
     let truth = Truth::new(case, &arrays, &expected, data, numerics);
     let how = format!("{case}, {numerics}, {threads} threads");
@@ -277,6 +287,10 @@ fn check(case: &Case, options: &EngineOptions, threads: usize, data: Data) {
     let dx = expected.find(Operand::BottomGrad(0)).unwrap_or_default();
     if !dx.is_empty() {
         compare("grad-activation", Operand::BottomGrad(0), &|i| truth.kept(dx[i], truth.gradient(i, dx[i])));
+    }
+    if let Some(passed) = expected.find(Operand::BottomGrad(1)) {
+        assert!(passed.iter().any(|dy| *dy != 0.0), "mistrusted: nothing passes: {how}");
+        compare("what passes", Operand::BottomGrad(1), &|_| 0.0);
     }
     if !truth.channels.kept {
         compare("means", Operand::ParamGrad(0), &|c| truth.errors[c].mean);
@@ -351,7 +365,7 @@ fn a_small_variance_is_not_lost_beside_a_large_mean() {
 fn normalize(kept: bool, bias: bool, relu: bool, passes_down: bool) -> Layer {
     let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
     let scale = Scale { bottoms: 1, axis: 1, num_axes: 1, bias, filler, bias_filler };
-    Layer::Normalize(Normalize { norm: norm(kept), scale, relu, passes_down })
+    Layer::Normalize(Normalize { norm: norm(kept), scale, sum: false, relu, passes_down })
 }
 
 #[test]
@@ -369,6 +383,24 @@ fn batch_norms_with_scales() {
             // The parameters' gradients alone.
             let layer = normalize(kept, bias, relu, false);
             check(&Case::of_images(layer, &[5, 20, 5, 7]), &options(numerics), 2, Data::Integers(0.0));
+        }
+    }
+}
+
+#[test]
+fn batch_norms_with_shortcuts() {
+    for numerics in numerics("batch normalisation with a shortcut") {
+        for (kept, bias, relu) in [(false, true, true), (false, false, false), (true, true, true)] {
+            let Layer::Normalize(layer) = normalize(kept, bias, relu, true) else { unreachable!() };
+            let layer = Layer::Normalize(Normalize { sum: true, ..layer });
+            for shape in shapes() {
+                let plain = Case::new(layer.clone(), &[&shape, &shape]);
+                let mut cases: Vec<Case> = plain.in_blocks().into_iter().chain([plain]).collect();
+                cases.retain(|case| case.after_blocks || numerics.precision == Precision::F32);
+                for case in cases {
+                    check(&case, &options(numerics), 3, Data::Integers(0.0));
+                }
+            }
         }
     }
 }
