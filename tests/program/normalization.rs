@@ -64,7 +64,7 @@ fn layers_are_fused_unless_that_is_not_wished() {
         stage.succeed(&format!("train --solver solver.prototxt --workers 1 --run {run} {flags}")).stdout
     };
     let fused = train("fused", "--max-iter 10");
-    assert!(fused.contains("fused       bn1 + scale1 + relu1, bn2 + scale2\n"), "{fused}");
+    assert!(fused.contains("fused       bn1 + scale1 + relu1, bn2 + scale2 + sum\n"), "{fused}");
     let apart = train("apart", "--max-iter 10 --no-fusion");
     assert!(!apart.contains("fused ") && apart.contains("scale1=channels"), "{apart}");
     assert_ne!(hash_of(&stage.summary("fused")), hash_of(&stage.summary("apart")), "is anything fused?");
