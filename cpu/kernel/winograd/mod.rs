@@ -127,6 +127,45 @@ impl<'a> Square<'a> {
     }
 }
 
+/// Points of an axis up to which two tiles are transformed side by side: 121 points of each would go through memory.
+const MOST_IN_PAIRS: usize = 4;
+
+/// Stores the points of tiles, from that number on: `fill` transforms a tile's rows, `column` what they have in a column. Two tiles
+/// at a time where they are stored together. A macro, since in a closure registers would go through memory.
+macro_rules! put_all {
+    (
+        $put:ident, ($tiles:expr, $first:expr), ($to:expr, $point:expr, $points:ident), $column:expr,
+        |$place:ident, $rows:ident| $fill:block
+    ) => {
+        let mut t = 0;
+        while t < $tiles.len() {
+            let mut own = Table::new();
+            let ($place, $rows) = ($tiles[t], &mut own);
+            $fill
+            let pairs = $put::PAIRS && $points <= MOST_IN_PAIRS;
+            let pair = pairs && ($first + t).is_multiple_of(2) && t + 1 < $tiles.len();
+            if pair {
+                let mut next = Table::new();
+                let ($place, $rows) = ($tiles[t + 1], &mut next);
+                $fill
+                for c in 0..$points {
+                    let values = $column(own.column(c)).into_iter().zip($column(next.column(c)));
+                    for (r, (value, next)) in values.enumerate() {
+                        $put::put_pair($to.add((r * $points + c) * $point), $first + t, [value, next]);
+                    }
+                }
+            } else {
+                for c in 0..$points {
+                    for (r, value) in $column(own.column(c)).into_iter().enumerate() {
+                        $put::put($to.add((r * $points + c) * $point), $first + t, value);
+                    }
+                }
+            }
+            t += 1 + usize::from(pair);
+        }
+    };
+}
+
 /// Transforms the inputs of tiles, a block of channels of each pixel.
 pub(crate) struct Inputs<'a> {
     /// How kernels are filtered.
@@ -162,21 +201,14 @@ impl Inputs<'_> {
         A: Axis<D, Y, G, N>,
     {
         let Self { plane, extents, tiles, to, point, first, .. } = self;
-        for (t, place) in tiles.iter().copied().enumerate() {
-            let square = Square::new(plane, extents, place, D);
-            // SAFETY: by contract.
-            unsafe {
-                let mut rows = Table::<_, D, N>::new();
+        // SAFETY: by contract.
+        unsafe {
+            put_all!(P, (tiles, first), (to.as_mut_ptr(), point, N), A::inputs::<S>, |place, rows| {
+                let square = Square::new(plane, extents, place, D);
                 for r in 0..D {
                     rows.write(r, A::inputs::<S>(square.row::<S, E, D>(r)));
                 }
-                for c in 0..N {
-                    let values = A::inputs::<S>(rows.column(c));
-                    for (r, value) in values.into_iter().enumerate() {
-                        P::put(to.as_mut_ptr().add((r * N + c) * point), first + t, value);
-                    }
-                }
-            }
+            });
         }
     }
 }
@@ -234,21 +266,14 @@ impl Gradients<'_> {
         A: Axis<D, Y, G, N>,
     {
         let Self { plane, extents, tiles, to, point, first, .. } = self;
-        for (t, place) in tiles.iter().enumerate() {
-            let square = Square::new(plane, extents, place.map(|at| at as isize), Y);
-            // SAFETY: by contract.
-            unsafe {
-                let mut rows = Table::<_, Y, N>::new();
+        // SAFETY: by contract.
+        unsafe {
+            put_all!(P, (tiles, first), (to.as_mut_ptr(), point, N), A::gradients::<S>, |place, rows| {
+                let square = Square::new(plane, extents, place.map(|at| at as isize), Y);
                 for r in 0..Y {
                     rows.write(r, A::gradients::<S>(square.row::<S, E, Y>(r)));
                 }
-                for c in 0..N {
-                    let values = A::gradients::<S>(rows.column(c));
-                    for (r, value) in values.into_iter().enumerate() {
-                        P::put(to.as_mut_ptr().add((r * N + c) * point), first + t, value);
-                    }
-                }
-            }
+            });
         }
     }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Store {
 
 /// One of [`Store`], known when kernels are compiled.
 pub(super) trait Put<S: Simd> {
+    /// Whether values of two tiles are stored together.
+    const PAIRS: bool;
     /// Elements up to the end of tile `count - 1` of a row.
     fn room(count: usize) -> usize;
     /// Stores the value of a tile.
@@ -28,6 +30,18 @@ pub(super) trait Put<S: Simd> {
     /// # Safety
     /// The CPU has the instructions of `S` and of `Self`; the row has room.
     unsafe fn put(row: *mut f32, tile: usize, value: S::Vector);
+    /// Stores the values of a tile of an even number and of the next.
+    ///
+    /// # Safety
+    /// As [`Put::put`].
+    #[inline(always)]
+    unsafe fn put_pair(row: *mut f32, tile: usize, [value, next]: [S::Vector; 2]) {
+        // SAFETY: by contract.
+        unsafe {
+            Self::put(row, tile, value);
+            Self::put(row, tile + 1, next);
+        }
+    }
 }
 
 pub(super) struct Numbers;
@@ -35,6 +49,7 @@ pub(super) struct Channels<N>(PhantomData<N>);
 pub(super) struct Tiles<N>(PhantomData<N>);
 
 impl<S: Simd> Put<S> for Numbers {
+    const PAIRS: bool = false;
     fn room(count: usize) -> usize {
         count * S::LANES
     }
@@ -46,6 +61,7 @@ impl<S: Simd> Put<S> for Numbers {
 }
 
 impl<N: Narrow> Put<N::Registers> for Channels<N> {
+    const PAIRS: bool = false;
     fn room(count: usize) -> usize {
         count * N::Registers::LANES - N::Registers::LANES / 2
     }
@@ -57,6 +73,7 @@ impl<N: Narrow> Put<N::Registers> for Channels<N> {
 }
 
 impl<N: Narrow> Put<N::Registers> for Tiles<N> {
+    const PAIRS: bool = true;
     fn room(count: usize) -> usize {
         count.div_ceil(2) * N::Registers::LANES
     }
@@ -67,6 +84,11 @@ impl<N: Narrow> Put<N::Registers> for Tiles<N> {
             let to = row.add(tile / 2 * N::Registers::LANES);
             if tile.is_multiple_of(2) { N::first(value, to) } else { N::second(value, to) }
         }
+    }
+    #[inline(always)]
+    unsafe fn put_pair(row: *mut f32, tile: usize, [value, next]: [<N::Registers as Simd>::Vector; 2]) {
+        // SAFETY: by contract.
+        unsafe { N::words(value, next, row.add(tile / 2 * N::Registers::LANES)) }
     }
 }
 
