@@ -2,8 +2,8 @@
 //!
 //! A block of a residual net ends with a normalisation, to which the shortcut is added, and a ReLU. Apart, what is normalised is
 //! written to memory and read again for the sum. Here the normalisation adds the shortcut before it writes ([`Normalize`]), and
-//! its backward lets the gradient pass through the ReLU as it sums it up: of the seven passes over the block's top that forward
-//! took two are left out with the blob, and one of the eight of backward.
+//! its backward lets the gradient pass through the ReLU as it sums it up: of the six passes over as many numbers as the block's top
+//! has that forward took, two are left out with the blob, and one of the eight of backward.
 
 use super::{AbsorbedLayer, BlobId, LayerId, Net, NetLayer, Phase};
 use crate::layer::{EltwiseOperation, Layer, Normalize};
