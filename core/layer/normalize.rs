@@ -1,14 +1,14 @@
 //! A batch normalisation with the scale and perhaps a sum and the ReLU behind it, as one layer.
 //!
 //! Network files have no such type; [`crate::net::Net::fused`] makes it, and [`crate::net::Net::summing`] adds the shortcut of a
-//! residual net. What is normalised is never stored: the bottom keeps its values, and backward normalises them again. Since the sums that the bottom's gradient needs are those of
-//! the factors and of the bias, GradActivation writes the parameters' gradients, too.
+//! residual net. What is normalised is never stored: the bottom keeps its values, and backward normalises them again. Since the sums
+//! that the bottom's gradient needs are those of the factors and of the bias, GradActivation writes the parameters' gradients, too.
 
 use super::{Accesses, Arity, BatchNorm, Inferred, Meaning, Operand, Scale, SubTask};
 use crate::shape::Shape;
 use crate::site::Fault;
 
-/// `y = s · (x − mean) / √(variance + eps) + b`, channel by channel, perhaps and a second bottom, and then perhaps a ReLU.
+/// `y = s · (x − mean) / √(variance + eps) + b`, channel by channel, perhaps plus a second bottom, and then perhaps a ReLU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// The normalisation; the first three parameters are its running sums.

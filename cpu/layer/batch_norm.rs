@@ -1,7 +1,7 @@
 //! Batch normalisation, alone or with the scale and perhaps a sum and the ReLU behind it.
 //!
-//! Forward reads its bottom for the statistics, reads it again, adds the shortcut if there is one, and writes its top. Backward reads twice what its two
-//! sums are of, and writes; the sums are also the gradients of a scale's parameters. Alone, the layer may have
+//! Forward reads its bottom for the statistics, reads it again, adds the shortcut if there is one, and writes its top.
+//! Backward reads twice what its two sums are of, and writes; the sums are also the gradients of a scale's parameters. Alone, the layer may have
 //! overwritten its bottom, and backward finds the normalised values in the top; with a scale it finds the bottom
 //! unchanged and normalises again, by the same operations and so with the same bits.
 

@@ -70,7 +70,7 @@ fn sides(packing: &Packing, part: &Part, block: &Block<'_>) -> impl Iterator<Ite
     })
 }
 
-/// The rows, of a vector of targets or more, of weights that lie side by side; `None` where the pass does not have the tap.
+/// The rows, of a vector of targets or more, of weights that lie side by side.
 struct Rows<'a> {
     block: &'a Block<'a>,
     kernel: usize,
@@ -78,16 +78,16 @@ struct Rows<'a> {
     tap: usize,
 }
 
-impl Iterator for Rows<'_> {
-    type Item = Option<usize>;
+impl Rows<'_> {
+    /// That of the next weight; `None` if the pass does not have its tap.
     #[inline(always)]
-    fn next(&mut self) -> Option<Option<usize>> {
+    fn next(&mut self) -> Option<usize> {
         let row = self.block.taps.at(self.tap).map(|tap| tap * self.block.sources.len() + self.source);
         self.tap += 1;
         if self.tap == self.kernel {
             (self.source, self.tap) = (self.source + 1, 0);
         }
-        Some(row)
+        row
     }
 }
 
@@ -140,8 +140,7 @@ impl Explicit for ToRows<'_> {
                     for (i, row) in square.0.chunks_exact(S::LANES).take(count).enumerate() {
                         // One with each row: of many at once most would be left out.
                         S::prefetch(soon.wrapping_add(i * step));
-                        let to = rows.next().flatten();
-                        if let Some(to) = to {
+                        if let Some(to) = rows.next() {
                             packed[to * part.width + lane..][..S::LANES].copy_from_slice(row);
                         }
                     }
@@ -165,10 +164,10 @@ impl Explicit for FromRows<'_> {
                 for first in (0..side.len).step_by(S::LANES) {
                     let count = S::LANES.min(side.len - first);
                     // ∇W has one pass with all taps, so each has a row.
-                    for (to, row) in square.0.chunks_exact_mut(S::LANES).take(count).zip(&mut rows) {
+                    for to in square.0.chunks_exact_mut(S::LANES).take(count) {
                         // SAFETY: the CPU has the instructions by contract; a row of the square is a vector.
                         unsafe {
-                            let sum = match row {
+                            let sum = match rows.next() {
                                 Some(row) => packed.load::<S>(row * part.width + lane, ahead),
                                 None => S::zero(),
                             };

@@ -134,8 +134,10 @@ impl WinogradGradient {
 
     /// Elements of scratch for a grain.
     pub fn scratch(&self) -> usize {
-        let [sources, gradients] = self.points();
-        (self.tiling.filter.points() * (sources + gradients)).max(self.packing.tile(0, 0).len()) + ALIGNMENT
+        let ([sources, gradients], filter) = (self.points(), self.tiling.filter);
+        let width = self.packing.vectors(0) * self.packing.vector;
+        let taps = filter.taps() * self.packing.source_block * width;
+        (filter.points() * (sources + gradients)).max(taps) + ALIGNMENT
     }
 
     /// The sums of a tile of targets within a part.
