@@ -245,7 +245,9 @@ impl MappedWorker {
         let first_like =
             |own: &&Homes| homes.iter().position(|other| other.are_near(own)).unwrap_or_default();
         let nodes: Vec<usize> = homes.iter().map(first_like).collect();
-        let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest));
+        let most = self.crews.iter().map(|crew| crew.cpus.len()).max().unwrap_or(1);
+        let shares = most.min(Machine::of(self.isa).shares);
+        let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest, shares));
         let steps = self.crews.iter().map(|_| TwoSteps::default()).collect();
         let bound = Arc::new(Bound { programs, steps });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();

@@ -84,7 +84,7 @@ fn start_on(
     threads: usize,
     spin: u32,
 ) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
-    let lanes = Arc::new(Lanes::new(nodes, &[priorities.to_vec()], 64));
+    let lanes = Arc::new(Lanes::new(nodes, &[priorities.to_vec()], 64, threads));
     let recorder = Arc::new(Recorder::default());
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; nodes.len()];
@@ -155,7 +155,7 @@ fn higher_lanes_come_first() {
 #[test]
 fn the_program_that_runs_decides_which_lanes_come_first() {
     let order = must_end("a crew of one", || {
-        let lanes = Arc::new(Lanes::new(&[0], &[vec![0, 1, 2], vec![1, 0]], 64));
+        let lanes = Arc::new(Lanes::new(&[0], &[vec![0, 1, 2], vec![1, 0]], 64, 1));
         for lane in 0..3 {
             lanes.push_task(lane, u64::from(lane), 1).unwrap();
         }
@@ -178,9 +178,9 @@ fn lanes_of_one_priority_take_turns() {
 
 #[test]
 fn a_narrow_task_is_offered_to_as_many_as_it_wants() {
-    let queue = LaneQueue::new(2);
-    let claim = |offer| queue.claim(offer, |_| panic!("no wait was pushed"));
-    let grain = |grain| Claim::Grain { seq: 0, payload: 7, grain };
+    let queue = LaneQueue::new(2, 1);
+    let claim = |offer| queue.claim(0, offer, |_| panic!("no wait was pushed"));
+    let grain = |grain| Claim::Grain { seq: 0, payload: 7, grain, first: grain == 0 };
     queue.push_narrow(7, 4, 2).unwrap();
     assert_eq!([claim(Offer::Wanted), claim(Offer::Wanted)], [grain(0), grain(1)]);
     assert_eq!(claim(Offer::Wanted), Claim::Busy, "two of them run");
@@ -289,7 +289,7 @@ fn intervals(recording: &Recording) -> Vec<(usize, Vec<Interval>)> {
 #[test]
 fn threads_note_what_they_run_while_that_is_recorded() {
     must_end("quadrants that are recorded", || {
-        let lanes = Arc::new(Lanes::new(&[0, 0], &[vec![0, 1, 2, 3], vec![0, 1]], 64));
+        let lanes = Arc::new(Lanes::new(&[0, 0], &[vec![0, 1, 2, 3], vec![0, 1]], 64, 2));
         let recorder = Arc::new(Recorder::default());
         let work: Arc<dyn Work> = recorder.clone();
         let scratch = [Scratch { len: 3, home: None }; 2];

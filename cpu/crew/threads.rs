@@ -35,6 +35,8 @@ struct Hand<'a> {
     work: &'a dyn Work,
     scratch: &'a mut [f32],
     pen: Pen<'a>,
+    /// The share of a task's grains that it takes first.
+    home: usize,
 }
 
 /// One quadrant's lanes and its two bells.
@@ -61,6 +63,7 @@ pub(crate) struct Lanes {
     /// The program whose tasks the threads note in their logs, if any.
     pub(super) recorded: AtomicUsize,
     each: usize,
+    shares: usize,
     origin: Instant,
     stopping: AtomicBool,
     failed: AtomicBool,
@@ -69,11 +72,12 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// For each quadrant, of which those with one number in `nodes` help each other, as many lanes as any of `programs` has
-    /// priorities, one for each of its lanes, of which 0 is served first; each lane holds at least `capacity` entries.
-    pub fn new(nodes: &[usize], programs: &[Vec<u8>], capacity: usize) -> Self {
+    /// priorities, one for each of its lanes, of which 0 is served first; each lane holds at least `capacity` entries and hands
+    /// grains out in so many shares.
+    pub fn new(nodes: &[usize], programs: &[Vec<u8>], capacity: usize, shares: usize) -> Self {
         let each = programs.iter().map(Vec::len).max().unwrap_or(0);
         let lane = || {
-            let queue = LaneQueue::new(capacity);
+            let queue = LaneQueue::new(capacity, shares);
             let spans = (0..queue.capacity()).map(|_| Default::default()).collect();
             TimedLane { queue, spans, pushing: Mutex::new(()) }
         };
@@ -90,6 +94,7 @@ impl Lanes {
             ahead: AtomicBool::new(false),
         };
         Self {
+            shares,
             quadrants: (0..nodes.len()).map(quadrant).collect(),
             groups: programs.iter().map(|priorities| groups(priorities, each)).collect(),
             program: AtomicUsize::new(0),
@@ -114,6 +119,11 @@ impl Lanes {
     /// Lanes of a quadrant.
     pub fn each(&self) -> usize {
         self.each
+    }
+
+    /// The share of tasks' grains that is a thread's own: neighbours have the same, or the next.
+    fn share_of(&self, thread: usize, threads: usize) -> usize {
+        thread * self.shares / threads
     }
 
     /// Says which program's tasks come now.
@@ -250,15 +260,15 @@ impl Lanes {
         };
         for (offer, index) in [Offer::Wanted, Offer::All].into_iter().flat_map(in_order) {
             let lane = &lanes[index];
-            let claim = lane.queue.claim(offer, |ticket| self.is_done(ticket));
-            let Claim::Grain { seq, payload, grain } = claim else { continue };
+            let claim = lane.queue.claim(of.home, offer, |ticket| self.is_done(ticket));
+            let Claim::Grain { seq, payload, grain, first } = claim else { continue };
             let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
             let span = &lane.spans[lane.queue.slot_of(seq)];
             // The program may be another one by now. That of the entry was named before it was pushed, and stays until it is done.
             let is_recorded = self.recorded.load(Ordering::Relaxed) == self.program.load(Ordering::Relaxed);
-            let begins = grain == 0 || (is_recorded && !of.pen.is_at(ticket));
+            let begins = first || (is_recorded && !of.pen.is_at(ticket));
             let start = if begins { self.now() } else { 0 };
-            if grain == 0 {
+            if first {
                 span.0.store(start, Ordering::Relaxed);
             }
             let run = || of.work.run(device, payload, grain as usize, of.scratch);
@@ -422,6 +432,7 @@ impl Crews {
                 let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
                 let (pieces, log) = (pieces.clone(), Arc::new(ThreadLog::default()));
                 crews.logs.push(([device, thread], log.clone()));
+                let home = lanes.share_of(thread, threads);
                 let body = move || {
                     let arrival = arrive([device, thread], cpu, scratch, &pieces);
                     let scratch = arrival.scratch.clone();
@@ -433,7 +444,11 @@ impl Crews {
                     // SAFETY: the arena is this thread's alone; others ask the system where it is, and read nothing.
                     let scratch =
                         unsafe { std::slice::from_raw_parts_mut(scratch.start().as_ptr(), scratch.len) };
-                    lanes.serve(device, Hand { work: &*work, scratch, pen: Pen::new(&log) }, spin_looks);
+                    lanes.serve(
+                        device,
+                        Hand { work: &*work, scratch, pen: Pen::new(&log), home },
+                        spin_looks,
+                    );
                 };
                 let name = format!("crew {device}.{thread}");
                 crews.handles.push(std::thread::Builder::new().name(name).spawn(body)?);

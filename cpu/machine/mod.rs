@@ -1,10 +1,14 @@
 //! Every constant that depends on a machine, in one table per instruction-set tier.
 //!
-//! A constant here decides how fast something is and into how many grains it is cut, never what is computed. The
-//! cut into grains depends on these constants and on shapes, never on the number of threads.
+//! A constant here decides how fast something is and into how many grains it is cut, never what is computed beyond rounding: it
+//! may choose another algorithm, or another order of sums. The cut into grains depends on these constants and on
+//! shapes, never on the number of threads, and so do the bits.
 
 use crate::isa::{Isa, Numerics, Precision, Vectors};
 use crate::kernel::winograd::Filter;
+
+/// Numbers of a cache line, on every CPU that has a tier.
+pub const LINE: usize = 64 / size_of::<f32>();
 
 /// The constants of one tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,6 +106,9 @@ pub struct Machine {
     pub reduction_grains: usize,
     /// Looks for work before a thread goes to sleep, when every thread has a core of its own.
     pub spin_looks: u32,
+    /// Shares at most in which a quadrant's tasks hand out their grains: its threads in groups, of which each finds again in its caches
+    /// what it wrote. A thread that has none left looks through all of them.
+    pub shares: usize,
 }
 
 /// Common to all tiers until measured otherwise: grains of some 10 to 50 microseconds.
@@ -146,6 +153,7 @@ const BASE: Machine = Machine {
     normalised_planes: 16,
     reduction_grains: 8,
     spin_looks: 2000,
+    shares: 8,
 };
 
 /// AVX2: 6 × 16 uses 12 of 16 registers for sums.

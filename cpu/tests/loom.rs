@@ -14,8 +14,13 @@ use quadrille_cpu::model::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
 const PREEMPTIONS: usize = 3;
 
 fn model(run: impl Fn() + Sync + Send + 'static) {
+    model_of(PREEMPTIONS, run);
+}
+
+/// A model with so many preemptions at most.
+fn model_of(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     builder.check(run);
 }
 
@@ -52,23 +57,30 @@ struct Lane {
     queue: LaneQueue,
     cells: Cells,
     grains: Vec<u32>,
+    /// Grains of each entry that were said to be its first.
+    begun: Vec<AtomicUsize>,
     offer: Offer,
 }
 
 impl Lane {
-    fn new(capacity: usize, grains: &[u32]) -> Self {
+    fn new(capacity: usize, shares: usize, grains: &[u32]) -> Self {
         let cells = Cells::new(2 * grains.len());
-        Self { queue: LaneQueue::new(capacity), cells, grains: grains.to_vec(), offer: Offer::All }
+        let begun = grains.iter().map(|_| AtomicUsize::new(0)).collect();
+        let queue = LaneQueue::new(capacity, shares);
+        Self { queue, cells, grains: grains.to_vec(), begun, offer: Offer::All }
     }
 
     /// Claims and runs one grain. A grain finds all that entries before its own have written, and writes a cell of
     /// its own.
-    fn work(&self, is_done: impl Fn(Ticket) -> bool) -> Claim {
-        let claim = self.queue.claim(self.offer, is_done);
-        if let Claim::Grain { seq, payload, grain } = claim {
+    fn work(&self, home: usize, is_done: impl Fn(Ticket) -> bool) -> Claim {
+        let claim = self.queue.claim(home, self.offer, is_done);
+        if let Claim::Grain { seq, payload, grain, first } = claim {
             assert_eq!(payload, seq, "the grain belongs to another entry");
             assert!(grain < self.grains[seq as usize], "the entry has no such grain");
             self.assert_done(seq);
+            if first {
+                self.begun[seq as usize].fetch_add(1, Ordering::Relaxed);
+            }
             self.cells.add(2 * seq as usize + grain as usize);
             if self.queue.finish(seq) {
                 // The last finisher sees what all grains wrote.
@@ -85,6 +97,7 @@ impl Lane {
             for grain in 0..*grains as usize {
                 assert_eq!(self.cells.get(2 * seq + grain), 1, "grain {grain} of entry {seq}");
             }
+            assert_eq!(self.begun[seq].load(Ordering::Relaxed), 1, "first grains of entry {seq}");
         }
     }
 
@@ -94,23 +107,22 @@ impl Lane {
     }
 
     fn drain(&self) {
-        while let Claim::Grain { .. } = self.work(nobody) {}
+        while let Claim::Grain { .. } = self.work(0, nobody) {}
         assert_eq!(self.queue.passed(), self.grains.len() as u64);
         assert!(self.queue.is_drained(nobody));
         self.observe();
     }
 }
 
-#[test]
-fn every_grain_runs_once_and_done_means_done() {
-    model(|| {
-        let lane = Arc::new(Lane::new(2, &[2, 1]));
+fn run_once(shares: usize) {
+    model(move || {
+        let lane = Arc::new(Lane::new(2, shares, &[2, 1]));
         let claimers: Vec<_> = (0..2)
-            .map(|_| {
+            .map(|home| {
                 let lane = lane.clone();
                 thread::spawn(move || {
-                    lane.work(nobody);
-                    lane.work(nobody);
+                    lane.work(home, nobody);
+                    lane.work(home, nobody);
                 })
             })
             .collect();
@@ -122,17 +134,28 @@ fn every_grain_runs_once_and_done_means_done() {
     });
 }
 
+#[test]
+fn every_grain_runs_once_and_done_means_done() {
+    run_once(1);
+}
+
+#[test]
+fn every_grain_of_every_share_runs_once() {
+    run_once(2);
+}
+
 /// What is not wanted of a narrow task is left, and not lost.
 #[test]
 fn a_narrow_task_is_taken_by_those_that_it_wants() {
-    model(|| {
-        let lane = Arc::new(Lane { offer: Offer::Wanted, ..Lane::new(2, &[2, 1]) });
+    // As above.
+    model_of(PREEMPTIONS - 1, || {
+        let lane = Arc::new(Lane { offer: Offer::Wanted, ..Lane::new(2, 2, &[2, 1]) });
         let claimers: Vec<_> = (0..2)
-            .map(|_| {
+            .map(|home| {
                 let lane = lane.clone();
                 thread::spawn(move || {
-                    lane.work(nobody);
-                    lane.work(nobody);
+                    lane.work(home, nobody);
+                    lane.work(home, nobody);
                 })
             })
             .collect();
@@ -146,21 +169,22 @@ fn a_narrow_task_is_taken_by_those_that_it_wants() {
 
 #[test]
 fn slots_are_used_again_around_the_ring() {
-    model(|| {
+    // One preemption more takes minutes.
+    model_of(PREEMPTIONS - 1, || {
         // Four entries through two slots, of different numbers of grains, so that a stale look at a slot shows.
-        let lane = Arc::new(Lane::new(2, &[1, 2, 1, 1]));
+        let lane = Arc::new(Lane::new(2, 2, &[1, 2, 1, 1]));
         let claimer = {
             let lane = lane.clone();
             thread::spawn(move || {
                 (0..3).for_each(|_| {
-                    lane.work(nobody);
+                    lane.work(1, nobody);
                 })
             })
         };
         for (seq, grains) in lane.grains.iter().enumerate() {
             while lane.queue.push_task(seq as u64, *grains).is_none() {
                 // Full: this thread makes room, or the other does while it holds the last grain.
-                if lane.work(nobody) == Claim::Busy {
+                if lane.work(0, nobody) == Claim::Busy {
                     thread::yield_now();
                 }
             }
@@ -173,15 +197,15 @@ fn slots_are_used_again_around_the_ring() {
 #[test]
 fn two_claimers_meet_while_slots_are_used_again() {
     model(|| {
-        let lane = Arc::new(Lane::new(2, &[1, 1, 2]));
+        let lane = Arc::new(Lane::new(2, 2, &[1, 1, 2]));
         assert!(lane.queue.push_task(0, 1).is_some() && lane.queue.push_task(1, 1).is_some());
         assert!(lane.queue.push_task(2, 2).is_none(), "the ring has two slots");
         let claimers: Vec<_> = (0..2)
-            .map(|_| {
+            .map(|home| {
                 let lane = lane.clone();
                 thread::spawn(move || {
                     (0..2).for_each(|_| {
-                        lane.work(nobody);
+                        lane.work(home, nobody);
                     })
                 })
             })
@@ -189,7 +213,30 @@ fn two_claimers_meet_while_slots_are_used_again() {
         let pushed = lane.queue.push_task(2, 2).is_some();
         claimers.into_iter().for_each(|c| c.join().unwrap());
         if !pushed {
-            while let Claim::Grain { .. } = lane.work(nobody) {}
+            while let Claim::Grain { .. } = lane.work(0, nobody) {}
+            assert!(lane.queue.push_task(2, 2).is_some(), "all slots are free");
+        }
+        lane.drain();
+    });
+}
+
+/// Whoever has read an old head finds more grains in its slot than the entry had, which is used again meanwhile.
+#[test]
+fn a_late_claimer_takes_nothing_of_a_slot_that_is_used_again() {
+    model(|| {
+        let lane = Arc::new(Lane::new(2, 2, &[1, 1, 2]));
+        lane.queue.push_task(0, 1);
+        lane.queue.push_task(1, 1);
+        let late = {
+            let lane = lane.clone();
+            thread::spawn(move || lane.work(1, nobody))
+        };
+        lane.work(1, nobody);
+        lane.work(1, nobody);
+        let pushed = lane.queue.push_task(2, 2).is_some();
+        late.join().unwrap();
+        if !pushed {
+            while let Claim::Grain { .. } = lane.work(0, nobody) {}
             assert!(lane.queue.push_task(2, 2).is_some(), "all slots are free");
         }
         lane.drain();
@@ -200,15 +247,15 @@ fn two_claimers_meet_while_slots_are_used_again() {
 #[test]
 fn a_wait_orders_two_lanes() {
     model(|| {
-        let (first, second) = (Arc::new(Lane::new(2, &[1])), Arc::new(LaneQueue::new(2)));
+        let (first, second) = (Arc::new(Lane::new(2, 1, &[1])), Arc::new(LaneQueue::new(2, 2)));
         let read = Arc::new(AtomicUsize::new(0));
         second.push_wait(Ticket { lane: 0, seq: 0 });
         second.push_task(7, 1);
         let follow = {
             let (first, second, read) = (first.clone(), second.clone(), read.clone());
-            move || match second.claim(Offer::All, |ticket| first.queue.passed() > ticket.seq) {
-                Claim::Grain { seq, payload, grain } => {
-                    assert_eq!((seq, payload, grain), (1, 7, 0));
+            move || match second.claim(0, Offer::All, |ticket| first.queue.passed() > ticket.seq) {
+                Claim::Grain { seq, payload, grain, first: begins } => {
+                    assert_eq!((seq, payload, grain, begins), (1, 7, 0, true));
                     first.assert_done(1);
                     read.fetch_add(1, Ordering::Relaxed);
                     assert!(second.finish(seq));
@@ -219,7 +266,7 @@ fn a_wait_orders_two_lanes() {
         };
         let followers: Vec<_> = (0..2).map(|_| thread::spawn(follow.clone())).collect();
         first.queue.push_task(0, 1);
-        first.work(nobody);
+        first.work(0, nobody);
         followers.into_iter().for_each(|f| f.join().unwrap());
         follow();
         assert_eq!(read.load(Ordering::Relaxed), 1, "once, in one of the three");
@@ -266,14 +313,14 @@ fn two_sleepers_hear_the_ring() {
 #[test]
 fn host_and_crew_wake_each_other() {
     model(|| {
-        let lane = Arc::new(Lane::new(2, &[1, 1]));
+        let lane = Arc::new(Lane::new(2, 2, &[1, 1]));
         let (work, idle) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
         let crew = {
             let (lane, work, idle) = (lane.clone(), work.clone(), idle.clone());
             thread::spawn(move || {
                 while lane.queue.passed() < 2 {
                     let heard = work.listen();
-                    match lane.work(nobody) {
+                    match lane.work(0, nobody) {
                         Claim::Grain { .. } => idle.ring(),
                         _ => work.sleep(heard),
                     }
@@ -301,14 +348,14 @@ fn host_and_crew_wake_each_other() {
 #[test]
 fn the_host_is_woken_for_what_it_waits_for() {
     model(|| {
-        let lane = Arc::new(Lane::new(2, &[1, 1]));
+        let lane = Arc::new(Lane::new(2, 2, &[1, 1]));
         let (awaited, idle) = (Arc::new(Awaited::default()), Arc::new(Bell::default()));
         lane.queue.push_task(0, 1);
         lane.queue.push_task(1, 1);
         let crew = {
             let (lane, awaited, idle) = (lane.clone(), awaited.clone(), idle.clone());
             thread::spawn(move || {
-                while let Claim::Grain { seq, .. } = lane.work(nobody) {
+                while let Claim::Grain { seq, .. } = lane.work(0, nobody) {
                     if awaited.is(Ticket { lane: 0, seq }) {
                         idle.ring();
                     }
