@@ -52,6 +52,24 @@ impl<N: Narrow> Stored<N::Registers> for AsBf16<N> {
     }
 }
 
+/// Where a piece of work reads and writes that no slice can be made of, since other threads have what lies between.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin(*mut f32);
+
+impl Origin {
+    /// # Safety
+    /// What the work that gets it says that it reads and writes from here on lies in one array, and while it runs nobody else
+    /// touches what it writes, or writes what it reads.
+    pub unsafe fn new(first: *mut f32) -> Self {
+        Self(first)
+    }
+
+    /// The first number.
+    pub fn first(self) -> *mut f32 {
+        self.0
+    }
+}
+
 /// A piece of work on vectors that lie in either way. `run` must be `#[inline(always)]`, as must be what it calls.
 pub(crate) trait OnStored {
     /// Does the work.

@@ -114,7 +114,7 @@ impl Kernel {
     }
 
     fn measure(&self, grain: &Grain<'_>, cell: Cell) {
-        // SAFETY: only read in this stage.
+        // SAFETY: only read in this stage, or, where it has both passes of a plane in one grain, not written by another.
         let read = |place| unsafe { grain.memory.read(self.bottom.part(place)) };
         let moments = self.channels.passes.measure(self.channels.places(cell).map(read));
         self.channels.leave(grain, self.moments, cell, moments);
@@ -238,7 +238,7 @@ impl Kernel {
         if let Some(grad) = self.shortcut.as_ref().and_then(|shortcut| shortcut.grad) {
             return self.pass_on_and_correlate(grain, cell, (top_grad, grad), &affine);
         }
-        // SAFETY: arrays that this stage only reads.
+        // SAFETY: arrays that this stage only reads, or no other of its grains writes, as above.
         let read = |array: Array, place| unsafe { grain.memory.read(array.part(place)) };
         let planes =
             self.channels.places(cell).map(|place| (read(top_grad, place.clone()), read(source, place)));

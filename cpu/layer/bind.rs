@@ -12,7 +12,7 @@ use super::{LayerKernel, flatten, joined, reorder};
 use crate::isa::{Isa, Numerics};
 use crate::lanes::LaneTable;
 use crate::layout::Arrangement;
-use crate::machine::Machine;
+use crate::machine::{LINE, Machine};
 use crate::memory::{MemoryMap, Span};
 
 /// What was chosen for a layer, for the log.
@@ -121,13 +121,12 @@ impl<'a> Binder<'a> {
 
     /// Memory for the kernel's own use while a task of `sub` runs. ∇W has the same whether it updates the weight or not.
     pub fn workspace(&mut self, sub: SubTask, len: usize) -> Span {
-        const CACHE_LINE: usize = 16;
         let sub = if sub == SubTask::StepWeight { SubTask::GradWeight } else { sub };
         let taken = SubTask::ALL.iter().position(|s| *s == sub).map(|i| &mut self.taken[i]);
         let mut none = 0;
         let taken = taken.unwrap_or(&mut none);
         let offset = *taken;
-        *taken = (offset + len).next_multiple_of(CACHE_LINE);
+        *taken = (offset + len).next_multiple_of(LINE);
         let lane = self.lanes.workspace_of(self.id, sub);
         self.map.workspace(lane, offset, len)
     }
@@ -220,10 +219,14 @@ pub fn adders(net: &Net, numerics: Numerics, forced: &[(String, String)]) -> Res
             {
                 found.sums.push(id);
             }
-            _ if (candidate.adds)(net, id, numerics) && decisions.is_native(net, id, candidate) => {
-                found.layers.push(id)
+            _ => {
+                // As it is built: in the precision in which it keeps its blobs.
+                let precision = decisions.precision_of(layer, candidate);
+                let adds = (candidate.adds)(net, id, Numerics { precision, ..numerics });
+                if adds && decisions.is_native(net, id, candidate) {
+                    found.layers.push(id);
+                }
             }
-            _ => {}
         }
     }
     Ok(found)

@@ -158,7 +158,7 @@ impl Channels {
         let (whole, memory) = (*self, grain.memory);
         (0..self.parts).map(move |part| {
             let place = workspace.part(whole.place_of_pair(Cell { plane, part }));
-            // SAFETY: written in the stage before, only read in this one.
+            // SAFETY: written in the stage before, or by this grain, which then has all of the plane.
             let pair = unsafe { memory.read(place) };
             ((share(whole.images, part, whole.parts).len() * whole.passes.pixels) as f64, pair)
         })

@@ -29,16 +29,25 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
+    fn first_bottom(&self, layer: &NetLayer) -> Layout {
+        layer.bottoms.first().map_or(Layout::PLAIN, |b| self.blobs[b.0])
+    }
+
+    /// The precision in which an implementation of `layer` keeps blobs in blocks.
+    pub fn precision_of(&self, layer: &NetLayer, candidate: &Candidate) -> Precision {
+        match (candidate.kept, self.first_bottom(layer)) {
+            (Kept::F32, _) => Precision::F32,
+            (Kept::Bf16, _) => Precision::Bf16,
+            (Kept::Either, Layout::PLAIN) => self.precision,
+            (Kept::Either, first) => first.precision,
+        }
+    }
+
     /// How the blobs of `layer` lie for an implementation: bottoms, then tops. A blob without pixels, such as a row of
     /// scores, lies plain for every implementation.
     pub fn wanted(&self, net: &Net, layer: &NetLayer, candidate: &Candidate) -> (Vec<Layout>, Vec<Layout>) {
-        let first = layer.bottoms.first().map_or(Layout::PLAIN, |b| self.blobs[b.0]);
-        let precision = match candidate.kept {
-            Kept::F32 => Precision::F32,
-            Kept::Bf16 => Precision::Bf16,
-            Kept::Either if first == Layout::PLAIN => self.precision,
-            Kept::Either => first.precision,
-        };
+        let first = self.first_bottom(layer);
+        let precision = self.precision_of(layer, candidate);
         let blocked = Layout { block: self.block, precision };
         let as_first = if first == Layout::PLAIN { first } else { blocked };
         let (bottoms, tops) = match candidate.form {

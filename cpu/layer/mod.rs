@@ -219,8 +219,8 @@ pub(crate) trait LayerKernel: Send + Sync {
     }
 }
 
-/// Most stages of a task.
-pub(crate) const MAX_STAGES: usize = 4;
+/// Most stages of a task: a kernel's own are at most four, and its blobs may have to be copied before and after them.
+pub(crate) const MAX_STAGES: usize = 6;
 
 /// The grains of each stage of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use quadrille_core::solver::{Elastic, Rule, Step, add_to_running_sum, update_by}
 use super::{Grain, Norms};
 use crate::isa::Isa;
 use crate::kernel::vectorised::{Vectorised, on, prefetch};
-use crate::machine::Machine;
+use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
 use crate::worker::EngineOptions;
 
@@ -226,7 +226,6 @@ impl Soon {
     /// Asks for the lines of a part. Inlined, since it is asked for a few lines at a time.
     #[inline(always)]
     pub fn ask_for(&self, part: Range<usize>) {
-        const LINE: usize = 64 / size_of::<f32>();
         for first in &self.first[..self.arrays] {
             part.clone().step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
         }

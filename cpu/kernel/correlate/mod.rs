@@ -136,8 +136,8 @@ pub(crate) struct WeightTile<'a> {
     pub dw_source: usize,
     /// Whether the sums are added to what is there.
     pub add: bool,
-    /// What is to be in a cache when the tile is done: a cache line for each pixel of a row, one after the other. Where pixels
-    /// lie one element apart it is the second-level cache, and of a single column of them a line for each row.
+    /// What is to be in a cache when the tile is done: a vector for each pixel of a row, one after the other. Where pixels
+    /// lie one element apart it is the second-level cache and a cache line, and of a single column of them a line for each row.
     pub ahead: *const f32,
     /// Distance of rows of it.
     pub ahead_row: usize,

@@ -3,9 +3,7 @@
 use super::{End, Kept, Start, Tile};
 use crate::kernel::simd::{Product, Simd};
 use crate::kernel::stored::Stored;
-
-/// Elements of a cache line.
-const LINE: usize = 64 / size_of::<f32>();
+use crate::machine::LINE;
 
 /// Computes a tile of `ROWS` pixels, `PIXEL` elements apart in the input, by `VECTORS` vectors.
 ///

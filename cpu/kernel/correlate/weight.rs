@@ -2,6 +2,7 @@
 
 use super::WeightTile;
 use crate::kernel::simd::{Product, Simd};
+use crate::machine::LINE;
 
 /// Pixels that a prefetch runs ahead.
 const AHEAD: usize = 16;
@@ -42,7 +43,11 @@ pub(super) unsafe fn tile<
             [rows, columns] => ([rows, t.x_row, t.dy_row], [columns, PIXEL, S::LANES]),
         };
         let [x_step, dy_step] = if PIXEL == 1 { [columns[1], columns[2]] } else { [PIXEL, S::LANES] };
-        let ahead_step = if PIXEL == 1 && t.pixels[1] == 1 { t.ahead_row } else { S::LANES };
+        let ahead_step = match t.pixels {
+            [_, 1] if PIXEL == 1 => t.ahead_row,
+            _ if PIXEL == 1 => LINE,
+            _ => S::LANES,
+        };
         for row in 0..rows[0] {
             let mut ahead = t.ahead.wrapping_add(row * t.ahead_row);
             let mut place = row * rows[1];

@@ -22,7 +22,7 @@ use self::store::{Put, Transform, transform};
 use self::table::{Line, Table};
 pub(crate) use self::weights::{WeightWords, Weights, WeightsBack};
 use super::simd::Simd;
-use super::stored::{OnStored, Stored};
+use super::stored::{OnStored, Origin, Stored};
 use crate::isa::Isa;
 
 /// Which kernels are filtered, and thereby how.
@@ -312,8 +312,8 @@ pub(crate) struct Outputs<'a> {
     pub relu: bool,
     /// Whether they are added to what the plane holds.
     pub adds: bool,
-    /// Where the plane begins: pixels of a block of channels, row by row.
-    pub plane: *mut f32,
+    /// Where the plane begins, all of which is read and written: pixels of a block of channels, row by row.
+    pub plane: Origin,
     /// Rows and columns of the plane.
     pub extents: [usize; 2],
 }
@@ -328,7 +328,8 @@ impl Outputs<'_> {
         E: Stored<S>,
         A: Axis<D, Y, G, N>,
     {
-        let Self { products, point, tiles, bias, relu, adds, plane, extents: [height, width], .. } = self;
+        let Self { products, point, tiles, bias, relu, adds, extents: [height, width], .. } = self;
+        let plane = self.plane.first();
         for (t, [row, first_column]) in tiles.iter().copied().enumerate() {
             // SAFETY: by contract; pixels outside of the plane are left out.
             unsafe {

@@ -4,7 +4,7 @@
 use super::axis::{Axis, Five, Three};
 use super::table::{Line, Table};
 use super::{Filter, Simd};
-use crate::kernel::stored::{OnStored, Stored};
+use crate::kernel::stored::{OnStored, Origin, Stored};
 
 /// Transforms products back to gradients of inputs, `B M Bᵀ`, adds up those of all tiles of an image, and stores a block of channels
 /// of each pixel.
@@ -24,8 +24,8 @@ pub(crate) struct InputsBack<'a> {
     pub seen: [usize; 2],
     /// Whether the sums are added to what the plane holds.
     pub adds: bool,
-    /// Where the plane begins: pixels of a block of channels, row by row.
-    pub plane: *mut f32,
+    /// Where the plane begins, all of which is read and written: pixels of a block of channels, row by row.
+    pub plane: Origin,
     /// Rows and columns of the plane.
     pub extents: [usize; 2],
     /// Rows and columns of padding before it.
@@ -71,16 +71,16 @@ impl InputsBack<'_> {
     /// Stores what lies in the plane.
     ///
     /// # Safety
-    /// The CPU has the instructions of `S` and of `E`; the plane is the caller's own, and lies in what the tiles see.
+    /// The CPU has the instructions of `S` and of `E`; the plane lies in what the tiles see.
     #[inline(always)]
     unsafe fn store<S: Simd, E: Stored<S>>(&self) {
         let [height, width] = self.extents;
         for row in 0..height {
             let sums = &self.sums[((row + self.pad[0]) * self.seen[1] + self.pad[1]) * S::LANES..];
             for (column, sum) in sums.chunks_exact(S::LANES).take(width).enumerate() {
-                // SAFETY: by contract.
+                // SAFETY: by contract, and by that of the plane.
                 unsafe {
-                    let place = self.plane.add((row * width + column) * E::LEN);
+                    let place = self.plane.first().add((row * width + column) * E::LEN);
                     let sum = S::load(sum.as_ptr());
                     E::store(place, if self.adds { S::add(sum, E::load(place)) } else { sum });
                 }
@@ -99,7 +99,7 @@ impl OnStored for InputsBack<'_> {
         let is_seen = |tile: &[usize; 2]| (0..2).all(|a| tile[a] + side <= self.seen[a]);
         assert!(self.tiles.iter().all(is_seen), "a tile beyond what is seen");
         assert!((0..2).all(|a| self.pad[a] + self.extents[a] <= self.seen[a]), "a plane beyond what is seen");
-        // SAFETY: the CPU has the instructions, the plane is the caller's own, by contract; all else is long enough, as asserted.
+        // SAFETY: the CPU has the instructions by contract; all is long enough, as asserted.
         unsafe {
             match self.filter {
                 Filter::Three => self.add_up::<S, Three, 4, 2, 3, 4>(),

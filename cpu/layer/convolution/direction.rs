@@ -18,7 +18,7 @@ use crate::kernel::strip::{Content, Strip};
 use crate::kernel::words::{Neighbours, with_words};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
-use crate::machine::Machine;
+use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
 
 /// What a direction is made for.
@@ -73,9 +73,6 @@ pub(super) struct Direction {
     /// For a target in bf16: elements of a vector of the sums of an image of a grain; 0 if all sums end in registers.
     sums: Option<usize>,
 }
-
-/// Elements of a cache line.
-const LINE: usize = 64 / size_of::<f32>();
 
 /// Most vectors of a register tile.
 pub(super) const TILE_VECTORS: usize = 2;

@@ -22,7 +22,7 @@ pub(super) struct Subsample {
 }
 
 impl Subsample {
-    /// `None` if the layer sees every pixel, or more than one at a time.
+    /// `None` if the layer sees every pixel, more than one at a time or padding, or the bottom lies plain.
     pub fn new(
         layer: &Convolution,
         whole: Arrangement,

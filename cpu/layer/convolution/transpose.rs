@@ -7,6 +7,7 @@ use super::weights::{Block, Packing, Part};
 use crate::kernel::simd::{Simd, Square};
 use crate::kernel::summed::Summed;
 use crate::kernel::vectorised::Explicit;
+use crate::machine::LINE;
 
 /// Turns the weights of a block into rows of targets. What rows lack in targets becomes 0.
 pub(super) struct ToRows<'a> {
@@ -28,9 +29,6 @@ pub(super) struct FromRows<'a> {
     /// From the first of the part's targets on.
     pub gradient: &'a mut [f32],
 }
-
-/// Elements of a cache line.
-const LINE: usize = 64 / size_of::<f32>();
 
 /// Cache lines of a target's weights between those that are turned and those that are asked for.
 const LINES_AHEAD: usize = 4;

@@ -27,7 +27,7 @@ use crate::kernel::vectorised::prefetch;
 use crate::kernel::words::{Neighbours, Pairs, with_words};
 use crate::layer::{Binder, GradientSource, Grain, LayerKernel, Stages, share};
 use crate::layout::{Arrangement, Layout};
-use crate::machine::Machine;
+use crate::machine::{LINE, Machine};
 use crate::memory::Span;
 
 /// Most vectors of a tile.
@@ -159,9 +159,6 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     }))
 }
 
-/// Elements of a cache line.
-const LINE: usize = 64 / size_of::<f32>();
-
 /// Asks for the cache lines of `len` elements from `start` on, if the array has them. Tiles of a weight's gradient are
 /// pieces of rows that lie far apart, and what little is computed for each does not hide that its lines must be read before
 /// they are written.
@@ -270,6 +267,12 @@ impl Tiles {
     /// Vectors of images.
     fn image_vectors(&self) -> usize {
         self.images.div_ceil(self.lanes)
+    }
+
+    /// Grains of the rows of ∇W that are this device's: as long as if it had all.
+    fn row_grains(&self) -> usize {
+        let rows = (self.grains * self.own.len()).div_ceil(self.outputs);
+        rows.clamp(1, self.own.len().max(1))
     }
 
     /// Words of so many steps of depth.
@@ -493,8 +496,7 @@ impl LayerKernel for Tiles {
                 Stages::one(transposing).then(self.grains.min(self.outputs))
             }
             SubTask::GradWeight | SubTask::StepWeight => {
-                let rows = self.grains * self.own.len() / self.outputs;
-                Stages::one(self.gradient_depth().min(self.grains)).then(rows.clamp(1, self.own.len().max(1)))
+                Stages::one(self.gradient_depth().min(self.grains)).then(self.row_grains())
             }
             SubTask::GradActivation => Stages::one(self.input_grains()),
             _ => Stages::one(1),
@@ -512,13 +514,19 @@ impl LayerKernel for Tiles {
         let vectors = if self.few_everywhere { self.images } else { self.image_vectors() };
         let forward = outputs * vectors * self.lanes;
         let forward = forward + self.most_sources * (self.words(self.near()) + self.lanes);
-        let tiles = share(self.inputs.div_ceil(width), 0, self.input_grains()).len();
-        let columns = self.tiles_of_inputs(tiles) * width;
-        let activation = match self.few {
+        // A share that is one tile smaller may be cut into fewer and larger blocks.
+        let (tiles, grains) = (self.inputs.div_ceil(width), self.input_grains());
+        let shares = [0, grains - 1].map(|grain| share(tiles, grain, grains).len());
+        let of_share = |tiles: usize| match self.few {
             true => self.images * (self.few_gradients() + self.few_tiles(tiles) * width),
-            false => self.images * (columns + rows) + columns / self.lanes * self.plane(rows),
+            false => {
+                let columns = self.tiles_of_inputs(tiles) * width;
+                self.images * (columns + rows) + columns / self.lanes * self.plane(rows)
+            }
         };
-        let weight = self.sources(outputs) + self.most_sources * self.machine.inner_columns.max(width);
+        let activation = shares.map(of_share).into_iter().max().unwrap_or(0);
+        let own = share(self.own.len(), 0, self.row_grains()).len();
+        let weight = self.sources(own) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }
 

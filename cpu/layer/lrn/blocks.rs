@@ -10,7 +10,7 @@ use quadrille_core::layer::{Lrn, NormRegion, Operand, SubTask};
 use super::Norm;
 use crate::isa::{Isa, Precision, Vectors};
 use crate::kernel::simd::Simd;
-use crate::kernel::stored::{OnStored, Stored, with_stored};
+use crate::kernel::stored::{OnStored, Origin, Stored, with_stored};
 use crate::layer::{Binder, Grain, LayerKernel, Stages};
 use crate::layout::Arrangement;
 use crate::memory::Span;
@@ -99,17 +99,18 @@ impl Pixels {
 }
 
 struct Forward {
+    /// Read and written where these are.
     pixels: Pixels,
-    x: *const f32,
-    y: *mut f32,
+    x: Origin,
+    y: Origin,
 }
 
 impl OnStored for Forward {
     #[inline(always)]
     unsafe fn run<S: Simd, E: Stored<S>>(self) {
-        let Self { pixels, x, y } = self;
+        let (Self { pixels, .. }, [x, y]) = (&self, [self.x, self.y].map(Origin::first));
         for pixel in pixels.first..pixels.first + pixels.count {
-            // SAFETY: by the contract of the trait; all blocks of the pixel are there.
+            // SAFETY: by the contracts of the trait and of the arrays, which have all blocks of the pixel.
             unsafe {
                 let (x, y) = (x.add(pixel * E::LEN), y.add(pixel * E::LEN));
                 let (mut value, mut before) = (E::load(x), S::zero());
@@ -132,10 +133,11 @@ impl OnStored for Forward {
 }
 
 struct Backward {
+    /// Read and written where these are.
     pixels: Pixels,
-    x: *const f32,
-    dy: *const f32,
-    dx: *mut f32,
+    x: Origin,
+    dy: Origin,
+    dx: Origin,
 }
 
 /// A block on its way through backward.
@@ -150,9 +152,9 @@ struct Passing<S: Simd> {
 impl OnStored for Backward {
     #[inline(always)]
     unsafe fn run<S: Simd, E: Stored<S>>(self) {
-        let Self { pixels, x, dy, dx } = self;
+        let (Self { pixels, .. }, [x, dy, dx]) = (&self, [self.x, self.dy, self.dx].map(Origin::first));
         for pixel in pixels.first..pixels.first + pixels.count {
-            // SAFETY: by the contract of the trait; all blocks of the pixel are there.
+            // SAFETY: by the contracts of the trait and of the arrays, which have all blocks of the pixel.
             unsafe {
                 let (x, dy) = (x.add(pixel * E::LEN), dy.add(pixel * E::LEN));
                 let dx = dx.add(pixel * E::LEN);
@@ -225,9 +227,9 @@ impl LayerKernel for Blocks {
 
     fn forward(&self, grain: &mut Grain<'_>) {
         for (image, pixels) in self.parts(grain) {
-            let at = |span: Span| grain.memory.pointer(span.part(image.clone()));
-            let (x, y) = (at(self.bottom).cast_const(), at(self.top));
-            // The pixels are the grain's own, and the bottom is only read in this task.
+            // SAFETY: the pixels are the grain's own, and lie in the image; the bottom is only read in this task.
+            let at = |span: Span| unsafe { Origin::new(grain.memory.pointer(span.part(image.clone()))) };
+            let (x, y) = (at(self.bottom), at(self.top));
             with_stored(self.isa, self.precision, Forward { pixels, x, y });
         }
     }
@@ -235,9 +237,9 @@ impl LayerKernel for Blocks {
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
         for (image, pixels) in self.parts(grain) {
-            let at = |span: Span| grain.memory.pointer(span.part(image.clone()));
-            let (x, dy) = (at(self.bottom).cast_const(), at(top_grad).cast_const());
-            // As above.
+            // SAFETY: as above; nor is the top's gradient written.
+            let at = |span: Span| unsafe { Origin::new(grain.memory.pointer(span.part(image.clone()))) };
+            let (x, dy) = (at(self.bottom), at(top_grad));
             with_stored(self.isa, self.precision, Backward { pixels, x, dy, dx: at(bottom_grad) });
         }
     }

@@ -181,6 +181,33 @@ fn quadrants_agree_whatever_their_shares() {
     }
 }
 
+/// A single inner product of many outputs, of which no other layer asks for more scratch.
+fn wide(batch: usize) -> NetSpec {
+    let layers = vec![
+        input("data", &[batch, 128]),
+        input("label", &[batch]),
+        LayerSpec::new("ip", Layer::InnerProduct(inner_product(2662)), &["data"], &["ip"]),
+        LayerSpec::new("loss", crate::common::loss(1), &["ip", "label"], &["loss"]),
+    ];
+    network(layers, false)
+}
+
+/// Rows of a quadrant that its grains do not divide.
+#[test]
+fn rows_that_grains_do_not_divide() {
+    const BATCH: usize = 32;
+    for numerics in tiers_that_step("rows of a quadrant") {
+        let options = with_momentum(numerics);
+        let [expected, found] = [1, 2].map(|quadrants| {
+            let cut = marked(nets(wide, BATCH, quadrants), &["ip"]);
+            assert!(cut.iter().all(|net| net.layers.iter().any(|layer| layer.steps_weight)));
+            let weight = cut[0].params.views()[0].range();
+            as_bits(&train(&cut, [2, 1], BATCH, 1, &options)[0][weight])
+        });
+        assert!(expected == found, "{numerics}");
+    }
+}
+
 /// What is written to one quadrant stands where another on the same node reads it if all change it together, and nowhere else.
 #[test]
 fn quadrants_on_one_node_have_weights_together_that_they_step_together() {

@@ -3,7 +3,8 @@
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{
-    Concat, Convolution, Dropout, Flatten, Layer, Lrn, NormRegion, PoolMethod, Pooling, Relu, Slice,
+    Concat, Convolution, Dropout, Flatten, Layer, Lrn, NewExtent, NormRegion, PoolMethod, Pooling, Relu,
+    Reshape, Slice,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec};
 use quadrille_core::plan::Stage;
@@ -117,6 +118,22 @@ fn residual(batch: usize) -> NetSpec {
     network(layers, false)
 }
 
+/// A kernel of one tap that leaves pixels out, between blobs that lie plain: they are copied to blocks and back around it.
+fn pointwise_between_copies(batch: usize) -> NetSpec {
+    let extents = vec![NewExtent::Of(12), NewExtent::Of(6), NewExtent::Of(6)];
+    let conv = Convolution { stride: [2, 2], ..convolution(40, [1, 1]) };
+    let stem = Convolution { pad: [1, 1], ..convolution(3, [3, 3]) };
+    let mut layers = images(batch);
+    layers.extend([
+        LayerSpec::new("stem", Layer::Convolution(stem), &["data"], &["stem"]),
+        LayerSpec::new("as", Layer::Reshape(Reshape { extents, axis: 1, num_axes: -1 }), &["stem"], &["as"]),
+        LayerSpec::new("conv", Layer::Convolution(conv), &["as"], &["conv"]),
+        LayerSpec::new("flat", Layer::Flatten(Flatten { axis: 1, end_axis: -1 }), &["conv"], &["flat"]),
+    ]);
+    head(&mut layers, "flat");
+    network(layers, false)
+}
+
 /// Branches of whole blocks on every tier.
 pub fn whole_blocks(batch: usize) -> NetSpec {
     branching(batch, [32, 48, 16])
@@ -208,6 +225,12 @@ fn a_flattened_blob_of_blocks() {
     // Taps of the convolution, windows of places twice, inputs of the scores, classes, and places of a tap in the
     // mini-batch.
     agree(flattened, 27 + 2 * 9 + 20 * 25 + CLASSES + BATCH * 100);
+}
+
+#[test]
+fn a_pointwise_convolution_between_copies() {
+    // On the way of a gradient: taps of the stem, channels both ways, inputs of the scores, classes, places of a tap in the mini-batch.
+    agree(pointwise_between_copies, 27 + 12 + 40 + 40 * 9 + CLASSES + BATCH * 144);
 }
 
 #[test]

@@ -17,13 +17,13 @@ use super::overlap::Overlap;
 use super::{ALIGNMENT, Squares, Tiling, filter_of, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
-use crate::kernel::stored::with_stored;
+use crate::kernel::stored::{Origin, with_stored};
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{InputsBack, Outputs, Store, WeightWords, Weights};
 use crate::kernel::words::with_words;
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
-use crate::machine::Machine;
+use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
 
 /// One direction.
@@ -318,7 +318,10 @@ impl Winograd {
                     adds: arrays.adds,
                     // SAFETY: copied in the stage before, with a full tile for each tile.
                     bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
-                    plane: memory.pointer(arrays.target.part(start..start + plane_len)),
+                    // SAFETY: the part is the whole plane, and the grain's own.
+                    plane: unsafe {
+                        Origin::new(memory.pointer(arrays.target.part(start..start + plane_len)))
+                    },
                     extents: self.target_extents,
                 };
                 with_stored(self.isa, self.target.layout.precision, outputs);
@@ -352,7 +355,10 @@ impl Winograd {
                     sums,
                     seen,
                     adds: arrays.adds,
-                    plane: memory.pointer(arrays.target.part(start..start + plane_len)),
+                    // SAFETY: the part is the whole plane, and the grain's own.
+                    plane: unsafe {
+                        Origin::new(memory.pointer(arrays.target.part(start..start + plane_len)))
+                    },
                     extents: self.target_extents,
                     pad,
                 };
@@ -361,9 +367,6 @@ impl Winograd {
         });
     }
 }
-
-/// Elements of a cache line.
-const LINE: usize = 64 / size_of::<f32>();
 
 /// The words of a chunk of sources, which follow each other.
 fn words(runs: &[Run]) -> Range<usize> {

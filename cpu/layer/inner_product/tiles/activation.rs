@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use super::{Ahead, LINE, Sum, TILE_VECTORS, Tiles, ask_for, blocks};
+use super::{Ahead, Sum, TILE_VECTORS, Tiles, ask_for, blocks};
 use crate::isa::Precision;
 use crate::kernel::vectorised::{Vectorised, on};
 use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
 use crate::layer::Grain;
 use crate::layout::Layout;
+use crate::machine::LINE;
 use crate::memory::{Memory, Span};
 
 /// Packs pieces of rows: vector of columns by vector of columns, row by row, or pair of rows by pair.
@@ -130,6 +131,7 @@ impl Tiles {
         }
         let plane = self.plane(depth);
         let columns = block.start * width..(block.end * width).min(self.inputs);
+        assert!(block.len() * TILE_VECTORS * plane <= b.len(), "no room for the weights of all columns");
         let rows = Rows {
             from: &weight[outputs.start * self.inputs + columns.start..],
             row: self.inputs,

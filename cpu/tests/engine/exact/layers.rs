@@ -103,6 +103,15 @@ fn convolutions_of_blocks() {
     exact("convolutions of blocks", &cases.chain(rectified).collect::<Vec<_>>());
 }
 
+/// So many images that gradients of weights copy what they read, of a layer whose blobs are copied, too, and which leaves pixels out:
+/// as many stages as there are.
+#[test]
+fn strided_convolutions_whose_images_are_shared_out() {
+    let layer = Convolution { stride: [2, 2], ..convolution(256, [1, 1]) };
+    let case = Case::new(Layer::Convolution(layer), &[&[8, 64, 14, 14]]);
+    exact("strided convolutions of many images", &[case.zeros("most pixels are seen by no tap")]);
+}
+
 #[test]
 fn a_stride_larger_than_the_kernel_leaves_pixels_out() {
     let layer = Convolution { stride: [3, 2], ..convolution(4, [1, 1]) };
@@ -180,6 +189,13 @@ fn inner_products_of_several_grains() {
         "large inner products",
         &[case(false, 64, 530, 270), case(true, 37, 601, 299), case(false, 3, 9, 700)],
     );
+}
+
+/// Inputs of which one grain has a tile less than another: that is cut into fewer blocks, and so into larger ones.
+#[test]
+fn inner_products_whose_grains_are_cut_unlike() {
+    let case = |n, k, outputs| Case::new(Layer::InnerProduct(inner_product(outputs)), &[&[n, k]]);
+    exact("unlike blocks of inputs", &[case(64, 720, 64), case(32, 1500, 100)]);
 }
 
 fn pooling(method: PoolMethod, kernel: [usize; 2], stride: [usize; 2], pad: [usize; 2]) -> Pooling {
