@@ -509,7 +509,8 @@ impl Layer {
     /// Whether the layer's loss is a sum over images and not a mean.
     pub fn sums_images(&self) -> bool {
         let normalization = match self {
-            // Each image has values of its own in such a blob, or the layer that made it cannot be cut.
+            // Each image has values of its own in such a blob, or the layer that made it cannot be cut, or it is one of
+            // parameters alone, which whoever builds a net gives shares.
             Self::LossTerm(_) => return true,
             Self::SoftmaxWithLoss(l) => l.normalization,
             Self::SigmoidCrossEntropyLoss(l) => l.normalization,

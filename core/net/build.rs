@@ -173,7 +173,7 @@ impl Builder {
             .collect();
         let id = LayerId(self.net.layers.len());
         let tops = self.add_tops(id, spec, &bottoms, &inferred)?;
-        let weights = self.loss_weights(spec, tops.len())?;
+        let weights = self.loss_weights(spec, &bottoms, tops.len())?;
         // A layer that is no loss has no notion of a weight: a layer behind it has.
         let is_loss = spec.layer.is_loss();
         let terms = if is_loss { vec![0.0; weights.len()] } else { weights.clone() };
@@ -355,17 +355,31 @@ impl Builder {
         BlobId(self.net.blobs.len() - 1)
     }
 
-    fn loss_weights(&self, spec: &LayerSpec, tops: usize) -> Result<Vec<f32>, Fault> {
+    fn loss_weights(&self, spec: &LayerSpec, bottoms: &[BlobId], tops: usize) -> Result<Vec<f32>, Fault> {
         check_each("loss_weight", spec.loss_weights.len(), tops, "top")?;
         let is_loss = spec.layer.is_loss();
         if is_loss && spec.loss_weights.iter().skip(1).any(|w| *w != 0.0) {
             return Err(Fault::new("loss_weight", "only the first top is a loss; expected 0 for the others"));
         }
         let default = |i: usize| if i == 0 && is_loss { 1.0 } else { 0.0 };
-        // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares.
+        // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares. So has what no image has
+        // a part in, such as a term of a parameter alone, which each part of the mini-batch finds anew.
         let is_sum = if is_loss { spec.layer.sums_images() } else { Layer::LossTerm(LossTerm).sums_images() };
-        let share = if is_sum { 1.0 } else { self.net.share };
+        let of_images = match bottoms {
+            [] => !matches!(spec.layer, Layer::Parameter(_)),
+            _ => bottoms.iter().any(|bottom| self.is_of_images(*bottom)),
+        };
+        let share = if is_sum && of_images { 1.0 } else { self.net.share };
         Ok((0..tops).map(|i| share * spec.loss_weights.get(i).copied().unwrap_or(default(i))).collect())
+    }
+
+    /// Whether a blob comes from a mini-batch, and not from parameters alone.
+    fn is_of_images(&self, blob: BlobId) -> bool {
+        let producer = self.net.layer(self.net.blob(blob).producer);
+        match &producer.bottoms[..] {
+            [] => !matches!(producer.layer, Layer::Parameter(_)),
+            bottoms => bottoms.iter().any(|bottom| self.is_of_images(*bottom)),
+        }
     }
 
     /// Makes `blob` known under `name`, through a split if several layers read it. A `weight` in the loss is one reader

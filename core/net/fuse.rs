@@ -10,7 +10,7 @@
 //! its place and with its name, and takes over the top of the last: readers of the top come later than both. Memory
 //! that nothing lies in any more is gone.
 
-use super::{AbsorbedLayer, BlobId, LayerId, Net, NetLayer, Phase, StorageId};
+use super::{AbsorbedLayer, BlobId, LayerId, Net, NetLayer, Phase, SharedGrad, StorageId};
 use crate::layer::{EltwiseOperation, Layer, Normalize, Scale};
 use crate::shape::Shape;
 
@@ -28,8 +28,10 @@ impl Net {
             self.blobs[tops[0].0].producer = first;
             for id in chain {
                 absorbed[id.0] = true;
-                let NetLayer { name, layer, params, .. } = self.layer(id).clone();
+                let NetLayer { name, layer, params, shared, .. } = self.layer(id).clone();
                 let into = &mut self.layers[first.0];
+                let before = into.params.len();
+                into.shared.extend(shared.into_iter().map(|s| SharedGrad { index: before + s.index, ..s }));
                 into.params.extend(params);
                 into.absorbed.push(AbsorbedLayer { name, type_name: layer.type_name() });
             }

@@ -9,7 +9,7 @@ use super::{Node, Plan, PlanOptions, Schedule, Stage};
 use crate::check::{Violation, check};
 use crate::device::Lane;
 use crate::layer::SubTask;
-use crate::net::Net;
+use crate::net::{LayerId, Net};
 use crate::site::{Fault, Site, SpecError, did_you_mean};
 use crate::task::{LaneId, TaskId, Tile};
 
@@ -37,7 +37,7 @@ pub struct SavedTask {
     pub site: Site,
     /// The stage that it belongs to.
     pub stage: Stage,
-    /// The layer's name.
+    /// The layer's name; of several that share it, from the second on with a number: `relu#2`.
     pub layer: String,
     /// What is done.
     pub sub: SubTask,
@@ -64,7 +64,16 @@ impl SavedTask {
 
 fn key_of(node: &Node, nets: &[Net]) -> Key {
     let from = node.copy.as_ref().map(|copy| (copy.from.0, copy.range.start));
-    (nets[node.device.0].layer(node.task.layer).name.clone(), node.task.sub, node.device.0, from)
+    (name_of(&nets[node.device.0], node.task.layer), node.task.sub, node.device.0, from)
+}
+
+/// A layer's name, and of several that share it, as layers without parameters may, from the second on a number.
+fn name_of(net: &Net, layer: LayerId) -> String {
+    let name = &net.layer(layer).name;
+    match net.layers[..layer.0].iter().filter(|before| before.name == *name).count() {
+        0 => name.clone(),
+        before => format!("{name}#{}", before + 1),
+    }
 }
 
 impl Stage {
@@ -213,10 +222,10 @@ fn unknown(task: &SavedTask, nets: &[Net]) -> Fault {
     let Some(net) = nets.get(task.device) else {
         return Fault::new("device", format!("{}; there are {}, counted from 0", task.device, nets.len()));
     };
-    let names = net.layers.iter().map(|layer| layer.name.as_str());
-    if !names.clone().any(|name| name == task.layer) {
+    let names: Vec<String> = (0..net.layers.len()).map(|layer| name_of(net, LayerId(layer))).collect();
+    if !names.contains(&task.layer) {
         let fault = Fault::new("layer", format!("the network has no layer {:?}", task.layer));
-        return match did_you_mean(&task.layer, names) {
+        return match did_you_mean(&task.layer, names.iter().map(String::as_str)) {
             Some(close) => fault.hint(format!("did you mean {close:?}?")),
             None => fault.hint("was it made with other flags, such as --no-fusion?"),
         };
@@ -234,10 +243,15 @@ fn task_of(violation: &Violation) -> Option<TaskId> {
         | Violation::Race(_, task, _)
         | Violation::ReadBeforeWrite(task, _)
         | Violation::Overwritten(task, ..)
+        | Violation::Changed(task, ..)
         | Violation::Overlap(task, ..)
         | Violation::WrongAccesses(task)
         | Violation::WrongCopy(task)
         | Violation::Unexpected(task) => Some(*task),
-        _ => None,
+        Violation::Devices
+        | Violation::Missing(..)
+        | Violation::Tiles(_)
+        | Violation::GradientNeeded(_)
+        | Violation::WrongSum(..) => None,
     }
 }

@@ -1,10 +1,12 @@
 //! Parameters that several layers share: where they lie, whose word counts, and that their gradient is the sum.
 
-use crate::common::{named, nets, siamese_net};
+use crate::common::{named, nets, residual_net, siamese_net};
+use quadrille_core::check::check;
 use quadrille_core::layer::{Filler, InnerProduct, Input, Layer, Normalization, SoftmaxWithLoss, SubTask};
 use quadrille_core::net::{
     GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase, ShareMode,
 };
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::site::{Site, SpecError};
@@ -216,6 +218,49 @@ fn one_layer_on_top_of_the_other_may_share() {
             assert!((computed - slope).abs() < 1e-8, "{name} at {i}: {computed} is not {slope}");
         }
         assert!(gradient.iter().any(|g| g.abs() > 1e-2), "mistrusted: no gradient to speak of");
+    }
+}
+
+/// Two branches of a convolution and its normalisation, whose scales share both their parameters.
+fn alike_scales() -> NetSpec {
+    let mut spec = residual_net(BATCH);
+    let scales = spec.layers.iter_mut().filter(|layer| matches!(layer.layer, Layer::Scale(_)));
+    scales.for_each(|scale| scale.params = named(["factor", "shift"]));
+    spec
+}
+
+#[test]
+fn a_scale_that_is_fused_still_shares_its_parameters() {
+    let apart = nets(&alike_scales(), Phase::Train, 2);
+    let fused: Vec<Net> = apart.iter().map(|net| net.clone().fused()).collect();
+    assert!(
+        fused[0].layers.iter().all(|layer| !matches!(layer.layer, Layer::Scale(_))),
+        "mistrusted: nothing is fused"
+    );
+    for nets in [&apart[..1], &fused[..1], &fused[..]] {
+        let plan = Plan::build(nets, PlanOptions::new(Stage::Iteration)).expect("a plan");
+        assert_eq!(check(&plan, nets), Ok(()));
+    }
+    let gradients = |net: &Net| {
+        let mut run = ReferenceNet::<f64>::new(net.clone());
+        let stream = Stream::new(5, Purpose::Dummy, 0);
+        run.set_params(&(0..net.params.len() as u64).map(|i| 0.3 * stream.normal(i)).collect::<Vec<_>>());
+        let blob =
+            |name: &str| net.blobs.iter().find(|blob| blob.name == name).expect("a blob").shape.count();
+        run.set_input(
+            "data",
+            &(0..blob("data") as u64).map(|i| f64::from(stream.normal(1000 + i))).collect::<Vec<_>>(),
+        );
+        run.set_input("label", &vec![1.0; blob("label")]);
+        run.forward();
+        run.backward();
+        ["scale1/0", "scale1/1"].map(|name| run.param_grad(name).expect("a parameter").to_vec())
+    };
+    let [expected, found] = [&apart[0], &fused[0]].map(gradients);
+    for (expected, found) in expected.iter().zip(&found) {
+        assert!(expected.iter().any(|e| e.abs() > 1e-3), "mistrusted: no gradient to speak of");
+        let close = expected.iter().zip(found).all(|(e, f)| (e - f).abs() <= 1e-12 * e.abs().max(1.0));
+        assert!(close, "{expected:?} {found:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use crate::common::{branching_net, inception_net, joined, lenet, nets, residual_
 use crate::{STAGES, plan};
 use quadrille_core::check::{Violation, check};
 use quadrille_core::device::Scalars;
-use quadrille_core::layer::SubTask;
+use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{Net, Phase};
 use quadrille_core::plan::lanes::{
     KernelUsage, Limits, Maintainer, Scheduler, Sight, Situation, first_sight, spread,
@@ -320,6 +320,23 @@ fn what_was_seen_once_decides_the_plan() {
         |plan: &Plan| -> f64 { plan.nodes.iter().map(|node| model.kernel_of(&nets, node).flops).sum() };
     let [one, other] = [flops(&whole), flops(&cut)];
     assert!((one - other).abs() <= 1e-3 * one, "{one} {other}");
+}
+
+/// Layers without parameters may have one name, as in Caffe.
+#[test]
+fn layers_of_one_name_are_told_apart_in_files() {
+    let mut spec = inception_net(BATCH);
+    let relus = spec.layers.iter_mut().filter(|layer| matches!(layer.layer, Layer::Relu(_)));
+    assert!(relus.map(|relu| relu.name = "relu".into()).count() > 1, "mistrusted: one name for one layer");
+    let nets = nets(&spec, Phase::Train, 2);
+    let options = PlanOptions::new(Stage::Iteration);
+    let plan = Plan::build(&nets, options).expect("a plan");
+    let mut saved = SavedPlan::new(&[&plan], &nets, Schedule::Critical);
+    assert!(saved.tasks.iter().any(|task| task.layer == "relu#2"));
+    assert_eq!(saved.plan(&nets, options).expect("the same plan"), plan);
+    saved.tasks[0].layer = "relu#9".into();
+    let unknown = saved.plan(&nets, options).expect_err("no such layer").to_string();
+    assert!(unknown.contains("no layer \"relu#9\"") && unknown.contains("did you mean \"relu"), "{unknown}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `loss_weight` in layers that are no losses, and layers that let no gradient pass.
 
 use quadrille_core::layer::{
-    Input, Layer, LossTerm, Neuron, Operand, Reduction, ReductionOperation, SubTask,
+    Input, Layer, LossTerm, Neuron, Operand, Parameter, Reduction, ReductionOperation, SubTask,
 };
 use quadrille_core::net::{GivenState, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::reference::{Arrays, ReferenceNet};
@@ -61,6 +61,20 @@ fn any_blob_can_be_a_part_of_the_loss() {
     }
     let outputs: Vec<&str> = net.outputs().map(|id| net.blob(id).name.as_str()).collect();
     assert_eq!(outputs, ["h", "y"]);
+}
+
+/// What no image has a part in is found on every device of a worker, and must not count as often.
+#[test]
+fn a_term_of_a_parameter_alone_has_the_share_of_its_device() {
+    let mut spec = spec(reduction(1));
+    let parameter = Layer::Parameter(Parameter { shape: vec![4, 3] });
+    let with_weight = |spec: LayerSpec| LayerSpec { loss_weights: vec![0.5], ..spec };
+    spec.layers.push(with_weight(LayerSpec::new("p", parameter, &[], &["p"])));
+    spec.layers.push(with_weight(LayerSpec::new("squares", reduction(1), &["p"], &["squares"])));
+    spec.layers[2].loss_weights = vec![-2.0];
+    let net = build(&spec, 0.25).expect("a net");
+    let losses: Vec<(&str, f32)> = net.losses().map(|(id, w)| (net.blob(id).name.as_str(), w)).collect();
+    assert_eq!(losses, [("y", -2.0), ("p", 0.125), ("squares", 0.125)]);
 }
 
 /// With identical weights for all scores, by hand: `L = 0.5 · Σ h − 2 · Σ h²`, so `dh = 0.5 − 4 h`.
