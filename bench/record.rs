@@ -62,11 +62,15 @@ pub fn write(path: &Path, record: &Value) -> Result<(), String> {
     std::fs::write(path, format!("{record:#}\n")).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The middle of some numbers.
+/// The middle of some numbers, and of an even count the mean of the two in the middle; NaN of none.
 pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    match sorted.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => sorted[odd / 2],
+        even => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
+    }
 }
 
 /// Where the middle of what numbers are drawn from is with 95 %, by their order alone: as many of `n` lie below it as heads in `n`
@@ -99,6 +103,6 @@ mod tests {
     fn means_and_medians() {
         assert!((geometric_mean(&[2.0, 8.0]) - 4.0).abs() < 1e-12);
         assert!(geometric_mean(&[]).is_nan() && median(&[]).is_nan());
-        assert_eq!(median(&[5.0, 1.0, 3.0]), 3.0);
+        assert_eq!([median(&[5.0, 1.0, 3.0]), median(&[5.0, 1.0, 3.0, 2.0])], [3.0, 2.5]);
     }
 }

@@ -112,9 +112,8 @@ pub fn by_tree(method: &str) -> Vec<String> {
 
 /// The middle of some numbers, of which what is missing is the largest.
 pub fn middle(numbers: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let mut sorted: Vec<f64> = numbers.map(|number| number.unwrap_or(f64::INFINITY)).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().filter(|number| number.is_finite())
+    let numbers: Vec<f64> = numbers.map(|number| number.unwrap_or(f64::INFINITY)).collect();
+    Some(median(&numbers)).filter(|middle| middle.is_finite())
 }
 
 /// A solver for a bundled network with plain SGD at a rate that falls with iterations, whenever the run ends, so that a run's
