@@ -1,10 +1,12 @@
 //! How much memory there is to have, on each node and in all.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Census, page_bytes};
-use crate::topology::Machine;
+use crate::cpu_list;
+use crate::topology::{Machine, Node, Tier, detect_at};
 
 /// What of a node is never planned away, as a part of its memory: page tables, other processes, the kernel's reserves.
 const KEPT_PART: u64 = 32;
@@ -21,10 +23,30 @@ pub(super) fn kept(total: u64) -> u64 {
 pub struct Capacity {
     /// Of each node that it may use, in the order of their numbers; none where nodes are unknown.
     pub nodes: Vec<NodeCapacity>,
-    /// Of all of them together, and no more than a cgroup grants; `None` if the system does not say.
+    /// Of all that are of use, and no more than a cgroup grants; `None` if the system does not say.
     pub bytes: Option<u64>,
-    /// The cgroup that grants less than there is, if one does.
-    pub limited_by: Option<PathBuf>,
+    /// What leaves less than there is, if something does.
+    pub limited_by: Option<Limit>,
+}
+
+/// What leaves a process less memory than the machine has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Limit {
+    /// A cgroup that grants no more.
+    Cgroup(PathBuf),
+    /// Only these nodes are of use: on others it may not allocate, or nothing is placed there.
+    Nodes(Vec<usize>),
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cgroup(group) => write!(f, "the cgroup {}", group.display()),
+            Self::Nodes(nodes) => {
+                write!(f, "the part of this machine that may be used (nodes {})", cpu_list::format(nodes))
+            }
+        }
+    }
 }
 
 /// What one node can still give.
@@ -47,12 +69,17 @@ impl Capacity {
     /// The same by the files below `root`, which say what `/sys` and `/proc` say.
     pub fn below(root: &Path, machine: &Machine) -> Self {
         let nodes = machine.nodes.iter().filter(|node| machine.numa_known && node.allowed);
-        let nodes = nodes.filter_map(|node| node_capacity(root, node.os_index)).collect();
-        let whole = meminfo(root);
-        let (granted, group) = granted(root).unzip();
-        let limited = granted.is_some_and(|granted| whole.is_none_or(|whole| granted < whole));
-        let bytes = [whole, granted].into_iter().flatten().min();
-        Self { nodes, bytes, limited_by: group.filter(|_| limited) }
+        let nodes: Vec<_> = nodes.filter_map(|node| node_capacity(root, node.os_index)).collect();
+        let mut bytes = meminfo(root);
+        let mut limited_by = None;
+        let of_nodes = of_useful_nodes(machine, &nodes).map(|(free, useful)| (free, Limit::Nodes(useful)));
+        let of_group = granted(root).map(|(granted, group)| (granted, Limit::Cgroup(group)));
+        for (most, limit) in of_nodes.into_iter().chain(of_group) {
+            if bytes.is_none_or(|bytes| most < bytes) {
+                (bytes, limited_by) = (Some(most), Some(limit));
+            }
+        }
+        Self { nodes, bytes, limited_by }
     }
 
     /// The same as if what lies on these pages were not there yet: what is still to be placed, and can be moved.
@@ -73,16 +100,40 @@ impl Capacity {
             .filter_map(|node| Some((node.os_index, node.memory_bytes?)))
             .map(|(node, total)| NodeCapacity { node, total, free: total })
             .collect();
-        let bytes = (!nodes.is_empty()).then(|| nodes.iter().map(|node| node.total).sum());
-        Self { nodes, bytes, limited_by: None }
+        let all = (!nodes.is_empty()).then(|| nodes.iter().map(|node| node.total).sum());
+        let of_nodes = of_useful_nodes(machine, &nodes).map(|(free, useful)| (free, Limit::Nodes(useful)));
+        let (bytes, limited_by) = of_nodes.unzip();
+        Self { nodes, bytes: bytes.or(all), limited_by }
     }
 }
 
-/// What this process can have in all, whatever the nodes, but for what is never planned away; `None` if the system does not say.
+/// What this process can have in all, but for what is never planned away; `None` if the system does not say.
 pub fn available() -> Option<u64> {
-    let root = Path::new("/");
-    let bytes = [meminfo(root), granted(root).map(|(granted, _)| granted)].into_iter().flatten().min()?;
+    available_below(Path::new("/"))
+}
+
+/// The same by the files below `root`.
+pub fn available_below(root: &Path) -> Option<u64> {
+    let bytes = Capacity::below(root, &detect_at(root, 1).ok()?).bytes?;
     Some(bytes.saturating_sub(kept(bytes)))
+}
+
+/// Whether its memory is there for what this process allocates.
+fn is_of_use(node: &Node) -> bool {
+    node.allowed && !matches!(node.tier, Tier::Slow | Tier::Gpu)
+}
+
+/// What the nodes that are of use can give together, and which they are; `None` where all are, or one of them does not tell. Beyond
+/// that the kernel ends a process whose cpuset leaves out the others, however much these have.
+fn of_useful_nodes(machine: &Machine, told: &[NodeCapacity]) -> Option<(u64, Vec<usize>)> {
+    let with_memory = machine.nodes.iter().filter(|node| node.memory_bytes != Some(0));
+    let (useful, others): (Vec<&Node>, Vec<&Node>) = with_memory.partition(|node| is_of_use(node));
+    if !machine.numa_known || others.is_empty() {
+        return None;
+    }
+    let useful: Vec<usize> = useful.iter().map(|node| node.os_index).collect();
+    let free = |node: &usize| told.iter().find(|one| one.node == *node).map(|one| one.free);
+    Some((useful.iter().map(free).sum::<Option<u64>>()?, useful))
 }
 
 /// The bytes of a line of `meminfo`, which counts in KiB.

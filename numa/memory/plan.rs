@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::capacity::{Capacity, kept};
+use super::capacity::{Capacity, Limit, kept};
 use super::{LARGE_PAGE, page_bytes};
 use crate::quadrant::Quadrant;
 
@@ -204,8 +204,8 @@ pub enum TooLittle {
         needed: u64,
         /// What there is to have.
         available: u64,
-        /// The cgroup that grants no more, if it is one.
-        limited_by: Option<String>,
+        /// What leaves no more, if the machine has more.
+        limited_by: Option<Limit>,
     },
 }
 
@@ -226,9 +226,7 @@ impl fmt::Display for TooLittle {
                 said(needed.saturating_sub(*free))
             ),
             Self::Machine { needed, available, limited_by } => {
-                let whose = limited_by
-                    .as_ref()
-                    .map_or("this machine".to_owned(), |group| format!("the cgroup {group}"));
+                let whose = limited_by.as_ref().map_or("this machine".to_owned(), Limit::to_string);
                 let (needed, available) = (said(*needed), said(*available));
                 write!(
                     f,
@@ -286,7 +284,7 @@ impl MemoryPlan {
         if let Some(available) = capacity.bytes.map(|bytes| bytes.saturating_sub(kept(bytes)))
             && needed > available
         {
-            let limited_by = capacity.limited_by.as_ref().map(|group| group.display().to_string());
+            let limited_by = capacity.limited_by.clone();
             return Err(TooLittle::Machine { needed, available, limited_by });
         }
         let left = Left::of(capacity);

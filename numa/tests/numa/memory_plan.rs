@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use quadrille_numa::memory::Census;
-use quadrille_numa::memory::capacity::{Capacity, NodeCapacity};
+use quadrille_numa::memory::capacity::{Capacity, Limit, NodeCapacity, available_below};
 use quadrille_numa::memory::plan::{
     FastMemory, Home, MemoryPlan, Need, Placed, QuadrantNeeds, Rest, TooLittle, Why, Wish,
 };
@@ -286,7 +286,7 @@ fn more_than_the_machine_has_is_refused_before_anything_is_allocated() {
             .starts_with("the run needs 18.3 GiB of memory, but this machine has 15.5 GiB to give")
     );
     let mut granted = chip.capacity.clone();
-    (granted.bytes, granted.limited_by) = (Some(GIB), Some(PathBuf::from("/slurm/job_1")));
+    (granted.bytes, granted.limited_by) = (Some(GIB), Some(Limit::Cgroup(PathBuf::from("/slurm/job_1"))));
     let error = MemoryPlan::new(&chip.needs(&alexnet(64)), &granted, FastMemory::Prefer).unwrap_err();
     assert!(error.to_string().contains("but the cgroup /slurm/job_1 has 992.0 MiB to give"), "{error}");
     // Where nobody knows how much there is, nobody refuses.
@@ -319,10 +319,60 @@ fn the_tightest_cgroup_on_the_way_up_counts() {
     fixture.write("sys/fs/cgroup/job/memory.current", format!("{}\n", 3 * GIB));
     fixture.write("sys/fs/cgroup/job/memory.stat", format!("anon 5\ninactive_file {GIB}\n"));
     let capacity = Capacity::below(fixture.root(), &machine);
-    assert_eq!((capacity.bytes, capacity.limited_by), (Some(2 * GIB), Some("/sys/fs/cgroup/job".into())));
+    let group = Limit::Cgroup("/sys/fs/cgroup/job".into());
+    assert_eq!((capacity.bytes, capacity.limited_by), (Some(2 * GIB), Some(group)));
     // Version 1, in a group that is not in ours.
     fixture.write("proc/self/cgroup", "9:cpu:/a\n4:memory:/old\n0::/../other\n");
     fixture.write("sys/fs/cgroup/memory/old/memory.limit_in_bytes", GIB.to_string());
     fixture.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
     assert_eq!(Capacity::below(fixture.root(), &machine).bytes, Some(GIB));
+}
+
+/// A node of which so much is free.
+fn write_free(fixture: &Fixture, index: usize, total: u64, free: u64) {
+    let text =
+        format!("Node {index} MemTotal: {} kB\nNode {index} MemFree: {} kB\n", total / 1024, free / 1024);
+    fixture.write(&format!("sys/devices/system/node/node{index}/meminfo"), text);
+}
+
+#[test]
+fn nodes_that_a_cpuset_leaves_out_are_not_counted() {
+    let fixture = Fixture::machine("EPYC", &[node("0-1", 64, "10 20"), node("2-3", 64, "20 10")]);
+    (0..2).for_each(|index| write_free(&fixture, index, 64 * GIB, 60 * GIB));
+    fixture.write("proc/meminfo", format!("MemAvailable: {} kB\n", (119 * GIB) / 1024));
+    let capacity = Capacity::below(fixture.root(), &fixture.detect());
+    assert_eq!((capacity.bytes, capacity.limited_by), (Some(119 * GIB), None));
+    assert_eq!(available_below(fixture.root()), Some(118 * GIB));
+    // As with docker run --cpuset-mems=0.
+    fixture.allow("0-3", "0");
+    let capacity = Capacity::below(fixture.root(), &fixture.detect());
+    assert_eq!((capacity.bytes, &capacity.limited_by), (Some(60 * GIB), &Some(Limit::Nodes(vec![0]))));
+    assert_eq!(available_below(fixture.root()), Some(59 * GIB));
+    let idle = Capacity::of_idle(&fixture.detect());
+    assert_eq!((idle.bytes, idle.limited_by), (Some(64 * GIB), Some(Limit::Nodes(vec![0]))));
+    let needs = Chip::new(1, 64 * GIB, None).needs(&alexnet(12_000));
+    let error = MemoryPlan::new(&needs, &capacity, FastMemory::Prefer).unwrap_err();
+    let says = "but the part of this machine that may be used (nodes 0) has 59.0 GiB to give";
+    assert!(error.to_string().contains(says), "{error}");
+    // A cgroup that grants even less is named instead.
+    fixture.write("proc/self/cgroup", "0::/job\n");
+    fixture.write("sys/fs/cgroup/job/memory.max", format!("{GIB}\n"));
+    let capacity = Capacity::below(fixture.root(), &fixture.detect());
+    let group = Limit::Cgroup("/sys/fs/cgroup/job".into());
+    assert_eq!((capacity.bytes, capacity.limited_by), (Some(GIB), Some(group)));
+}
+
+#[test]
+fn memory_where_nothing_is_placed_is_not_counted() {
+    let fixture = Fixture::machine("Grace", &[node("0-1", 64, "10 80"), node("", 64, "80 10")]);
+    (0..2).for_each(|index| write_free(&fixture, index, 64 * GIB, 60 * GIB));
+    fixture.write("proc/meminfo", format!("MemAvailable: {} kB\n", (119 * GIB) / 1024));
+    // A node of memory that is only not known well goes to whoever allocates, as any other.
+    assert_eq!(Capacity::below(fixture.root(), &fixture.detect()).bytes, Some(119 * GIB));
+    fixture.write("proc/driver/nvidia/gpus/0009:01:00.0/numa_status", "Node: 1\n");
+    let capacity = Capacity::below(fixture.root(), &fixture.detect());
+    assert_eq!((capacity.bytes, capacity.limited_by), (Some(60 * GIB), Some(Limit::Nodes(vec![0]))));
+    // What of the useful nodes is free has to be known.
+    fixture.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 67108864 kB\n");
+    assert_eq!(Capacity::below(fixture.root(), &fixture.detect()).bytes, Some(119 * GIB));
 }
