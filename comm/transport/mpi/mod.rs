@@ -109,9 +109,10 @@ fn launch_of(variable: impl Fn(&str) -> Option<String>) -> Option<Launch> {
     let number = |name: &str| variable(name).and_then(|value| value.trim().parse::<usize>().ok());
     // Open MPI's mpirun; Hydra (MPICH, Intel MPI) and Slurm's pmi2.
     let processes = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].iter().find_map(|name| number(name));
-    // Under mpirun the tasks of a step are the launcher's daemons.
+    // Under mpirun the tasks of a step are the launcher's daemons, or the shell that it was typed into.
     let by_mpirun = ["OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD"].iter().any(|name| variable(name).is_some());
-    let tasks = number("SLURM_STEP_NUM_TASKS").filter(|_| !by_mpirun);
+    let tasks = number("SLURM_STEP_NUM_TASKS");
+    let tasks = tasks.filter(|tasks| !by_mpirun && processes.is_none_or(|processes| processes <= *tasks));
     // Pmix and Cray's launchers say who, but not of how many.
     let named =
         ["PMI_RANK", "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"].iter().any(|name| variable(name).is_some());
@@ -144,6 +145,11 @@ mod tests {
         assert_eq!(of(&below), launch(None, Some(8)));
         let below = [("SLURM_STEP_NUM_TASKS", "1"), ("HYDI_CONTROL_FD", "8"), ("PMI_SIZE", "3")];
         assert_eq!(of(&below), launch(None, Some(3)));
+        // Below `srun -n 1 --pty bash`, by launchers of Hydra's kind that leave no sign of it.
+        let below = [("SLURM_STEP_NUM_TASKS", "1"), ("PMI_SIZE", "8"), ("PMI_RANK", "3")];
+        assert_eq!(of(&below), launch(None, Some(8)));
+        let alone = [("SLURM_STEP_NUM_TASKS", "1"), ("PMI_SIZE", "1"), ("PMI_RANK", "0")];
+        assert_eq!(of(&alone), None, "srun -n 1 --mpi=pmi2");
         assert_eq!(of(&[("PALS_RANKID", "0")]), launch(None, None));
         assert_eq!(launch(Some(4), None).map(Launch::size), Some(4));
         assert_eq!(launch(None, None).map(Launch::size), Some(1));
