@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
-use quadrille_comm::CommError;
+use quadrille_comm::{CommError, Peer};
 use quadrille_core::device::DeviceError;
 use quadrille_core::run::StepError;
 use quadrille_core::site::SpecError;
@@ -43,12 +43,15 @@ pub struct Failure {
     pub message: String,
     /// How far this is from the cause: another worker's silence is nearer than its end, which may be but the echo of a third's.
     remote: u8,
+    /// The rank that was waited for in vain.
+    missed: Option<usize>,
 }
 
 impl Failure {
     /// A failure with one of the documented codes.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code: code as u8, message: message.into(), remote: u8::from(code == Code::PeerLost) }
+        let remote = u8::from(code == Code::PeerLost);
+        Self { code: code as u8, message: message.into(), remote, missed: None }
     }
 
     /// The same failure in other words.
@@ -61,6 +64,12 @@ impl Failure {
         self.remote
     }
 
+    /// The rank that was waited for in vain, if this failure is about one. It belongs to the failure: a wait in vain that was
+    /// put up with, as at a meeting that takes long, is none.
+    pub fn missed(&self) -> Option<usize> {
+        self.missed
+    }
+
     /// Prints it for the user; `who` stands before it.
     pub fn tell(&self, who: &str) {
         // At once, since other processes may write there, too. It may also be closed; the code says it all the same.
@@ -69,7 +78,7 @@ impl Failure {
 
     /// The end of this process since another one ended with `code`.
     pub fn follows(code: u8, message: String) -> Self {
-        Self { code, message, remote: 2 }
+        Self { code, message, remote: 2, missed: None }
     }
 }
 
@@ -87,7 +96,7 @@ impl From<SpecError> for Failure {
 
 impl From<IoError> for Failure {
     fn from(error: IoError) -> Self {
-        Self { code: error.exit_code(), message: error.to_string(), remote: 0 }
+        Self { code: error.exit_code(), message: error.to_string(), remote: 0, missed: None }
     }
 }
 
@@ -140,8 +149,30 @@ impl From<CommError> for Failure {
         };
         let failure = Self::new(code, error.to_string());
         match error {
-            CommError::PeerLost { .. } => Self { remote: 2, ..failure },
+            CommError::PeerLost { peer, .. } => Self { remote: 2, missed: Some(peer), ..failure },
+            CommError::Timeout { peer: Peer::Rank(peer), .. } => Self { missed: Some(peer), ..failure },
             _ => failure,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quadrille_comm::Doing;
+    use quadrille_comm::transport::{Kind, Tag};
+
+    use super::*;
+
+    #[test]
+    fn a_failure_knows_whom_it_waited_for_in_vain() {
+        let doing = Doing::Receiving(Tag { exchange: 0, kind: Kind::Reply });
+        let of = |error: CommError| Failure::from(error).saying("in other words".to_owned()).missed();
+        let timeout = |peer| CommError::Timeout { rank: 0, peer, seconds: 1.0, doing };
+        assert_eq!(of(timeout(Peer::Rank(3))), Some(3));
+        assert_eq!(of(CommError::PeerLost { rank: 0, peer: 2, doing }), Some(2));
+        assert_eq!(of(timeout(Peer::Any)), None);
+        // Whoever was started with other flags is there.
+        assert_eq!(of(CommError::Mismatch { rank: 0, peer: 1, field: "seed" }), None);
+        assert_eq!(Failure::new(Code::NotFinite, "a loss").missed(), None);
     }
 }

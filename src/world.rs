@@ -198,7 +198,7 @@ impl World {
         if told.is_some() {
             return failure;
         }
-        let (code, over) = several.mpi.abandon(failure.code, failure.remoteness() > 0);
+        let (code, over) = several.mpi.abandon(failure.code, failure.remoteness() > 0, failure.missed());
         *told = Some(code);
         match over.filter(|_| code != failure.code) {
             Some(process) => {

@@ -80,8 +80,8 @@ impl World {
         match self.0 {}
     }
 
-    /// Tells the others that this process ends with an exit code.
-    pub fn abandon(&self, _code: u8, _follows: bool) -> (u8, Option<usize>) {
+    /// Tells the others that this process ends with an exit code, and whom it missed.
+    pub fn abandon(&self, _code: u8, _follows: bool, _missed: Option<usize>) -> (u8, Option<usize>) {
         match self.0 {}
     }
 

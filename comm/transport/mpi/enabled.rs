@@ -179,14 +179,16 @@ impl World {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(most)
     }
 
-    /// Tells the others that this process ends with an exit code. Returns the code to end with: where another process is to
-    /// blame and said its own, that one, so that all end with the same.
-    pub fn abandon(&self, code: u8, follows: bool) -> (u8, Option<usize>) {
+    /// Tells the others that this process ends with an exit code, and whom it missed: the worker or master over which it ends,
+    /// if one was waited for in vain. Returns the code to end with: where another process is to blame and said its own, that one,
+    /// so that all end with the same.
+    pub fn abandon(&self, code: u8, follows: bool, missed: Option<usize>) -> (u8, Option<usize>) {
         let loss = self.shared.loss();
         let said = loss.filter(|_| follows).and_then(|Loss { blamed, code, .. }| Some((code?, blamed)));
         let code = said.map_or(code, |(code, _)| code);
-        let suspect = self.shared.suspect().filter(|_| follows);
-        let blamed = loss.map(|loss| loss.blamed).or(suspect).unwrap_or(self.rank());
+        // Whoever is no worker lives in process 0.
+        let missed = missed.map(|rank| if rank < self.size() { rank } else { 0 });
+        let blamed = loss.map(|loss| loss.blamed).or(missed).unwrap_or(self.rank());
         self.shared.order(Order::Abandon { code, blamed });
         // The service thread may be inside MPI for good.
         let _ = self.wait_for_end(END / 10);
@@ -244,9 +246,6 @@ impl MpiTransport {
         self.shared.wake();
         let found = place.wait_for(self.rank, awaited, tag, self.shared.patience);
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        if let Err(CommError::Timeout { peer: Peer::Rank(peer), .. }) = found {
-            self.shared.set_suspect(self.channel.process[peer]);
-        }
         found.map_err(|error| self.over_a_loss(error))
     }
 }

@@ -72,8 +72,6 @@ pub(super) struct Shared {
     channels: Mutex<[Option<Arc<Channel>>; CHANNELS]>,
     orders: Mutex<Vec<Order>>,
     loss: Mutex<Option<Loss>>,
-    /// Whom an endpoint of this process waited for in vain.
-    suspect: Mutex<Option<usize>>,
     thread: OnceLock<Thread>,
 }
 
@@ -95,7 +93,6 @@ impl Shared {
             channels: Mutex::default(),
             orders: Mutex::default(),
             loss: Mutex::default(),
-            suspect: Mutex::default(),
             thread,
         }
     }
@@ -153,16 +150,6 @@ impl Shared {
         channels.iter().flatten().for_each(|channel| channel.set_broken(loss.blamed));
         self.agreement.cancel();
         true
-    }
-
-    /// Notes whom an endpoint waited for in vain.
-    pub(super) fn set_suspect(&self, process: usize) {
-        lock(&self.suspect).get_or_insert(process);
-    }
-
-    /// Whom an endpoint waited for in vain.
-    pub(super) fn suspect(&self) -> Option<usize> {
-        *lock(&self.suspect)
     }
 
     /// Whether an endpoint of this process waits.
