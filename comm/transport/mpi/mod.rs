@@ -29,6 +29,8 @@ use std::time::Duration;
 #[cfg(feature = "mpi")]
 mod agreement;
 #[cfg(feature = "mpi")]
+mod early;
+#[cfg(feature = "mpi")]
 mod enabled;
 #[cfg(feature = "mpi")]
 #[allow(unsafe_code)]

@@ -7,11 +7,11 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use super::agreement::Poll;
+use super::early::Early;
 use super::raw::{Arrival, InFlight, MpiError, Net};
 use super::shared::{Loss, Order, Shared};
 use super::watch::{Finding, Watch};
-use super::wire::{self, Address, DATA, NOTICE, Notice};
-use crate::transport::Buffer;
+use super::wire::{self, DATA, NOTICE, Notice};
 
 /// Looks without a pause while an endpoint waits, then with a pause in which others may run, then with rests.
 const LOOKS: u32 = 100;
@@ -64,8 +64,7 @@ pub(super) struct Service {
     incoming: VecDeque<(usize, Incoming)>,
     /// Processes whose next message has not come in as a whole.
     held_up: Vec<usize>,
-    /// What came for endpoints that are not open yet.
-    early: Vec<(Address, Buffer)>,
+    early: Early,
     /// Buffers for what comes in, from what was sent.
     free: Vec<Vec<f32>>,
     free_notices: Vec<Vec<u64>>,
@@ -92,7 +91,7 @@ impl Service {
             notices: Vec::new(),
             incoming: VecDeque::new(),
             held_up: Vec::new(),
-            early: Vec::new(),
+            early: Early::default(),
             free: Vec::new(),
             free_notices: Vec::new(),
             barrier: None,
@@ -231,7 +230,9 @@ impl Service {
             match whole {
                 // What is no message of ours is nobody's.
                 Whole::Data(values) => {
-                    wire::open(values).into_iter().for_each(|(address, buffer)| self.put(address, buffer));
+                    if let Some((address, buffer)) = wire::open(values) {
+                        self.early.put(&self.shared, address, buffer);
+                    }
                 }
                 Whole::Notice(numbers) => {
                     self.take_notice(from, Notice::of(&numbers))?;
@@ -240,19 +241,6 @@ impl Service {
             }
         }
         Ok(some)
-    }
-
-    /// Puts a message where its receiver finds it, or aside until it is there.
-    fn put(&mut self, address: Address, buffer: Buffer) {
-        let Address { channel, from, to, tag } = address;
-        match self.shared.channel(channel) {
-            None => self.early.push((address, buffer)),
-            Some(channel) => {
-                if let Some(Some(place)) = channel.places.get(to) {
-                    place.put(to, from, tag, buffer);
-                }
-            }
-        }
     }
 
     fn take_notice(&mut self, from: usize, notice: Option<Notice>) -> Result<(), MpiError> {
@@ -349,8 +337,7 @@ impl Service {
                 None => at += 1,
             }
         }
-        let early = std::mem::take(&mut self.early);
-        early.into_iter().for_each(|(address, buffer)| self.put(address, buffer));
+        self.early.hand_on(&self.shared);
         Ok(self.data.len() + self.notices.len() < before)
     }
 
