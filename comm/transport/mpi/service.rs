@@ -24,6 +24,16 @@ const LONG_REST: Duration = Duration::from_millis(1);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_millis(50);
 
+/// A process that leaves a job that has failed.
+#[derive(Clone, Copy)]
+struct Leaving {
+    since: Instant,
+    /// What it says.
+    bye: Notice,
+    /// Whoever is to blame, if that is to hear it from this process.
+    blamed: Option<usize>,
+}
+
 /// How the work of a service thread ends: what it answers whoever told it to end.
 pub(super) enum Ended {
     /// All processes have come, and MPI has ended or is about to.
@@ -70,7 +80,7 @@ pub(super) struct Service {
     free_notices: Vec<Vec<u64>>,
     barrier: Option<InFlight<u64>>,
     closing: bool,
-    leaving: Option<Instant>,
+    leaving: Option<Leaving>,
     idle: u32,
 }
 
@@ -171,15 +181,19 @@ impl Service {
     }
 
     fn abandon(&mut self, code: u8, blamed: usize) -> Result<(), MpiError> {
-        self.leaving = Some(Instant::now());
         let bye = Notice::Bye { code, blamed };
-        // Who was told of a loss need not tell: then all were. The next in the ring has to know that this is no loss, too.
         let told = self.shared.loss().is_some_and(|loss| loss.told);
-        let (rank, size) = (self.shared.rank, self.shared.size);
-        let audience = if told { (rank + 1) % size..(rank + 1) % size + 1 } else { 0..size };
-        // Whoever is lost takes nothing any more.
-        let mut audience = audience.filter(|other| ![rank, blamed].contains(other));
-        audience.try_for_each(|other| self.notify(other, bye))
+        let (mut others, last) = audience(self.shared.rank, self.shared.size, blamed, told);
+        self.leaving = Some(Leaving { since: Instant::now(), bye, blamed: last });
+        others.try_for_each(|other| self.notify(other, bye))
+    }
+
+    /// Tells whoever is to blame, which may be but stopped or slow and would hold its node until it missed the others. It is
+    /// the last call of MPI, which may end this process over another one that turns out to be dead: what can leave at once does.
+    fn tell_blamed(&mut self, blamed: usize, bye: Notice) {
+        if self.notify(blamed, bye).is_ok() {
+            std::thread::sleep(LINGER);
+        }
     }
 
     fn begin_to_receive(&mut self, arrival: Arrival) -> Result<(), MpiError> {
@@ -248,14 +262,14 @@ impl Service {
         match notice {
             None | Some(Notice::Beat) => {}
             Some(Notice::Bye { code, blamed }) => {
+                // Of its own loss a process hears if it was silent for too long: over whoever tells it this one ends.
+                let blamed = if blamed == shared.rank { from } else { blamed };
                 self.lose(Loss { blamed, code: Some(code), told: true });
                 if from == before(&shared) {
                     self.watch = None;
                 }
             }
             Some(Notice::Lost { blamed }) => {
-                // Of its own loss a process hears if it was silent for too long.
-                let blamed = if blamed == shared.rank { from } else { blamed };
                 self.lose(Loss { blamed, code: None, told: true });
             }
             Some(Notice::Stop) => self.ask_all()?,
@@ -375,9 +389,10 @@ impl Service {
 
     /// Whether the service is over.
     fn end(&mut self) -> Result<Option<Ended>, MpiError> {
-        if let Some(since) = self.leaving {
+        if let Some(Leaving { since, bye, blamed }) = self.leaving {
             let passed = since.elapsed();
             let said = self.notices.is_empty() && passed > LINGER || passed > LAST_WORDS;
+            blamed.filter(|_| said).into_iter().for_each(|blamed| self.tell_blamed(blamed, bye));
             return Ok(said.then_some(Ended::Apart));
         }
         if let Some(barrier) = &mut self.barrier {
@@ -416,4 +431,37 @@ impl Service {
 /// The process before this one in the ring.
 fn before(shared: &Shared) -> usize {
     (shared.rank + shared.size - 1) % shared.size
+}
+
+/// Whom process `rank` of `size` tells that it ends, at once and last of all. Who was told of a loss need not tell: then all were.
+/// The next in the ring has to know that this is no loss, too. Whoever is to blame hears it last, from those that nobody told and
+/// from the next in the ring, to which it has talked.
+fn audience(
+    rank: usize,
+    size: usize,
+    blamed: usize,
+    told: bool,
+) -> (impl Iterator<Item = usize>, Option<usize>) {
+    let next = move |rank: usize| (rank + 1) % size;
+    let hears = move |other: usize| ![rank, blamed].contains(&other) && (!told || other == next(rank));
+    let last = blamed != rank && (!told || rank == next(blamed));
+    ((0..size).filter(move |other| hears(*other)), last.then_some(blamed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_hear_that_a_process_ends_and_whoever_is_to_blame_hears_it_last() {
+        let hears = |rank, blamed, told| {
+            let (others, last) = audience(rank, 4, blamed, told);
+            (others.collect::<Vec<_>>(), last)
+        };
+        assert_eq!(hears(1, 1, false), (vec![0, 2, 3], None), "its own failure");
+        assert_eq!(hears(0, 2, false), (vec![1, 3], Some(2)), "it has waited in vain");
+        assert_eq!(hears(0, 2, true), (vec![1], None), "it was told");
+        assert_eq!(hears(1, 2, true), (vec![], None), "its next is lost");
+        assert_eq!(hears(3, 2, true), (vec![0], Some(2)), "it has watched the lost one");
+    }
 }
