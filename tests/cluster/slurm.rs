@@ -61,7 +61,7 @@ impl Cluster {
         let mut command = Command::new(root().join("scripts/slurm-local"));
         command
             .arg(what)
-            .env("SLURM_LOCAL_DIR", self.folder.path())
+            .env("SLURM_LOCAL_DIR", self.folder.path().join("c"))
             .env("SLURM_LOCAL_PORT", self.port.to_string());
         command
     }
@@ -69,7 +69,7 @@ impl Cluster {
     /// A command of Slurm.
     fn command(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(name);
-        command.args(arguments).env("SLURM_CONF", self.folder.path().join("slurm.conf"));
+        command.args(arguments).env("SLURM_CONF", self.folder.path().join("c/slurm.conf"));
         command
     }
 }

@@ -61,6 +61,25 @@ fn weak_scaling_refuses_what_it_cannot_do() {
     }
 }
 
+/// It runs as root and removes its folder.
+#[test]
+fn a_cluster_of_slurm_touches_no_folder_of_somebody_else() {
+    let stage = Stage::new();
+    let slurm_local = |arguments: &[&str], folder: &str| {
+        let mut command = Command::new(scripts().join("slurm-local"));
+        command.args(arguments).env("SLURM_LOCAL_DIR", stage.path(folder));
+        command.output().expect("bash")
+    };
+    for arguments in [&["down"][..], &["up"], &["run", "true"]] {
+        let output = slurm_local(arguments, "shapes");
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        let says = "is no folder of this script; SLURM_LOCAL_DIR names another";
+        assert_eq!((output.status.code(), wrong.contains(says)), (Some(2), true), "{arguments:?}: {wrong}");
+        assert!(std::fs::read_dir(stage.path("shapes")).expect("the folder").count() > 1, "{arguments:?}");
+    }
+    assert_eq!(slurm_local(&["down"], "none").status.code(), Some(0));
+}
+
 #[test]
 fn templates_of_jobs_are_sound_and_say_what_clusters_need() {
     let folder = scripts().join("slurm");
