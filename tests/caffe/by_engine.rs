@@ -13,10 +13,10 @@ use crate::network::Prepared;
 
 const THREADS: usize = 2;
 
-/// The tiers that this CPU has; says aloud which of them `test` has to skip.
+/// The tiers that this CPU has; says aloud which of them `test` has to leave out.
 pub fn tiers(test: &str) -> Vec<Isa> {
     for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
-        println!("skipped: {test} on {isa}: this CPU does not have it");
+        println!("left out: {test} on {isa}: this CPU does not have it");
     }
     Isa::available().collect()
 }
