@@ -21,8 +21,10 @@ fn weak_scaling(stage: &Stage, arguments: &str) -> Output {
 #[test]
 fn weak_scaling_on_this_machine_prints_a_table_and_draws_it() {
     let stage = Stage::new();
-    let flags = "--local --counts 1,2 --iterations 3 --out scaled -- --solver solver.prototxt --threads 1";
-    let output = weak_scaling(&stage, flags);
+    // One thread each: by default a worker has as many quadrants as the machine has NUMA nodes.
+    let flags = "--solver solver.prototxt --threads 1 --quadrants 1";
+    let output =
+        weak_scaling(&stage, &format!("--local --counts 1,2 --iterations 3 --out scaled -- {flags}"));
     let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}{wrong}");
     let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();

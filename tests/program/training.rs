@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use crate::common::{SOLVER, Stage, hash_of};
 
+/// With numbers of quadrants: by default there are as many as the machine has NUMA nodes.
 const WAYS: [&str; 5] = [
-    "--workers 1",
-    "--workers 2 --method sync-easgd",
-    "--workers 2 --method sync-sgd",
+    "--workers 1 --quadrants 1",
+    "--workers 2 --quadrants 1 --method sync-easgd",
+    "--workers 2 --quadrants 1 --method sync-sgd",
     "--quadrants 2",
     "--workers 2 --quadrants 2",
 ];
