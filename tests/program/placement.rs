@@ -5,6 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::common::{Outcome, Running, Stage, hash_of};
 
 /// Makes the system refuse `sched_setaffinity` to the program, as some containers do: a real filter of system calls.
@@ -90,13 +92,15 @@ fn threads(running: &Running) -> Vec<(String, String)> {
 
 #[test]
 fn threads_run_where_the_plan_puts_them() {
+    let stage = Stage::new();
+    let topo: Value = serde_json::from_str(&stage.succeed("topo --json").stdout).expect("JSON");
+    // The hardware threads of one core are no two places.
+    if topo["machine"]["cores"].as_u64().is_none_or(|cores| cores < 2) {
+        println!("skipped: one core has no place for two threads");
+        return;
+    }
     let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
-    let Some(mask) = mask.filter(|mask| mask.contains(['-', ','])) else {
-        println!("skipped: one CPU has no place for two threads");
-        return;
-    };
-    let stage = Stage::new();
     let flags = "--threads 1 --quadrants 1 --reserve main --max-iter 10000000 --test-interval 0";
     let mut running = stage.start(&format!("train --solver solver.prototxt --run a {flags}"));
     let end = Instant::now() + Duration::from_secs(60);
@@ -118,5 +122,5 @@ fn threads_run_where_the_plan_puts_them() {
     let (crew, leader) = (of("crew 0.0"), of("worker 0"));
     assert_eq!((crew.len(), leader.len()), (1, 1), "{found:?}\n{printed}");
     assert!(crew != leader && !leader[0].contains('-'), "{found:?}\n{printed}");
-    assert!(of("prefetch").iter().all(|free| *free == mask), "{found:?}");
+    assert!(of("prefetch").iter().all(|free| Some(*free) == mask), "{found:?}");
 }
