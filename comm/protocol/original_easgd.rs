@@ -355,13 +355,14 @@ mod tests {
 
     #[test]
     fn a_worker_that_keeps_its_turn_is_named_by_the_others() {
-        let mut ends = endpoints(4, Duration::from_millis(200));
+        let mut ends = endpoints(4, Duration::from_secs(60));
         let master = RoundRobin::new(ends.pop().unwrap(), &[0.0]);
         let master = std::thread::spawn(move || master.serve().map(|_| ()));
         let mut ends = ends.into_iter();
         let mut first = OriginalEasgd::new(ends.next().unwrap(), 1);
         let mut silent = OriginalEasgd::new(ends.next().unwrap(), 1);
-        let mut last = OriginalEasgd::new(ends.next().unwrap(), 1);
+        let last = ends.next().unwrap().waiting_for(Duration::from_millis(200));
+        let mut last = OriginalEasgd::new(last, 1);
         first.exchange(&[1.0], 0.5, &mut [0.0]).unwrap();
         first.end_turn().unwrap();
         silent.begin_turn().unwrap();

@@ -164,12 +164,13 @@ mod tests {
     use crate::protocol::line::Line;
     use crate::transport::threads::{ThreadTransport, endpoints};
 
-    /// P workers and the thread of their master, whose centre is 8.
+    /// P workers and the thread of their master, whose centre is 8 and which waits long.
     type Master = std::thread::JoinHandle<Result<(ElasticCentre, Traffic), CommError>>;
 
     fn served(workers: usize, timeout: Duration) -> (Vec<ThreadTransport>, Master) {
-        let mut ends = endpoints(workers + 1, timeout);
+        let mut ends = endpoints(workers + 1, Duration::from_secs(60));
         let master = ParameterServer::new(ends.pop().unwrap(), ElasticCentre::new(&[8.0]));
+        let ends = ends.into_iter().map(|end| end.waiting_for(timeout)).collect();
         (ends, std::thread::spawn(move || master.serve()))
     }
 
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_stays_silent_is_named_by_those_who_wait_for_it() {
-        let (mut ends, master) = served(3, Duration::from_millis(200));
+        let (mut ends, master) = served(3, Duration::from_secs(1));
         let silent = ends.remove(1);
         let waiting = ends
             .into_iter()

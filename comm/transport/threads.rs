@@ -24,6 +24,15 @@ pub fn endpoints(workers: usize, peer_timeout: Duration) -> Vec<ThreadTransport>
     (0..workers).map(|rank| ThreadTransport { rank, places: Arc::clone(&places), patience }).collect()
 }
 
+#[cfg(test)]
+impl ThreadTransport {
+    /// The same endpoint with another bound of its waits.
+    pub(crate) fn waiting_for(mut self, peer_timeout: Duration) -> Self {
+        self.patience.timeout = peer_timeout;
+        self
+    }
+}
+
 impl Transport for ThreadTransport {
     fn rank(&self) -> usize {
         self.rank

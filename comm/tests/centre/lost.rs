@@ -17,12 +17,15 @@ use quadrille_core::solver::Rule;
 
 use crate::training::{self, LEN, first_centre};
 
-/// How long a silent rank may be silent. Short: every silent rank costs a trial at least as much.
-const PEER_TIMEOUT: Duration = Duration::from_millis(150);
+/// How long a rank may be silent where one falls silent: every such trial takes at least as long. Much longer than a rank that works
+/// is held up on a busy machine, or it would be blamed.
+const PEER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same where nobody does: whoever dies is noticed without it.
+const LONG: Duration = Duration::from_secs(60);
 /// Far beyond what a trial takes, also on a busy machine: only a hang gets there.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Trials at a time: most of a trial is waiting.
-const AT_ONCE: u64 = 8;
+const AT_ONCE: u64 = 16;
 
 /// What goes wrong with a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -165,7 +168,8 @@ impl Trial {
         let ranks = self.workers + usize::from(has_master);
         let (gate, shared) = (Arc::new(Gate::default()), Arc::new(SharedCentre::new(&first_centre(), ranks)));
         let (tell, told) = channel();
-        for (rank, inner) in endpoints(ranks, PEER_TIMEOUT).into_iter().enumerate() {
+        let timeout = if self.fault == Fault::Silence { PEER_TIMEOUT } else { LONG };
+        for (rank, inner) in endpoints(ranks, timeout).into_iter().enumerate() {
             let operations = (rank == self.victim).then_some(self.operations);
             let end = Faulty { inner, fault: self.fault, operations, done: 0, gate: gate.clone() };
             let (shared, tell) = (shared.clone(), tell.clone());
