@@ -44,22 +44,35 @@ impl TarImages {
         let (mut shards, mut images) = (Vec::new(), Vec::new());
         for (shard, path) in paths.iter().enumerate() {
             let file = File::open(path).map_err(|error| IoError::unreadable(path, "a tar file", &error))?;
-            let found = index(&file).map_err(|message| IoError::data(path, message))?;
-            let found = found.into_iter().filter(|(name, ..)| is_image(name));
+            let found = index(&file).map_err(|message| IoError::data(path, message))?.into_iter();
             images.extend(found.map(|(name, at, bytes)| (name, bytes, Place { shard: shard as u32, at })));
             shards.push((path.display().to_string(), file));
         }
-        let images = of_phase(images, phase).map_err(|message| IoError::data(source, message))?;
-        let members = by_class(images, source)?;
+        let members = members(images, phase, source)?;
         let hash = hash_of(&members);
         Ok(Self { name: name.to_owned(), shards, members, hash })
     }
 }
 
-type Images = Vec<(String, u64, Place)>;
+/// Files in tars: their names, their sizes, and where they lie.
+type Files<P> = Vec<(String, u64, P)>;
+
+/// The images among `files` for `phase`, with the folders of classes as labels, sorted by path.
+///
+/// # Errors
+/// [`IoError::Data`] naming `source` if an image lies in no folder of a class or is there twice, or if there is none for the
+/// phase.
+pub(super) fn members<P>(files: Files<P>, phase: Phase, source: &Path) -> Result<Vec<Member<P>>, IoError> {
+    let bare = |(name, bytes, place): (String, u64, P)| {
+        let name = name.trim_start_matches("./").to_owned();
+        is_image(&name).then_some((name, bytes, place))
+    };
+    let images = of_phase(files.into_iter().filter_map(bare).collect(), phase);
+    by_class(images.map_err(|message| IoError::data(source, message))?, source)
+}
 
 /// The images below the folder of the phase, if there are such folders, at the top or below a single one.
-fn of_phase(images: Images, phase: Phase) -> Result<Images, String> {
+fn of_phase<P>(images: Files<P>, phase: Phase) -> Result<Files<P>, String> {
     let first = |path: &str| path.split_once('/').map(|(first, _)| first.to_owned());
     let tops: BTreeSet<String> = images.iter().filter_map(|(path, ..)| first(path)).collect();
     let mut above = String::new();
@@ -72,7 +85,7 @@ fn of_phase(images: Images, phase: Phase) -> Result<Images, String> {
     }
     let Some(part) = part else { return Ok(images) };
     let folder = format!("{above}{part}/");
-    let inside = |(path, bytes, place): (String, u64, Place)| {
+    let inside = |(path, bytes, place): (String, u64, P)| {
         path.strip_prefix(&folder).map(|path| (path.to_owned(), bytes, place))
     };
     Ok(images.into_iter().filter_map(inside).collect())
@@ -104,7 +117,6 @@ fn index(file: &File) -> Result<Vec<(String, u64, u64)>, String> {
             b'x' => (long_name, long_size) = extended(&extra(file, content, bytes, at)?),
             b'0' | b'7' | 0 => {
                 let name = long_name.take().unwrap_or_else(|| name_of(&header));
-                let name = name.trim_start_matches("./").to_owned();
                 // A folder of the oldest tars; a file of PAX with holes has its map in front and is no image.
                 if !name.ends_with('/') {
                     found.push((name, content, bytes));

@@ -78,6 +78,14 @@ fn convert_overwrites_nothing_and_leaves_nothing_half_done() {
     assert_eq!(outcome.code, Some(65));
     assert!(outcome.stderr.contains("is no image file") && outcome.stderr.contains("make an LMDB"));
     assert!(!stage.path("shapes.tar").exists() && !stage.path("shapes.tar.part").exists());
+    stage.write("list.txt", "images/train/dark/00.png 7\nimages/train/light/00.png 3\n");
+    for target in ["x.tar", "x --shards 1", "x --shard-size 1"] {
+        let outcome = stage.run(&format!("convert data list.txt {target}"));
+        assert_eq!(outcome.code, Some(65), "{target}: {outcome:?}");
+        let part = "dark/00.png\" has the label 7, but whoever reads a tar gives it 0";
+        assert!(outcome.stderr.contains(part) && outcome.stderr.contains("make an LMDB"), "{outcome:?}");
+        assert!(!stage.path("x.tar").exists() && !stage.path("x").exists());
+    }
     // Values that are not images, too, and shuffled: the same number of records.
     stage.succeed("convert data shapes shapes_lmdb --shuffle");
     assert_eq!(stage.run("convert data nowhere x").code, Some(66));

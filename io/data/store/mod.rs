@@ -1,6 +1,7 @@
 //! Data sets written in another form: records of any kind into an LMDB, tar files or the binary format of CIFAR-10.
 
 mod form;
+mod labels;
 mod mean;
 mod target;
 
@@ -15,7 +16,7 @@ use rayon::prelude::*;
 use self::form::Stored;
 pub use self::form::{Changes, Encoding, Form};
 pub use self::mean::mean;
-use self::target::Item;
+use self::target::{Item, name_in_tar};
 use super::bad::{BadRecords, Tolerance};
 use super::records::Records;
 use crate::error::IoError;
@@ -41,6 +42,10 @@ impl Target {
     fn is_folder(self) -> bool {
         matches!(self, Self::Lmdb | Self::Shards(_) | Self::ShardsOf(_))
     }
+
+    fn is_tar(self) -> bool {
+        matches!(self, Self::Tar | Self::Shards(_) | Self::ShardsOf(_))
+    }
 }
 
 /// How a data set is written.
@@ -61,7 +66,8 @@ pub struct Storing {
 /// records are done. Returns the records that were passed over.
 ///
 /// # Errors
-/// [`IoError::CannotCreate`], [`IoError::WriteFailed`], or [`IoError::Data`] naming a record that cannot be used.
+/// [`IoError::CannotCreate`], [`IoError::WriteFailed`], or [`IoError::Data`] naming a record that cannot be used, or whose label
+/// the target cannot hold.
 pub fn store(
     records: &dyn Records,
     storing: &Storing,
@@ -72,18 +78,29 @@ pub fn store(
     if path.symlink_metadata().is_ok() {
         return Err(cannot(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already")));
     }
+    let is_tar = storing.target.is_tar();
+    if is_tar {
+        labels::check_all(records, path)?;
+    }
     let part = part_of(path);
     let mut write = || -> Result<BadRecords, Step> {
         if storing.target.is_folder() {
             fs::create_dir(&part).map_err(Step::Create)?;
         }
         let mut writer = storing.target.writer(&part, records.len())?;
-        let bad = BadRecords::new(storing.tolerance);
+        let (bad, mut files) = (BadRecords::new(storing.tolerance), Vec::new());
         each(records, storing.changes, storing.order, &bad, |item| {
             let outcome = writer.add(&item);
+            if is_tar && outcome.is_ok() {
+                files.extend(name_in_tar(&item).map(|name| (name, item.index)));
+            }
             done(item.number as u64 + 1);
             outcome
         })?;
+        if is_tar {
+            // Files that were made anew have other names, and of records that were passed over a class may have been all.
+            labels::check(records, files, path)?;
+        }
         writer.finish()?;
         fs::rename(&part, path)?;
         // The new name is on the disk only once its folder is.
@@ -170,7 +187,7 @@ fn each(
         for (number, stored) in some.iter().zip(prepared) {
             let index = order(*number);
             let outcome = stored.map_err(Refused::Record).and_then(|stored| {
-                used(Item { number: *number, path: records.path(index), stored: &stored })
+                used(Item { number: *number, index, path: records.path(index), stored: &stored })
             });
             match outcome {
                 Ok(()) => {}

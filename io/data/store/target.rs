@@ -9,6 +9,7 @@ use super::super::datum::encode_datum;
 use super::super::lmdb::LmdbWriter;
 use super::super::tar::TarWriter;
 use super::form::{Stored, StoredValues};
+use super::labels::NO_FILE;
 use super::{Refused, Step, Target};
 
 /// A record on its way into a target.
@@ -16,6 +17,8 @@ use super::{Refused, Step, Target};
 pub(super) struct Item<'a> {
     /// Its place in the new order.
     pub number: usize,
+    /// Its place in the data set.
+    pub index: usize,
     /// The path of what was a file.
     pub path: Option<&'a str>,
     /// What is stored of it.
@@ -74,18 +77,28 @@ fn tar(file: File) -> TarFile {
     TarWriter::new(BufWriter::with_capacity(1 << 20, file))
 }
 
-fn add_to_tar(tar: &mut TarFile, item: &Item<'_>) -> Result<(), Refused> {
+/// What a record is called in a tar, with its file; `None` if it is no image file of a path.
+fn in_tar<'a>(item: &Item<'a>) -> Option<(String, &'a [u8])> {
     let (StoredValues::File { file, made }, Some(path)) = (&item.stored.values, item.path) else {
-        let message = "is no image file, so it cannot go into a tar; make an LMDB";
-        return Err(Refused::Record(message.to_owned()));
+        return None;
     };
     let name = match made {
-        // What was made anew is called what it is; two files must not get the same name.
+        // What was made anew is called what it is.
         Some(kind) if !path.to_ascii_lowercase().ends_with(kind.ending()) => {
             format!("{path}.{}", kind.ending())
         }
         _ => path.to_owned(),
     };
+    Some((name, file))
+}
+
+/// What a record is called in a tar, if it can be in one.
+pub(super) fn name_in_tar(item: &Item<'_>) -> Option<String> {
+    in_tar(item).map(|(name, _)| name)
+}
+
+fn add_to_tar(tar: &mut TarFile, item: &Item<'_>) -> Result<(), Refused> {
+    let (name, file) = in_tar(item).ok_or_else(|| Refused::Record(NO_FILE.to_owned()))?;
     Ok(tar.add(&name, file)?)
 }
 

@@ -226,3 +226,51 @@ fn the_mean_is_that_of_caffes_tool() {
     let resized = Changes { resize: Some([2, 2]), ..Changes::default() };
     assert_eq!(mean(&*set, resized, Tolerance::Fail, |_| ()).unwrap().0, [3, 2, 2]);
 }
+
+/// A tar holds no labels: what whoever reads it would label otherwise, or not find, is refused before anything is written.
+#[test]
+fn a_tar_is_refused_what_its_folders_do_not_say() {
+    let parent = tempfile::tempdir().unwrap();
+    let at = |name: &str| parent.path().join(name);
+    folder_of(&at(""), [3, 3]);
+    fs::copy(at("ant/0.png"), at("alone.png")).unwrap();
+    let encoded = |encoding| Changes { form: Some(Form::Encoded(encoding)), ..Changes::default() };
+    let refusal = |list: &str, storing: &Storing| {
+        fs::write(at("list.txt"), list).unwrap();
+        let records = open_records(&at("list.txt"), Phase::Train).unwrap();
+        let mut heard = 0;
+        let error = store(&*records, storing, &at("to"), |_| heard += 1).unwrap_err();
+        assert!(error.exit_code() == 65 && !at("to").exists(), "{error}");
+        assert!(error.to_string().contains("make an LMDB"), "{error}");
+        (error.to_string(), heard)
+    };
+    for target in [Target::Tar, Target::Shards(1), Target::ShardsOf(1)] {
+        let storing = Storing { target, changes: encoded(None), ..PLAIN };
+        for (list, part) in [
+            ("ant/0.png 0\nant/1.png 3\n", "ant/1.png\" has the label 3, but whoever reads a tar gives it 0"),
+            ("ant/0.png 0\nbee/1.png 2\n", "bee/1.png\" has the label 2, but whoever reads a tar gives it 1"),
+            ("bee/0.png 1\n", "has the label 1, but"),
+            ("ant/0.png 0\nalone.png 0\n", "image \"alone.png\" lies in no folder of a class"),
+            ("ant/0.png 0\n./ant/0.png 0\n", "image \"ant/0.png\" is there twice"),
+            ("ant/0.png 0\nbee/0.gif 1\n", "bee/0.gif\" would not be found in a tar"),
+            ("test/0.png 0\ntrain/1.png 1\n", "image \"1.png\" lies in no folder of a class"),
+        ] {
+            let (told, heard) = refusal(list, &storing);
+            assert!(told.contains(part) && heard == 0, "{list}: {told}");
+        }
+    }
+    // What shows only once images are decoded.
+    let tar = Storing { target: Target::Tar, changes: encoded(Some(Encoding::Jpeg)), ..PLAIN };
+    fs::copy(at("ant/0.png"), at("ant/0.png.jpg")).unwrap();
+    let (told, heard) = refusal("ant/0.png 0\nant/0.png.jpg 0\n", &tar);
+    assert!(told.contains("\"ant/0.png.jpg\" is there twice") && heard == 2, "{told}");
+    fs::write(at("ant/0.png"), "none").unwrap();
+    let decoded = Changes { colour: Some(Colour::Colour), ..tar.changes };
+    let skipping = Storing { tolerance: Tolerance::Skip, changes: decoded, ..tar };
+    let (told, _) = refusal("ant/0.png 0\nbee/1.png 1\n", &skipping);
+    assert!(told.contains("bee/1.png\" has the label 1, but whoever reads a tar gives it 0"), "{told}");
+    // Labels that the folders say are stored, in whichever order.
+    fs::write(at("list.txt"), "./bee/1.png 1\nant/1.png 0\nbee/0.png 1\n").unwrap();
+    let made = stored(&at("list.txt"), &at("good.tar"), Storing { tolerance: Tolerance::Fail, ..tar });
+    assert_eq!(files(&*made).iter().map(|(label, _)| *label).collect::<Vec<_>>(), [0, 1, 1]);
+}
