@@ -260,9 +260,14 @@ impl Start {
                 ));
             }
         }
-        let first = self.state.iteration;
+        let (first, solver) = (self.state.iteration, &settings.solver);
+        if first > solver.max_iter {
+            lines.push(format!(
+                "note        the snapshot is past the end, iteration {}: nothing is left to train",
+                solver.max_iter
+            ));
+        }
         self.put_aside(&folder, &mut lines)?;
-        let solver = &settings.solver;
         let tests_again =
             if first < solver.max_iter { settings.tests_before(first) } else { solver.test_interval > 0 };
         let taken = folder.take_back_metrics(first, tests_again)?;

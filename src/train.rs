@@ -196,7 +196,8 @@ fn live(
     worker.finish_steps()?;
     let len = worker.pass.nets[0].params.len();
     worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
-    let complete = reached.is_some() || iterations == run.settings.solver.max_iter;
+    // A snapshot may be of more iterations than are asked for now.
+    let complete = reached.is_some() || iterations >= run.settings.solver.max_iter;
     let test = match reached {
         Some(found) => found,
         None if complete && run.settings.solver.test_interval > 0 => {

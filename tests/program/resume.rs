@@ -101,6 +101,24 @@ fn a_run_whose_snapshots_are_all_damaged_does_not_begin_anew() {
     assert!(iterations(&stage, "out").into_iter().eq(0..8), "a refused run changed the metrics");
 }
 
+/// With another max_iter than before a snapshot may be of more iterations than there are to be.
+#[test]
+fn a_run_that_is_past_its_end_is_done() {
+    for way in ["", "--workers 2"] {
+        let stage = stage();
+        stage.train("out", &format!("{way} --max-iter 8"));
+        let outcome = stage.succeed(&format!("{AUTO} {way} --max-iter 6"));
+        says(
+            &outcome,
+            &[
+                "start       snapshot out/snapshots/iteration_8, iteration 8",
+                "note        the snapshot is past the end, iteration 6: nothing is left to train",
+            ],
+        );
+        assert!(iterations(&stage, "out").into_iter().eq(0..8));
+    }
+}
+
 #[test]
 fn a_run_or_a_snapshot_can_be_named() {
     let stage = stage();
