@@ -240,8 +240,10 @@ impl Start {
             None => {
                 let around = args.resume.as_ref().and(self.source.as_deref()).and_then(RunFolder::around);
                 let around = around.as_ref().map(RunFolder::path);
-                let goes_on = args.snapshot.is_some() || args.resume.is_some();
-                let folder = run_folder(args.run.as_deref().or(around), name, goes_on)?;
+                let asked = args.run.as_deref().or(around);
+                // Another run stays as it is, whatever this one begins with.
+                let goes_on = is_automatic(args) || asked.is_some_and(|run| self.begins_in(run));
+                let folder = run_folder(asked, name, goes_on)?;
                 let lock = folder.lock()?;
                 (folder, lock)
             }
@@ -285,17 +287,17 @@ impl Start {
         Ok(Home { folder, lines, present: present.then_some(first), _lock: lock })
     }
 
+    /// Whether the run goes on from a snapshot that lies in `folder`.
+    fn begins_in(&self, folder: &Path) -> bool {
+        let real = |path: &Path| path.canonicalize().ok();
+        let source = self.source.as_deref().and_then(real);
+        source.zip(real(folder)).is_some_and(|(path, home)| path.starts_with(home))
+    }
+
     /// Puts snapshots aside that are no part of this run's past.
     fn put_aside(&self, folder: &RunFolder, lines: &mut Vec<String>) -> Result<(), Failure> {
         let first = self.state.iteration;
-        let real = |path: &Path| path.canonicalize().ok();
-        let home = real(folder.path());
-        let from_here = self
-            .source
-            .as_deref()
-            .and_then(real)
-            .zip(home)
-            .is_some_and(|(path, home)| path.starts_with(home));
+        let from_here = self.begins_in(folder.path());
         for Generation { iteration, path } in folder.generations()? {
             let why = if self.damaged.contains(&path) {
                 "damaged"

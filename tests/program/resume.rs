@@ -120,6 +120,28 @@ fn a_run_that_is_past_its_end_is_done() {
 }
 
 #[test]
+fn a_run_that_begins_elsewhere_leaves_others_alone() {
+    let stage = stage();
+    stage.train("first", "--max-iter 4");
+    stage.train("out", "--max-iter 8");
+    let command = "train --solver solver.prototxt --run out";
+    for from in [
+        "--snapshot first/snapshots/iteration_4",
+        "--snapshot first/snapshots/iteration_4.solverstate",
+        "--resume first/snapshots/iteration_4",
+        "--resume first",
+    ] {
+        let outcome = stage.run(&format!("{command} {from}"));
+        assert_eq!(outcome.code, Some(73), "{from}: {outcome:?}");
+        assert!(outcome.stderr.contains("out: cannot create a run folder: it already holds a run"));
+        assert!(stage.path("out/snapshots/iteration_8").is_dir(), "{from}");
+        assert!(iterations(&stage, "out").into_iter().eq(0..8), "{from}");
+    }
+    let back = stage.succeed(&format!("{command} --snapshot out/snapshots/iteration_4"));
+    says(&back, &["put aside: out/snapshots/iteration_8.abandoned"]);
+}
+
+#[test]
 fn a_run_or_a_snapshot_can_be_named() {
     let stage = stage();
     let whole = hash_of(&stage.train("out", ""));
