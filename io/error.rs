@@ -46,6 +46,14 @@ pub enum IoError {
         /// Bytes that there are to have.
         room: u64,
     },
+    /// A file for whose content the system gives no memory.
+    #[error("{}: cannot be read: {message}", path.display())]
+    NoMemory {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        message: String,
+    },
     /// A file or folder that cannot be created.
     #[error("{}: cannot create {what}: {source}", path.display())]
     CannotCreate {
@@ -83,7 +91,7 @@ impl IoError {
             Self::Spec(_) => 64,
             Self::Data { .. } => 65,
             Self::Missing { .. } => 66,
-            Self::NoRoom { .. } => 71,
+            Self::NoRoom { .. } | Self::NoMemory { .. } => 71,
             Self::CannotCreate { .. } => 73,
             Self::WriteFailed { .. } => 74,
         }
@@ -97,6 +105,10 @@ impl IoError {
         Self::Missing { path: path.to_owned(), message: message.into(), hint: None }
     }
 
+    pub(crate) fn no_memory(path: &Path, source: impl ToString) -> Self {
+        Self::NoMemory { path: path.to_owned(), message: source.to_string() }
+    }
+
     /// An input that the system would not open or read. `expected` says what the file should be.
     pub(crate) fn unreadable(path: &Path, expected: &str, source: &io::Error) -> Self {
         match source.kind() {
@@ -104,6 +116,7 @@ impl IoError {
             ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput => {
                 Self::data(path, format!("cannot be read: {source}; expected {expected}"))
             }
+            ErrorKind::OutOfMemory => Self::no_memory(path, source),
             _ => Self::missing(path, format!("cannot be read: {source}; expected {expected}")),
         }
     }
@@ -136,11 +149,12 @@ mod tests {
             IoError::from(Fault::new("net", "missing").at(&Site::made("s"), "solver")),
             IoError::data(&path, "m"),
             IoError::missing(&path, "m"),
+            IoError::unreadable(&path, "w", &io::ErrorKind::OutOfMemory.into()),
             IoError::CannotCreate { path: path.clone(), what: "w", source: broken() },
             IoError::WriteFailed { path: path.clone(), what: "w", source: broken() },
         ]
         .map(|e| e.exit_code());
-        assert_eq!(codes, [64, 65, 66, 73, 74]);
+        assert_eq!(codes, [64, 65, 66, 71, 73, 74]);
     }
 
     #[test]

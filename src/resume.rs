@@ -69,6 +69,14 @@ fn usage(message: &str) -> Failure {
     Failure::new(Code::Usage, message)
 }
 
+/// A snapshot of which nobody knows whether it is good.
+fn unread(error: IoError) -> Failure {
+    let hint = "it is not passed over, since it may be good; to go on from an older one, move it away or name that as --resume";
+    let failure = Failure::from(error);
+    let message = format!("{failure}\n  hint: {hint}");
+    failure.saying(message)
+}
+
 impl Beginner<'_> {
     /// Finds where the run begins.
     ///
@@ -133,7 +141,7 @@ impl Beginner<'_> {
         Ok(Start { home, ..start })
     }
 
-    /// The newest snapshot of a run that is what was written; those that are not are told.
+    /// The newest snapshot of a run that is what was written; those that are not are told. One that cannot be read may be good.
     fn newest(&self, folder: &RunFolder) -> Result<Start, Failure> {
         let (mut lines, mut damaged) = (Vec::new(), Vec::new());
         for Generation { path, .. } in folder.generations()? {
@@ -143,10 +151,11 @@ impl Beginner<'_> {
                     start.lines.splice(0..0, lines);
                     return Ok(Start { damaged, ..start });
                 }
-                Err(error) => {
+                Err(error @ IoError::Data { .. }) => {
                     lines.push(format!("damaged     {error}"));
                     damaged.push(path);
                 }
+                Err(error) => return Err(unread(error)),
             }
         }
         let name = folder.path().display();

@@ -27,8 +27,8 @@ impl Snapshot {
     /// Reads a snapshot and verifies all of it.
     ///
     /// # Errors
-    /// [`IoError::Missing`] if there is nothing of that name or it cannot be read; [`IoError::Data`], naming the file,
-    /// if anything is not what was written.
+    /// [`IoError::Missing`] if there is nothing of that name or it cannot be read; [`IoError::NoMemory`] if there is none for
+    /// its content; [`IoError::Data`], naming the file, if anything is not what was written, and only then.
     pub fn read(folder: &Path) -> Result<Self, IoError> {
         let manifest = read_manifest(folder)?;
         let files = manifest.files.iter().map(|file| Ok((file.name.clone(), read_entry(folder, file)?)));
@@ -116,7 +116,7 @@ fn read_bytes(path: &Path, length: u64) -> Result<Vec<u8>, IoError> {
     let unreadable = |error| IoError::unreadable(path, "a file of a snapshot", &error);
     let mut bytes = Vec::new();
     let room = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(1);
-    bytes.try_reserve_exact(room).map_err(|error| IoError::data(path, error.to_string()))?;
+    bytes.try_reserve_exact(room).map_err(|error| IoError::no_memory(path, error))?;
     File::open(path).and_then(|file| file.take(length + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
     if bytes.len() as u64 != length {
         return Err(IoError::data(path, "changes while it is read"));

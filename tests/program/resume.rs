@@ -1,6 +1,9 @@
 //! `--resume`: the same command starts a run and goes on with it, past what is damaged, and never anew in silence.
 
 use std::fs;
+use std::process::Command;
+
+use quadrille_io::snapshot::Manifest;
 
 use crate::common::{Outcome, SOLVER, Stage, hash_of};
 
@@ -99,6 +102,31 @@ fn a_run_whose_snapshots_are_all_damaged_does_not_begin_anew() {
     }
     assert_eq!(stage.run(AUTO).code, Some(65));
     assert!(iterations(&stage, "out").into_iter().eq(0..8), "a refused run changed the metrics");
+}
+
+/// A snapshot that cannot be read may be good: nothing is put aside, and no older one takes its place.
+#[test]
+fn a_snapshot_that_cannot_be_read_is_left_where_it_is() {
+    let stage = stage();
+    stage.train("out", "--max-iter 8");
+    // A file with a hole that is larger than any memory, of the length that the manifest says.
+    let [manifest, weights] =
+        ["manifest.json", "weights.safetensors"].map(|name| format!("out/snapshots/iteration_8/{name}"));
+    let bytes = fs::read(stage.path(&manifest)).expect("a manifest");
+    let mut told = Manifest::of_bytes(&stage.path(&manifest), &bytes).expect("a good manifest");
+    let file = told.files.iter_mut().find(|file| file.name == "weights.safetensors").expect("weights");
+    file.bytes = 1 << 40;
+    stage.write(&manifest, told.to_bytes().expect("a manifest"));
+    let file = fs::File::options().write(true).open(stage.path(&weights)).expect("weights");
+    file.set_len(1 << 40).expect("a hole");
+    let command = format!("ulimit -v 16000000; exec {} {AUTO}", env!("CARGO_BIN_EXE_quadrille"));
+    let output = Command::new("sh").args(["-c", &command]).current_dir(stage.path(".")).output();
+    let output = output.expect("a shell");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(71), "{stderr}");
+    assert!(stderr.contains(&format!("{weights}: cannot be read: memory")), "{stderr}");
+    assert!(stderr.contains("it may be good"), "{stderr}");
+    assert!(stage.path(&weights).is_file() && iterations(&stage, "out").into_iter().eq(0..8));
 }
 
 /// With another max_iter than before a snapshot may be of more iterations than there are to be.
