@@ -303,7 +303,10 @@ impl PhaseJob {
 }
 
 /// Gives a tile of an input its number of images.
-fn cut_input(input: &mut Input, batch: usize, images: usize) -> Result<(), Fault> {
+///
+/// # Errors
+/// If it is none of so many images.
+pub fn cut_input(input: &mut Input, batch: usize, images: usize) -> Result<(), Fault> {
     for shape in &mut input.shapes {
         match shape.first_mut() {
             Some(first) if *first == batch => *first = images,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::layer::Layer;
-use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::net::{Net, NetSpec, NetState, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Schedule, Stage};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::solver::Rule;
@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
 use crate::holdings::Holdings;
-use crate::job::{PhaseJob, Samples, load_net, no_data, say_bad_records};
+use crate::job::{PhaseJob, Samples, cut_input, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::memory;
 use crate::parts;
@@ -254,44 +254,61 @@ fn with_samples(mut spec: NetSpec, file: &Path, asked: Option<[usize; 3]>) -> Re
     Ok(spec)
 }
 
+/// Images of a mini-batch as the file has them: those of a data set, or else of the first input, or else of the first array
+/// that is made up.
+fn images_of(spec: &NetSpec, state: &NetState) -> Option<usize> {
+    let first = |shapes: &[Vec<usize>]| shapes.iter().find_map(|shape| shape.first().copied());
+    let of = |layer: &Layer| match layer {
+        Layer::Data(data) => Some((0, data.batch)),
+        Layer::Hdf5Data(hdf5) => Some((0, hdf5.batch)),
+        Layer::Input(input) => Some((1, first(&input.shapes)?)),
+        Layer::DummyData(dummy) => Some((2, first(&dummy.shapes)?)),
+        _ => None,
+    };
+    let found = spec.layers.iter().filter(|l| l.belongs(state)).filter_map(|l| of(&l.layer));
+    found.min_by_key(|(rank, _)| *rank).map(|(_, images)| images)
+}
+
+/// Gives a source that has a mini-batch of `batch` images so many others. What has other extents is no mini-batch.
+fn resize(layer: &mut Layer, batch: usize, images: usize) {
+    let (one, shapes) = match layer {
+        Layer::Data(data) => (Some(&mut data.batch), None),
+        Layer::Hdf5Data(hdf5) => (Some(&mut hdf5.batch), None),
+        Layer::Input(input) => (None, Some(&mut input.shapes)),
+        Layer::DummyData(dummy) => (None, Some(&mut dummy.shapes)),
+        _ => (None, None),
+    };
+    let firsts = shapes.into_iter().flatten().filter_map(|shape| shape.first_mut());
+    one.into_iter().chain(firsts).filter(|extent| **extent == batch).for_each(|extent| *extent = images);
+}
+
 /// Gives every source `batch` images, if that is asked for; returns the batch.
 fn with_batch(mut spec: NetSpec, batch: Option<usize>) -> Result<(NetSpec, usize), Failure> {
     let state = spec.state(Phase::Train);
-    let mut found = None;
-    for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
-        match &mut layer.layer {
-            Layer::Data(data) => {
-                data.batch = batch.unwrap_or(data.batch);
-                found = found.or(Some(data.batch));
-            }
-            Layer::Hdf5Data(hdf5) => {
-                hdf5.batch = batch.unwrap_or(hdf5.batch);
-                found = found.or(Some(hdf5.batch));
-            }
-            Layer::Input(input) => {
-                for shape in input.shapes.iter_mut().filter(|s| !s.is_empty()) {
-                    shape[0] = batch.unwrap_or(shape[0]);
-                    found = found.or(Some(shape[0]));
-                }
-            }
-            Layer::DummyData(dummy) => {
-                for shape in dummy.shapes.iter_mut().filter(|s| !s.is_empty()) {
-                    shape[0] = batch.unwrap_or(shape[0]);
-                    found = found.or(Some(shape[0]));
-                }
-            }
-            _ => {}
-        }
-    }
-    Net::build(&spec, &state, 1.0)?;
     // A network without any source does not get past its building.
-    Ok((spec, found.unwrap_or(1)))
+    let own = images_of(&spec, &state).unwrap_or(1);
+    let images = batch.unwrap_or(own);
+    let belonging = spec.layers.iter_mut().filter(|l| l.belongs(&state));
+    belonging.for_each(|layer| resize(&mut layer.layer, own, images));
+    Net::build(&spec, &state, 1.0)?;
+    Ok((spec, images))
 }
 
+/// A net for each quadrant, with its share of the images.
 fn cut(spec: &NetSpec, batch: usize, threads: &[usize]) -> Result<Vec<Net>, Failure> {
+    let state = spec.state(Phase::Train);
     let net_of = |tile: Tile| {
-        let (spec, _) = with_batch(spec.clone(), Some(tile.images))?;
-        Ok(Net::build(&spec, &spec.state(Phase::Train), tile.images as f32 / batch as f32)?)
+        let mut spec = spec.clone();
+        for layer in spec.layers.iter_mut().filter(|l| l.belongs(&state)) {
+            match &mut layer.layer {
+                Layer::Input(input) if threads.len() > 1 => {
+                    let cut = cut_input(input, batch, tile.images);
+                    cut.map_err(|fault| fault.at(&layer.site, &format!("layer {:?}", layer.name)))?;
+                }
+                other => resize(other, batch, tile.images),
+            }
+        }
+        Ok(Net::build(&spec, &state, tile.images as f32 / batch as f32)?)
     };
     Tile::shares(batch, threads).into_iter().map(net_of).collect()
 }
@@ -303,11 +320,17 @@ pub fn fill(pass: &Pass) -> Result<(), Failure> {
     net.params.fill(1, &mut weights);
     pass.write_all(Region::Packed(Packed::Weights), &weights)?;
     let stream = Stream::new(1, Purpose::Dummy, 0);
-    let data = net.layers.iter().find(|l| l.layer.is_source()).map(|l| net.blob(l.tops[0]).shape.per_image());
-    let count = data.unwrap_or(0) * pass.batch();
-    let data: Vec<f32> = (0..count as u64).map(|i| stream.uniform(i)).collect();
+    let tops = net.layers.iter().filter(|l| l.layer.is_source()).flat_map(|l| &l.tops);
+    // Only a single quadrant has sources of other extents than a mini-batch.
+    let counts = tops.map(|top| match (pass.nets.len(), &net.blob(*top).shape) {
+        (1, shape) => shape.count(),
+        (_, shape) => shape.per_image() * pass.batch(),
+    });
+    let counts: Vec<usize> = counts.take(2).collect();
+    let data: Vec<f32> = (0..counts.first().map_or(0, |n| *n as u64)).map(|i| stream.uniform(i)).collect();
+    let labels = counts.get(1).map_or(0, |count| pass.batch().min(*count));
     let labels: Vec<f32> =
-        made_up::labels(made_up::classes(net), pass.batch()).into_iter().map(f32::from).collect();
+        made_up::labels(made_up::classes(net), labels).into_iter().map(f32::from).collect();
     pass.load([data.as_slice(), &labels])
 }
 

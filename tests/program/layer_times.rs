@@ -174,6 +174,61 @@ fn no_data_set_needs_to_be_there() {
     assert_eq!(report["layers"][0]["bytes"], 2 * 4 * (20 * 3 * 12 * 12 + 20));
 }
 
+/// A mini-batch of 20, the factors of a Scale and the matrix of a loss, which are no mini-batches.
+const OTHER_EXTENTS: &str = r#"name: "Extents"
+layer {
+  name: "in" type: "Input" top: "data" top: "label"
+  input_param { shape { dim: 20 dim: 6 dim: 4 dim: 4 } shape { dim: 20 } }
+}
+layer { name: "factors" type: "Input" top: "factors" input_param { shape { dim: 6 } } }
+layer {
+  name: "H" type: "DummyData" top: "H"
+  dummy_data_param { shape { dim: 10 dim: 10 } data_filler { type: "constant" value: 1 } }
+}
+layer { name: "scale" type: "Scale" bottom: "data" bottom: "factors" top: "scaled" scale_param { axis: 1 } }
+layer { name: "ip" type: "InnerProduct" bottom: "scaled" top: "ip" inner_product_param { num_output: 10 } }
+layer { name: "loss" type: "InfogainLoss" bottom: "ip" bottom: "label" bottom: "H" top: "loss" }
+"#;
+
+/// Sequences of three steps in four streams, with what stays the same in all steps.
+const SEQUENCES: &str = r#"name: "Sequences"
+layer {
+  name: "in" type: "Input" top: "x" top: "cont" top: "static"
+  input_param { shape { dim: 3 dim: 4 dim: 5 } shape { dim: 3 dim: 4 } shape { dim: 4 dim: 2 } }
+}
+layer { name: "aim" type: "DummyData" top: "aim" dummy_data_param { shape { dim: 3 dim: 4 dim: 6 } } }
+layer {
+  name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" bottom: "static" top: "h"
+  recurrent_param { num_output: 6 weight_filler { type: "uniform" min: -0.1 max: 0.1 } }
+}
+layer { name: "loss" type: "EuclideanLoss" bottom: "h" bottom: "aim" top: "loss" }
+"#;
+
+#[test]
+fn what_is_no_mini_batch_keeps_its_extents() {
+    let stage = Stage::new();
+    for (net, batch) in [(OTHER_EXTENTS, 20), (SEQUENCES, 3)] {
+        stage.write("net.prototxt", net);
+        for (flags, batch) in [("", batch), ("--batch 7", 7)] {
+            let flags = format!("--model net.prototxt --quadrants 1 {flags}");
+            let outcome = stage.succeed(&format!("time --iterations 1 --json {flags}"));
+            let report: Value = serde_json::from_str(&outcome.stdout).expect("one JSON object");
+            assert_eq!(report["batch"], batch, "{flags}");
+            stage.succeed(&format!("plan {flags}"));
+        }
+    }
+    stage.write("net.prototxt", OTHER_EXTENTS);
+    for command in ["time --iterations 1", "plan"] {
+        let refused = stage.run(&format!("{command} --model net.prototxt --quadrants 2"));
+        assert_eq!(refused.code, Some(64), "{}", refused.stderr);
+        for part in
+            ["net.prototxt:6: layer \"factors\": input_param.shape: [6] is not 20 images", "--quadrants 1"]
+        {
+            assert!(refused.stderr.contains(part), "no {part:?} in {}", refused.stderr);
+        }
+    }
+}
+
 #[test]
 fn bundled_networks_have_names() {
     let stage = Stage::new();
