@@ -211,7 +211,7 @@ impl PhaseJob {
         let dataset = match (dataset, source.sample) {
             (Some(dataset), _) => dataset,
             (None, shape) => {
-                let noise = made_up::dataset(&spec, phase, shape.unwrap_or_default(), source.batch)?;
+                let noise = made_up::dataset(&spec, state, shape.unwrap_or_default(), source.batch)?;
                 let whole = Data { transform: source.transform.of_made_up(), ..source.clone() };
                 DataSource::new(Arc::new(noise), &whole, None, samples.tolerance)?
             }

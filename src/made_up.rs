@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use quadrille_core::layer::{Data, DataKind};
-use quadrille_core::net::{LayerId, Net, NetSpec, Phase};
+use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::MAX_ELEMENTS;
 use quadrille_core::site::Fault;
@@ -72,12 +72,17 @@ pub fn labels(classes: Option<usize>, count: usize) -> Vec<u16> {
     (0..count as u64).map(|i| ((u64::from(stream.bits(i)) * classes) >> 32) as u16).collect()
 }
 
-/// A data set in memory for a source whose samples have a known shape: some mini-batches of noise.
+/// A data set in memory for the source of a net in `state`, whose samples have a known shape: some mini-batches of noise.
 ///
 /// # Errors
 /// If the network cannot be built on it, or if it would be too large.
-pub fn dataset(spec: &NetSpec, phase: Phase, shape: [usize; 3], batch: usize) -> Result<Dataset, Failure> {
-    let net = Net::build(spec, &spec.state(phase), 1.0)?;
+pub fn dataset(
+    spec: &NetSpec,
+    state: &NetState,
+    shape: [usize; 3],
+    batch: usize,
+) -> Result<Dataset, Failure> {
+    let net = Net::build(spec, state, 1.0)?;
     let (name, images) = ("made-up data", batch.saturating_mul(BATCHES));
     let pixels = shape.iter().fold(images, |n, extent| n.saturating_mul(*extent));
     let refuse = |code, reason: String| {
@@ -90,7 +95,7 @@ pub fn dataset(spec: &NetSpec, phase: Phase, shape: [usize; 3], batch: usize) ->
     let refused = |error| refuse(Code::Environment, format!("{pixels} bytes: {error}"));
     values.try_reserve_exact(pixels).map_err(refused)?;
     // Another stream for each phase, so that nothing is trained on what it is tested with.
-    let stream = Stream::new(3, Purpose::Dummy, u32::from(phase == Phase::Test));
+    let stream = Stream::new(3, Purpose::Dummy, u32::from(state.phase == Phase::Test));
     let blocks = (0..pixels.div_ceil(16) as u64).map(|block| stream.block(block));
     values.extend(blocks.flat_map(|words| words.map(u32::to_le_bytes)).flatten().take(pixels));
     Ok(Dataset::new(name, Path::new(name), values, labels(classes(&net), images), shape)?)

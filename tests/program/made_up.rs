@@ -28,6 +28,19 @@ fn a_network_trains_on_made_up_data() {
     assert_ne!(hash_of(&first), hash_of(&other));
 }
 
+/// What the net of a solver's state has classes for.
+#[test]
+fn the_state_of_the_solver_counts() {
+    let stage = without_data();
+    stage.edit("net.prototxt", "type: \"InnerProduct\"", "type: \"InnerProduct\" include { stage: \"on\" }");
+    stage.edit(
+        "solver.prototxt",
+        "display: 10",
+        "display: 10\ntrain_state { stage: \"on\" }\ntest_state { stage: \"on\" }",
+    );
+    assert_eq!(stage.train("a", "--dummy-data --data-shape 1,12,12")["iterations"], 20);
+}
+
 #[test]
 fn the_first_lines_say_that_the_data_is_made_up() {
     let stage = without_data();
