@@ -237,7 +237,7 @@ pub struct TrainArgs {
     pub data_shards: DataShards,
     /// Feed the arrays in/BLOB of this .npz to Input and Data layers, mini-batch after mini-batch along a first axis, and
     /// start from init/LAYER/INDEX
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "data_shards", "stage_to", "dummy_data", "shape", "batch"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "data_shards", "stage_to", "bad_record", "dummy_data", "shape", "batch"])]
     pub inputs: Option<PathBuf>,
     /// Made-up data.
     #[command(flatten)]

@@ -245,6 +245,8 @@ impl PhaseJob {
         }
         let source = format!("{subject} of type HDF5Data: workers take turns in its files");
         Samples::refuse(&[("--data-shards rank", samples.by_rank)], &source)?;
+        let source = format!("{subject} of type HDF5Data: a file that cannot be read ends the run");
+        Samples::refuse(&[("--bad-record", samples.tolerance != Tolerance::Fail)], &source)?;
         let search = SearchPath::usual(file, bundled::repository().as_deref());
         let mut files = RowFiles::open(&hdf5.source, samples.folder, &search, &layer.tops)?;
         if let Some(to) = samples.stage_to {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use quadrille_core::net::{Net, NetSpec, Phase};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
+use quadrille_io::data::Tolerance;
 
 use crate::cli::{DataShards, TrainArgs};
 use crate::crews::{Crews, crews};
@@ -70,6 +71,9 @@ fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<
     }
     if made_up && args.data.stage_to.is_some() {
         return conflict("--stage-to: data that is made up is not copied");
+    }
+    if made_up && args.data.bad_record != Tolerance::Fail {
+        return conflict("--bad-record: data that is made up has no bad records");
     }
     let by_rank = args.data_shards == DataShards::Rank;
     Ok(Samples { made_up, shape, given, by_rank, ..Samples::of(&args.data) })

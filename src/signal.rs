@@ -94,9 +94,10 @@ impl StopAgreement {
         Self { asked, wall, world, course: Mutex::default() }
     }
 
-    /// When the run stops by itself, for the first lines.
-    pub fn line(&self) -> Option<String> {
-        self.wall.map(|wall| wall.line(SystemTime::now()))
+    /// When the run stops by itself, for the first lines; or that it does not, if `asked` for a margin.
+    pub fn line(&self, asked: bool) -> Option<String> {
+        let none = "note        --stop-margin: this is no Slurm job whose end is known, so the run stops when it is told to";
+        self.wall.map(|wall| wall.line(SystemTime::now())).or(asked.then(|| none.to_owned()))
     }
 
     /// Whether the run is to stop: what need not be finished may be left.

@@ -269,7 +269,8 @@ fn attempt(
     let (first, arrays) = (prepared.start.state.iteration, prepared.start.common_arrays());
     let settings = &prepared.settings;
     if let Some(home) = &home {
-        announce(args, &prepared, home, placement.lines.iter().chain(&workers[0].notes).chain(&stop.line()));
+        let stops = stop.line(args.stop_margin.is_some());
+        announce(args, &prepared, home, placement.lines.iter().chain(&workers[0].notes).chain(&stops));
         home.folder.store_configuration(&format!("{:#}\n", configuration(&prepared)))?;
     }
     let binder = Binder {

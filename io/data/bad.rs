@@ -70,6 +70,11 @@ impl BadRecords {
         Self { tolerance, found: Mutex::default() }
     }
 
+    /// What happens with them.
+    pub(super) fn tolerance(&self) -> Tolerance {
+        self.tolerance
+    }
+
     /// Notes that record `index` is bad.
     ///
     /// # Errors

@@ -255,18 +255,18 @@ impl DataSource {
         self.records.is_costly() || self.transform.resizes()
     }
 
-    /// Every label must follow `rules` from now on: those that are known without reading are checked at once, the
-    /// others as they are read.
+    /// Every label must follow `rules` from now on. Where bad records may be passed over, one whose label does not is one of
+    /// them when it is read; else those that are known without reading are checked at once.
     ///
     /// # Errors
     /// [`IoError::Data`] naming the record with the largest label, if it follows no rule.
     pub fn with_labels(mut self, rules: Vec<LabelRule>) -> Result<Self, IoError> {
-        let known = (0..self.len()).filter_map(|index| Some((self.records.label(index)?, index)));
+        let checked = if self.bad.tolerance() == Tolerance::Fail { self.len() } else { 0 };
+        let known = (0..checked).filter_map(|index| Some((self.records.label(index)?, index)));
         let bad = |(label, _): &(i32, usize)| rules.iter().any(|rule| rule.check(*label).is_err());
         if let Some((label, index)) = known.filter(bad).max() {
             let reason = rules.iter().find_map(|rule| rule.check(label).err()).unwrap_or_default();
-            let message = format!("{} {reason}", self.records.record_name(index));
-            return Err(IoError::data(Path::new(self.name()), message));
+            self.bad.note(&*self.records, index, reason)?;
         }
         self.labels = rules;
         Ok(self)

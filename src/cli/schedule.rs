@@ -31,7 +31,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Iterations that --trace covers
-    #[arg(long, default_value_t = 20, value_name = "N", value_parser = at_least_one::<u64>)]
+    #[arg(long, default_value_t = 20, value_name = "N", requires = "trace", value_parser = at_least_one::<u64>)]
     pub trace_iterations: u64,
 }
 

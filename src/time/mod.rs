@@ -16,10 +16,11 @@ use quadrille_core::task::Tile;
 use quadrille_cpu::isa::{Isa, Numerics};
 use quadrille_cpu::kernel::ceilings::Ceilings;
 use quadrille_cpu::{EngineOptions, Program};
+use quadrille_io::data::Tolerance;
 use quadrille_numa::parts::Copies;
 
 use crate::bundled;
-use crate::cli::{MachineArgs, TimeArgs};
+use crate::cli::{DataArgs, MachineArgs, TimeArgs};
 use crate::crews::{Crews, crews, threads_of};
 use crate::engine::Engine;
 use crate::failure::{Code, Failure};
@@ -220,9 +221,13 @@ struct Timed {
 fn timed(args: &TimeArgs) -> Result<Timed, Failure> {
     let (flag, made_up) = (if args.real_data { "--real-data" } else { "--data" }, &args.made_up);
     if !args.real_data && args.data.data.is_none() {
-        if args.data.stage_to.is_some() {
-            let message = "--stage-to: data that is made up is not copied; add --data PATH or --real-data";
-            return Err(Failure::new(Code::Usage, message));
+        let refused = match &args.data {
+            DataArgs { stage_to: Some(_), .. } => Some("--stage-to: data that is made up is not copied"),
+            DataArgs { bad_record: Tolerance::Fail, .. } => None,
+            _ => Some("--bad-record: data that is made up has no bad records"),
+        };
+        if let Some(refused) = refused {
+            return Err(Failure::new(Code::Usage, format!("{refused}; add --data PATH or --real-data")));
         }
         let (spec, batch) = on_made_up_data(args.model.as_deref(), args.batch, made_up.shape)?;
         return Ok(Timed { spec, batch, data: None });

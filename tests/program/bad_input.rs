@@ -449,6 +449,13 @@ const FLAGS: &[Case] = &[
         2,
         &["--weights", "--snapshot"],
     ),
+    flags("train --solver solver.prototxt --run out --trace-iterations 5", 2, &["--trace <FILE>"]),
+    flags("time --model net.prototxt --trace-iterations 5", 2, &["--trace <FILE>"]),
+    flags(
+        "train --solver solver.prototxt --run out --inputs a.npz --bad-record skip",
+        2,
+        &["--inputs <FILE>", "--bad-record"],
+    ),
     flags("topo --quadrants 100000", 2, &["100000"]),
     flags("time --model net.prototxt --iterations 0", 2, &["--iterations", "at least 1"]),
 ];

@@ -69,6 +69,30 @@ fn bad_records_are_counted_and_listed_or_end_the_run() {
 }
 
 #[test]
+fn labels_that_are_no_classes_are_bad_records_in_lists_as_in_an_lmdb() {
+    let stage = stage();
+    let line = |i: usize| format!("images/train/dark/{i:02}.png {}\n", if i == 7 { 12 } else { i % 2 });
+    stage.write("list.txt", (0..30).map(line).collect::<String>());
+    stage.succeed("convert data list.txt lmdb");
+    for data in ["list.txt", "lmdb"] {
+        let command = |flags: &str| {
+            format!("train --solver solver.prototxt --test-interval 0 --data {data} --run {data}-run {flags}")
+        };
+        let outcome = stage.run(&command(""));
+        assert_eq!(outcome.code, Some(65), "{}", outcome.stderr);
+        for part in ["has the label 12, but layer \"loss\"", "--bad-record skip"] {
+            assert!(outcome.stderr.contains(part), "no {part:?} in {}", outcome.stderr);
+        }
+        let run = stage.path(&format!("{data}-run"));
+        if run.exists() {
+            fs::remove_dir_all(run).expect("the folder of the run");
+        }
+        let outcome = stage.succeed(&command("--bad-record 1"));
+        assert!(outcome.stdout.contains(&format!("bad records 1 of 30 of {data}")), "{}", outcome.stdout);
+    }
+}
+
+#[test]
 fn convert_overwrites_nothing_and_leaves_nothing_half_done() {
     let stage = stage();
     stage.write("there", "mine");

@@ -44,6 +44,9 @@ fn a_network_learns_from_arrays_in_files() {
     let outcome = stage.run("train --solver solver.prototxt --run refused --data-shards rank --workers 2");
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("does not work with layer \"rows\""), "{}", outcome.stderr);
+    let outcome = stage.run("train --solver solver.prototxt --run refused --bad-record skip");
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("--bad-record does not work with layer \"rows\""), "{}", outcome.stderr);
     let shapes = stage.succeed("check net.prototxt").stdout;
     assert!(shapes.contains("5x2x3") || shapes.contains("5 2 3"), "{shapes}");
 }

@@ -80,6 +80,27 @@ fn a_test_is_left() {
     }
 }
 
+/// A margin before an end that nobody knows is said to be none.
+#[test]
+fn a_margin_outside_of_a_job_is_noted() {
+    let stage = Stage::new();
+    let said = |run: &str, end: Option<&str>| {
+        let command = format!("train --solver solver.prototxt --max-iter 1 --stop-margin 5 --run {run}");
+        let prepare = |command: &mut Command| {
+            command.env_remove("SLURM_JOB_END_TIME");
+            command.envs(end.map(|end| ("SLURM_JOB_END_TIME", end)));
+        };
+        stage.start_in(&command, prepare).finish().stdout
+    };
+    let outside = said("outside", None);
+    assert!(outside.contains("note        --stop-margin: this is no Slurm job"), "{outside}");
+    let inside = said("inside", Some("99999999999"));
+    assert!(
+        inside.contains("the run stops 5 s before") && !inside.contains("note        --stop"),
+        "{inside}"
+    );
+}
+
 #[test]
 fn an_interrupt_from_the_keyboard() {
     stops_and_goes_on("", "INT");

@@ -265,6 +265,7 @@ fn the_wait_for_data_is_shown_on_a_data_set_only() {
     for (flags, code) in [
         ("--data shapes --dummy-data", 2),
         ("--real-data --data-shape 1,12,12", 2),
+        ("--bad-record skip", 2),
         ("--data nowhere", 66),
         ("--data net.prototxt", 65),
     ] {

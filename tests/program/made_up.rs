@@ -71,6 +71,7 @@ fn contradictions_are_refused() {
     refused("--dummy-data", 64, "net.prototxt:9: layer \"shapes\": data_param.source: the shape");
     refused("--dummy-data --data-shape 1,12,12 --data shapes", 2, "--data");
     refused("--data-shape 1,12,12", 2, "--dummy-data");
+    refused("--dummy-data --data-shape 1,12,12 --bad-record 3", 2, "--bad-record: data that is made up");
     refused("--dummy-data --data-shape 1,12", 2, "such as 3,32,32");
     refused("--dummy-data --data-shape 1,12,12 --batch 4000000", 2, "--batch");
     stage.edit("net.prototxt", "scale: 0.00390625", "crop_size: 13");
