@@ -44,9 +44,10 @@ pub fn update_worker(weight: f32, velocity: f32, centre: f32, elastic: f32) -> f
 }
 
 /// The elastic coefficient ρ that Zhang et al. recommend, β = P·η·ρ = 0.9: the strongest pull that keeps the
-/// centre's own recurrence stable with room to spare (it needs β < 1 for a monotone approach).
+/// centre's own recurrence stable with room to spare (it needs β < 1 for a monotone approach). Where the rate is 0 nothing
+/// moves, whatever ρ is, so it is 0.
 pub fn recommended_rho(workers: usize, base_rate: f32) -> f32 {
-    0.9 / (workers.max(1) as f32 * base_rate)
+    if base_rate == 0.0 { 0.0 } else { 0.9 / (workers.max(1) as f32 * base_rate) }
 }
 
 #[cfg(test)]

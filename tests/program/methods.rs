@@ -297,6 +297,16 @@ fn the_way_of_sums_is_said_and_a_run_goes_on_by_the_same_order_only() {
     assert_eq!(train("--max-iter 20 --resume run --collective tree").code, Some(0));
 }
 
+/// At a rate of 0 nothing moves, which is no fault of a rho that nobody gave.
+#[test]
+fn a_rate_of_nothing_has_no_pull() {
+    let stage = Stage::new();
+    stage.edit("solver.prototxt", "base_lr: 0.05", "base_lr: 0");
+    let command = "train --solver solver.prototxt --workers 2 --threads 1 --max-iter 2 --run run";
+    let said = stage.succeed(command).stdout;
+    assert!(said.contains("            rho 0 (pull eta*rho = 0 at the start)"), "{said}");
+}
+
 #[test]
 fn ways_that_cannot_be_are_refused() {
     let stage = Stage::new();
