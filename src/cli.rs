@@ -246,7 +246,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub batch: Option<usize>,
     /// Iterations to train, instead of the solver's max_iter
-    #[arg(long, alias = "iterations", value_name = "N")]
+    #[arg(long, alias = "iterations", value_name = "N", value_parser = at_least_one::<u64>)]
     pub max_iter: Option<u64>,
     /// Iterations between tests, instead of the solver's; 0 for none
     #[arg(long, value_name = "N")]

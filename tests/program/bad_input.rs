@@ -449,6 +449,7 @@ const FLAGS: &[Case] = &[
         2,
         &["--weights", "--snapshot"],
     ),
+    flags("train --solver solver.prototxt --run out --max-iter 0", 2, &["--max-iter", "at least 1"]),
     flags("train --solver solver.prototxt --run out --trace-iterations 5", 2, &["--trace <FILE>"]),
     flags("time --model net.prototxt --trace-iterations 5", 2, &["--trace <FILE>"]),
     flags(
