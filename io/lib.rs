@@ -30,3 +30,4 @@ pub use hdf5::{HAS_HDF5, is_hdf5};
 pub use metrics::{MetricsWriter, TakenBack};
 pub use run_folder::{Generation, RunFolder, RunLock};
 pub use solverstate::SolverState;
+pub use whole::write_text;

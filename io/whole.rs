@@ -73,6 +73,15 @@ pub(crate) fn write(
     })
 }
 
+/// Writes a text under another name in the same folder, brings it to the disk, and only then gives it its name. If anything
+/// fails, a file that had the name before is untouched.
+///
+/// # Errors
+/// [`IoError::CannotCreate`] or [`IoError::WriteFailed`], naming `path` and `what`.
+pub fn write_text(path: &Path, what: &'static str, text: &str) -> Result<(), IoError> {
+    write(path, what, |file| file.write_all(text.as_bytes()))
+}
+
 /// Brings the names in a folder to the disk.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {

@@ -6,7 +6,7 @@ mod lock;
 mod tests;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use generations::Generation;
@@ -86,7 +86,7 @@ impl RunFolder {
     /// # Errors
     /// [`IoError::CannotCreate`] or [`IoError::WriteFailed`].
     pub fn store_configuration(&self, text: &str) -> Result<(), IoError> {
-        whole::write(&self.path.join(CONFIG), "the configuration", |file| file.write_all(text.as_bytes()))
+        whole::write_text(&self.path.join(CONFIG), "the configuration", text)
     }
 
     /// Opens `metrics.jsonl`.

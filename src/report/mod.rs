@@ -6,7 +6,7 @@ mod svg;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use quadrille_io::IoError;
+use quadrille_io::write_text;
 use serde_json::Value;
 
 use self::runs::{Run, Sample};
@@ -26,8 +26,7 @@ const STYLE: &str = "body{font:15px/1.45 sans-serif;color:#222;max-width:1120px;
 pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let mut runs = args.runs.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?;
     tell_apart(&mut runs);
-    let failed = |source| IoError::CannotCreate { path: args.out.clone(), what: "a report", source };
-    std::fs::write(&args.out, page(&runs)).map_err(failed)?;
+    write_text(&args.out, "a report", &page(&runs))?;
     say!("report      {} run(s) in {}", runs.len(), args.out.display());
     Ok(())
 }

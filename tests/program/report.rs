@@ -97,6 +97,27 @@ fn runs_of_any_kind_are_shown() {
 }
 
 #[test]
+fn a_page_is_written_whole_or_not_at_all() {
+    let stage = Stage::new();
+    stage.train("run", "--max-iter 2 --test-interval 0");
+    let html = page(&stage, "run");
+    // As on a full disk: no file may have more than a block, of at most 1024 bytes.
+    let program = env!("CARGO_BIN_EXE_quadrille");
+    let command = format!("trap '' XFSZ; ulimit -f 1; exec {program} report run --out page.html");
+    let output =
+        std::process::Command::new("sh").args(["-c", &command]).current_dir(stage.path(".")).output();
+    let output = output.expect("a shell");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.contains("page.html: cannot write a report: "), "{stderr}");
+    assert_eq!(std::fs::read_to_string(stage.path("page.html")).expect("the old page"), html);
+    let names = std::fs::read_dir(stage.path(".")).expect("a folder").flatten();
+    assert!(names.map(|entry| entry.file_name()).all(|name| !name.to_string_lossy().contains(".part")));
+    assert_eq!(stage.run("report run --out run").code, Some(74));
+    assert_eq!(stage.run("report run --out none/page.html").code, Some(73));
+}
+
+#[test]
 fn what_is_no_run_is_refused() {
     let stage = Stage::new();
     stage.train("run", "--max-iter 2 --test-interval 0");
