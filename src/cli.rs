@@ -128,8 +128,9 @@ pub struct MachineArgs {
     /// Force an implementation, such as conv1=reference or Convolution=reference; may be repeated
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,
-    /// Compute every layer apart, instead of chains such as BatchNorm, Scale and ReLU at once, every update apart from its
-    /// gradient, and sums of several readers' gradients apart from these
+    /// Compute every layer apart, instead of chains such as BatchNorm, Scale and ReLU at once, sums of residual blocks in the
+    /// normalisation before them and the backward of a ReLU in the max pooling behind it; every update apart from its gradient;
+    /// and sums of several readers' gradients apart from these
     #[arg(long)]
     pub no_fusion: bool,
     /// Give all values and gradients memory of their own, instead of memory that others used before or, for what goes into

@@ -11,7 +11,8 @@ use crate::settings::Settings;
 /// How nets are rewritten for devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Rewriting<'a> {
-    /// Whether chains of layers are computed as one.
+    /// Whether layers are computed together: chains of them, sums of residual blocks and ReLUs with their neighbours, and updates
+    /// and sums of gradients with these.
     pub fusion: bool,
     /// Whether nobody but the worker's own update asks for its gradients, so that it need not store all of them.
     alone: bool,

@@ -11,8 +11,8 @@
 //! over all steps at the end, instead of a gradient for each step. The parameters are those of Caffe's layer, in its order.
 //!
 //! A mini-batch goes on where the one before ended: the state after the last step is the first one's before it. It belongs
-//! to the layer ([`Operand::Aux`]), is 0 at first, and no snapshot holds it, as in Caffe. With `expose_hidden` bottoms say
-//! how a mini-batch starts and tops how it ends; as in Caffe no gradient goes through them.
+//! to the layer ([`Operand::Aux`]) and is 0 at first. Snapshots hold it, which those of Caffe do not. With `expose_hidden`
+//! bottoms say how a mini-batch starts and tops how it ends; as in Caffe no gradient goes through them.
 
 use super::{Accesses, Arity, Filler, Inferred, Meaning, Operand, ParamShape, SubTask};
 use crate::shape::Shape;
