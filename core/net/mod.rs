@@ -240,8 +240,17 @@ impl Net {
     }
 
     /// What `sub` of a layer reads and writes *in this net*: tops and gradients that do not exist are left out, and so is
-    /// what would only be copied to where it lies. `None` if nothing is left to do. What the solver keeps of a weight (its
-    /// history, the centre) is no operand: a plan adds it.
+    /// what would only be copied to where it lies. What the solver keeps of a weight (its history, the centre) is no operand: a plan
+    /// adds it.
+    ///
+    /// `None` if nothing is left to do, for one of these reasons:
+    /// - the layer's meaning has no such sub-task, such as the forward of a ReLU that its convolution does, or nothing that it writes
+    ///   exists here;
+    /// - a Concat's bottoms lie in its top already (`is_in_place`);
+    /// - other layers have added the gradients up already (`is_added_up`, of [`Net::adding`]);
+    /// - the pooling above has done the backward of this ReLU ([`Net::rectifying`]);
+    /// - ∇W and the update are one ([`Net::stepping`]): then there is no `GradWeight`, otherwise no `StepWeight`;
+    /// - it belongs to backward, and nothing of the loss comes from the layer (`under_loss`).
     pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
         match (sub, self.layer(id).steps_weight) {
             (SubTask::GradWeight, true) | (SubTask::StepWeight, false) => None,

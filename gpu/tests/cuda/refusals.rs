@@ -1,14 +1,16 @@
 //! What a GPU refuses, and what is said without one.
 
 use quadrille_core::device::{Device, DeviceError, Packed, Region, Scalars};
-use quadrille_core::layer::{ArgMax, Layer, Silence, SubTask};
-use quadrille_core::net::{LayerId, LayerSpec, Net, NetState, Phase};
+use quadrille_core::layer::{
+    ArgMax, BatchNorm, Eltwise, EltwiseOperation, Filler, Layer, Normalize, Scale, Silence, SubTask,
+};
+use quadrille_core::net::{LayerId, LayerSpec, Net, NetLayer, NetState, Phase};
 use quadrille_core::plan::Stage;
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{LaneId, Task, Tile};
 use quadrille_gpu::{Cuda, CudaError, Program, describe};
 
-use crate::common::{gpu, inner_product, input, loss, network, own, plan};
+use crate::common::{convolution, gpu, inner_product, input, loss, network, own, plan};
 
 /// With or without a driver: a GPU that does not exist is an error of the environment, in one line.
 #[test]
@@ -77,4 +79,50 @@ fn a_layer_without_a_kernel_is_refused_by_name() {
             .is_some_and(|(layer, text)| *layer && text.contains("\"odd\"") && text.contains("ArgMax")),
         "{said:?}"
     );
+}
+
+/// A normalisation whose top is added to what it normalises, and whose layers are one.
+fn with_shortcut() -> Net {
+    let norm = BatchNorm { use_global_stats: None, moving_average_fraction: 0.9, eps: 1e-5 };
+    let (filler, bias_filler) = (Filler::Constant(1.0), Filler::default());
+    let scale = Scale { bottoms: 1, axis: 1, num_axes: 1, bias: true, filler, bias_filler };
+    let operation = EltwiseOperation::Sum { coefficients: Vec::new(), relu: false };
+    let sum = Layer::Eltwise(Eltwise { bottoms: 2, operation });
+    let layers = vec![
+        input("x", &[2, 3, 2, 2]),
+        input("label", &[2]),
+        LayerSpec::new("conv", Layer::Convolution(convolution(3, [1, 1])), &["x"], &["conv"]),
+        LayerSpec::new("norm", Layer::BatchNorm(norm), &["conv"], &["norm"]),
+        LayerSpec::new("scale", Layer::Scale(scale), &["norm"], &["norm"]),
+        LayerSpec::new("sum", sum, &["norm", "conv"], &["sum"]),
+        LayerSpec::new("ip", Layer::InnerProduct(inner_product(4)), &["sum"], &["y"]),
+        LayerSpec::new("loss", loss(1), &["y", "label"], &["loss"]),
+    ];
+    let net = Net::build(&network(layers, false), &NetState::new(Phase::Train), 1.0).expect("a net");
+    net.fused().summing()
+}
+
+/// A GPU's kernels know nothing of what a CPU's do for their neighbours.
+#[test]
+fn nets_that_were_rewritten_for_other_kernels_are_refused() {
+    let Some(gpu) = gpu("nets that were rewritten") else { return };
+    let marked = |mark: fn(&mut NetLayer)| {
+        let mut net = net();
+        mark(&mut net.layers[2]);
+        net
+    };
+    let sums = |layer: &NetLayer| matches!(layer.layer, Layer::Normalize(Normalize { sum: true, .. }));
+    assert!(with_shortcut().layers.iter().any(sums), "mistrusted: no shortcut is added");
+    let nets = [
+        with_shortcut(),
+        marked(|layer| layer.adds_gradient = true),
+        marked(|layer| layer.steps_weight = true),
+        marked(|layer| layer.rectifies_gradient = true),
+    ];
+    for (number, net) in nets.iter().enumerate() {
+        let forward = plan(std::slice::from_ref(net), Stage::Forward);
+        let refused = gpu.worker(&[Program { net, plans: &[&forward] }], &own(Rule::default())).err();
+        let said = refused.map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.contains("rewritten for other kernels"), "net {number}: {said:?}");
+    }
 }
