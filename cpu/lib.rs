@@ -32,7 +32,9 @@ pub use crew::{CrewThread, Interval, Recording, ThreadRecord, Ticket};
 #[cfg(not(loom))]
 pub use device::{CpuDevice, CpuEvent};
 #[cfg(not(loom))]
-pub use layer::{Choice, adders, implementations, rectifying_layers, stepping_layers, storage_needs};
+pub use layer::{
+    Choice, adders, implementations, passing_layers, rectifying_layers, stepping_layers, storage_needs,
+};
 #[cfg(not(loom))]
 pub use memory::{BlobBytes, NAN_HALVES};
 #[cfg(not(loom))]

@@ -8,7 +8,7 @@ use quadrille_core::check::check;
 use quadrille_core::device::{DeviceInfo, Lane};
 use quadrille_core::layer::SubTask;
 use quadrille_core::net::{Net, Phase};
-use quadrille_core::plan::{Plan, Stage, tiles};
+use quadrille_core::plan::{Node, Plan, Stage, tiles};
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{Copy, DeviceId};
 use quadrille_numa::memory::plan::Need;
@@ -388,7 +388,11 @@ impl CpuWorker {
 fn stepped_everywhere(programs: &[Program<'_>]) -> Vec<Range<usize>> {
     let trains = |program: &&Program<'_>| {
         let mut nodes = program.plans.iter().flat_map(|plan| &plan.nodes);
-        nodes.any(|node| matches!(node.task.sub, SubTask::Update | SubTask::StepWeight))
+        let steps = |node: &Node| {
+            let net = program.nets.get(node.device.0);
+            net.is_some_and(|net| net.stepping_task(node.task.layer) == Some(node.task.sub))
+        };
+        nodes.any(|node| node.task.sub == SubTask::Update || steps(node))
     };
     let stepped = |program: &Program<'_>| -> Vec<Range<usize>> {
         let net = program.nets.first();

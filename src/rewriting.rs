@@ -2,7 +2,7 @@
 
 use quadrille_core::net::{Net, Phase, StorageNeeds};
 use quadrille_cpu::isa::Numerics;
-use quadrille_cpu::{EngineError, adders, rectifying_layers, stepping_layers, storage_needs};
+use quadrille_cpu::{EngineError, adders, passing_layers, rectifying_layers, stepping_layers, storage_needs};
 
 use crate::cli::MachineArgs;
 use crate::failure::Failure;
@@ -73,6 +73,8 @@ impl<'a> Rewriting<'a> {
         if self.fusion && self.alone {
             let can = stepping_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
             net = net.stepping(|layer| can.contains(&layer));
+            let can = passing_layers(&net, self.numerics, self.kernels).map_err(EngineError::Kernel)?;
+            net = net.stepping_in_passing(|layer| can.contains(&layer));
         }
         if !self.memory_sharing {
             return Ok(net);

@@ -110,6 +110,11 @@ fn notes(engine: &Engine, net: &Net, programs: usize) -> Vec<String> {
         let whole = if net.share < 1.0 { ", each quadrant for all images" } else { "" };
         notes.push(format!("one pass    grad-weight and update of {}{whole}", stepping.join(", ")));
     }
+    let passing: Vec<&str> =
+        net.layers.iter().filter(|l| l.steps_in_passing).map(|l| l.name.as_str()).collect();
+    if !passing.is_empty() {
+        notes.push(format!("            with grad-activation of {}", passing.join(", ")));
+    }
     let rectifying: Vec<&str> =
         net.layers.iter().filter(|l| l.rectifies_gradient).map(|l| l.name.as_str()).collect();
     if !rectifying.is_empty() {

@@ -133,7 +133,8 @@ fn check_steps(plan: &Plan, nets: &[Net]) -> Result<(), Violation> {
                 |param: &ParamId| net.layers.iter().flat_map(|l| &l.params).filter(|p| *p == param).count();
             let by_gradient = |param: &ParamId| net.params.view(*param).rule == ParamRule::Gradient;
             let own = layer.params.first().is_some_and(|param| users(param) == 1 && by_gradient(param));
-            let everywhere = nets.iter().all(|n| n.layers.get(id).is_some_and(|l| l.steps_weight));
+            let everywhere = nets.iter().all(|n| n.layers.get(id).is_some_and(|l| l.steps_weight))
+                && (nets.len() == 1 || !layer.steps_in_passing);
             if !whole || !own || !everywhere {
                 return Err(Violation::GradientNeeded(LayerId(id)));
             }
@@ -218,7 +219,7 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
         return (!params.is_empty()).then_some(writes);
     }
     if sub == SubTask::StepWeight {
-        let stepped = net.layer(layer).params.first().filter(|_| net.layer(layer).steps_weight);
+        let stepped = net.layer(layer).params.first().filter(|_| net.stepping_task(layer) == Some(sub));
         // Which rows of the weight, and where, [`expected_writes`] knows.
         return stepped.map(|p| vec![Buffer::History(*p)]);
     }
@@ -228,7 +229,9 @@ fn expected(net: &Net, layer: LayerId, sub: SubTask) -> Option<Vec<Buffer>> {
         return (net.layer(layer).under_loss && !writes.is_empty()).then_some(writes);
     }
     let accesses = net.accesses(layer, sub)?;
-    Some(accesses.writes.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o)).collect())
+    let writes = accesses.writes.iter().flat_map(|o| operand_buffers(net, net.layer(layer), *o));
+    let weight = net.layer(layer).params.first().filter(|_| net.stepping_task(layer) == Some(sub));
+    Some(writes.chain(weight.map(|weight| Buffer::History(*weight))).collect())
 }
 
 /// What a task touches of a buffer of its device: the images of its own, where these are not all.

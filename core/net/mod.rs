@@ -89,6 +89,8 @@ pub struct NetLayer {
     /// Whether its weight (parameter 0) is updated as the gradient is found, which is then never stored: see
     /// [`Net::stepping`].
     pub steps_weight: bool,
+    /// Whether it does so as it finds the gradient of its bottom, for which it reads the weight: see [`Net::stepping_in_passing`].
+    pub steps_in_passing: bool,
     /// Whether it adds the gradient of its bottom to what is there: see [`Net::adding`].
     pub adds_gradient: bool,
     /// Whether it does the backward of the ReLU that it alone reads: see [`Net::rectifying`].
@@ -249,12 +251,15 @@ impl Net {
     /// - a Concat's bottoms lie in its top already (`is_in_place`);
     /// - other layers have added the gradients up already (`is_added_up`, of [`Net::adding`]);
     /// - the pooling above has done the backward of this ReLU ([`Net::rectifying`]);
-    /// - ∇W and the update are one ([`Net::stepping`]): then there is no `GradWeight`, otherwise no `StepWeight`;
+    /// - ∇W and the update are one ([`Net::stepping`]): then there is no `GradWeight`, otherwise no `StepWeight`; nor is there where ∇A
+    ///   does it in passing ([`Net::stepping_in_passing`]);
     /// - it belongs to backward, and nothing of the loss comes from the layer (`under_loss`).
     pub fn accesses(&self, id: LayerId, sub: SubTask) -> Option<Accesses> {
-        match (sub, self.layer(id).steps_weight) {
-            (SubTask::GradWeight, true) | (SubTask::StepWeight, false) => None,
-            (SubTask::StepWeight, true) => self.step_accesses(id),
+        match (sub, self.stepping_task(id)) {
+            (SubTask::GradWeight, Some(_)) => None,
+            (SubTask::StepWeight, Some(SubTask::StepWeight)) => self.step_accesses(id),
+            (SubTask::StepWeight, _) => None,
+            (SubTask::GradActivation, Some(SubTask::GradActivation)) => self.passing_accesses(id),
             _ => self.accesses_apart(id, sub),
         }
     }
@@ -322,9 +327,11 @@ impl Net {
 
     /// Floating-point operations of one sub-task, without those of the solver's rule.
     pub fn flops(&self, id: LayerId, sub: SubTask) -> u64 {
-        let meant = if sub == SubTask::StepWeight { SubTask::GradWeight } else { sub };
+        let of = |sub| self.layer(id).layer.flops(sub, &self.bottom_shapes(id), &self.top_shapes(id));
         match self.accesses(id, sub) {
-            Some(_) => self.layer(id).layer.flops(meant, &self.bottom_shapes(id), &self.top_shapes(id)),
+            Some(_) if sub == SubTask::StepWeight => of(SubTask::GradWeight),
+            Some(_) if self.stepping_task(id) == Some(sub) => of(sub) + of(SubTask::GradWeight),
+            Some(_) => of(sub),
             None => 0,
         }
     }

@@ -9,6 +9,9 @@
 //! read and from the gradients of its tops on all devices, and writes the new rows to the weights of all devices. What it reads
 //! is small beside the weight if the images are few, and then it takes less time than to write a gradient on every device, to
 //! read all of them again, and to add them up; each device has the history of its own rows only.
+//!
+//! Where ∇A is bound by memory, too, it reads the weight just to multiply it, and the update reads it again. One device that has all
+//! images does both in one pass: block by block of the weight, first ∇A, then ∇W and the update.
 
 use std::ops::Range;
 
@@ -40,6 +43,24 @@ impl Net {
         self
     }
 
+    /// The same net with the weights updated where their layer's ∇A reads them anyway, in those layers that update them as they find
+    /// the gradient, that have a ∇A, and that `can` do both: the weight is then read once less. For nets of which one device has the
+    /// whole mini-batch. Comes after [`Net::stepping`].
+    pub fn stepping_in_passing(mut self, can: impl Fn(LayerId) -> bool) -> Self {
+        for id in (0..self.layers.len()).map(LayerId) {
+            let both = self.layer(id).steps_weight && self.accesses(id, SubTask::GradActivation).is_some();
+            self.layers[id.0].steps_in_passing |= both && can(id);
+        }
+        self
+    }
+
+    /// The sub-task that updates the layer's weight as the gradient is found, if one does.
+    pub fn stepping_task(&self, id: LayerId) -> Option<SubTask> {
+        let layer = self.layer(id);
+        let task = if layer.steps_in_passing { SubTask::GradActivation } else { SubTask::StepWeight };
+        layer.steps_weight.then_some(task)
+    }
+
     /// Whether only the update asks for the gradient of the layer's weight.
     fn may_step(&self, id: LayerId) -> bool {
         let Some(weight) = self.layer(id).params.first().copied() else { return false };
@@ -64,6 +85,16 @@ impl Net {
         let mut accesses = self.accesses_apart(id, SubTask::GradWeight)?;
         accesses.reads.push(Operand::Param(0));
         accesses.writes = vec![Operand::Param(0)];
+        Some(accesses)
+    }
+
+    /// What it reads and writes if it does so in passing: what ∇A does, too.
+    pub(super) fn passing_accesses(&self, id: LayerId) -> Option<Accesses> {
+        let mut accesses = self.accesses_apart(id, SubTask::GradActivation)?;
+        let step = self.step_accesses(id)?;
+        let more = step.reads.into_iter().filter(|read| !accesses.reads.contains(read)).collect::<Vec<_>>();
+        accesses.reads.extend(more);
+        accesses.writes.extend(step.writes);
         Some(accesses)
     }
 }

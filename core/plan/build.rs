@@ -132,8 +132,13 @@ fn check_steps(nets: &[Net], stage: Stage) -> Result<(), PlanError> {
     for layer in nets.iter().flat_map(|net| net.layers.iter().enumerate()) {
         let (index, layer) = layer;
         let everywhere = nets.iter().all(|net| net.layers[index].steps_weight);
-        if layer.steps_weight && !(whole && everywhere) {
-            let on = if everywhere { "" } else { " on which it does so on some devices only" };
+        let passing = nets.iter().any(|net| net.layers[index].steps_in_passing);
+        if layer.steps_weight && !(whole && everywhere && (nets.len() == 1 || !passing)) {
+            let on = match (everywhere, passing) {
+                (false, _) => " on which it does so on some devices only",
+                (true, true) => " on several devices, of which none has the whole gradient,",
+                (true, false) => "",
+            };
             return Err(PlanError(format!(
                 "layer {:?} updates its weight as it finds the gradient; a plan of stage {stage:?}{on} needs the two apart",
                 layer.name
@@ -172,8 +177,12 @@ impl<'a> Builder<'a> {
                 let buffers = |operands: &[Operand]| -> Vec<Buffer> {
                     operands.iter().flat_map(|o| task_buffers(self.nets, device, layer, *o)).collect()
                 };
-                let writes = buffers(&accesses.writes);
+                let mut writes = buffers(&accesses.writes);
                 let mut reads = buffers(&accesses.reads);
+                let net = &self.nets[device];
+                if net.stepping_task(layer) == Some(*sub) {
+                    self.add_history(net, net.layer(layer).params[0], &mut reads, &mut writes);
+                }
                 if *sub == SubTask::Load {
                     reads.extend(writes.iter().map(|b| match b {
                         Buffer::Storage(id) => Buffer::Stage(*id),

@@ -38,6 +38,9 @@ impl CostModel {
                 let (rows, all) = rows_of(nets, weight, node.device);
                 whole * rows as u64 / all as u64 + flops_of_rule(nets, node)
             }
+            SubTask::GradActivation if net.stepping_task(node.task.layer) == Some(node.task.sub) => {
+                net.flops(node.task.layer, node.task.sub) + flops_of_rule(nets, node)
+            }
             SubTask::AddShared | SubTask::Gather | SubTask::Total => {
                 node.writes.iter().map(|p| elements(nets, node, p)).sum::<usize>() as u64
             }
@@ -95,6 +98,8 @@ fn flops_of_rule(nets: &[Net], node: &Node) -> u64 {
     let written = node.writes.iter().filter(|p| p.device == node.device).map(|p| match p.buffer {
         // Decay, rate, momentum and subtraction: six operations a value; two for a running sum.
         Buffer::History(_) => 4 * elements(nets, node, p),
+        // What else the task finds.
+        Buffer::Storage(_) => 0,
         _ => 2 * elements(nets, node, p),
     });
     written.sum::<usize>() as u64

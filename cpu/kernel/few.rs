@@ -10,6 +10,7 @@
 //! In bf16 the numbers of the weight are rounded on the way.
 
 use super::simd::{Product, Simd, Vector};
+use super::stored::Origin;
 use super::vectorised::{Explicit, Vectorised, with_vectors};
 use super::words::{Narrow, Narrowing, with_words};
 use crate::isa::{Isa, Precision};
@@ -226,8 +227,8 @@ impl Vectorised for Totals<'_> {
 
 /// Adds the products of a few rows with the images' gradients to sums for columns of the rows.
 pub(crate) struct Columns<'a> {
-    /// The rows, from the first column on.
-    pub w: &'a [f32],
+    /// The rows, from the first column on: so many columns of each are read.
+    pub w: Origin,
     /// Distance of rows.
     pub row: usize,
     /// How many there are: at most [`MOST_ROWS`].
@@ -262,10 +263,10 @@ impl OnProducts for Columns<'_> {
     #[inline(always)]
     unsafe fn run<P: Product>(self) {
         assert!(self.rows <= MOST_ROWS, "{} rows at once", self.rows);
-        assert!((self.rows - 1) * self.row + self.columns <= self.w.len(), "rows beyond the weight");
         let last_image = (self.images - 1) * self.dy_image;
         assert!(last_image + self.rows.div_ceil(P::IN_WORD) <= self.dy.len(), "gradients are too short");
-        // SAFETY: the CPU has the instructions by contract; the arrays are as long as asserted.
+        // SAFETY: the CPU has the instructions by contract, and the rows are there by that of the weight; the other arrays are as long
+        // as asserted.
         unsafe { of_images!(self.images, tiles::<P>(self)) }
     }
 }
@@ -283,12 +284,15 @@ unsafe fn tiles<P: Product, const IMAGES: usize>(c: Columns<'_>) {
     for (tile, sums) in c.sums.chunks_exact_mut(IMAGES * width).enumerate() {
         let columns = tile * width..((tile + 1) * width).min(c.columns);
         // What is no whole tile is copied to the begin of one, whose rest is 0.
+        let first = c.w.first().cast_const().wrapping_add(columns.start);
         let (w, row) = if columns.len() == width && c.rows.is_multiple_of(P::IN_WORD) {
-            (c.w[columns.start..].as_ptr(), c.row)
+            (first, c.row)
         } else {
             copied.fill(0.0);
-            for (to, from) in copied.chunks_exact_mut(width).zip(c.w.chunks(c.row)).take(c.rows) {
-                to[..columns.len()].copy_from_slice(&from[columns.clone()]);
+            for (r, to) in copied.chunks_exact_mut(width).enumerate().take(c.rows) {
+                // SAFETY: by the contract of the weight.
+                let from = unsafe { std::slice::from_raw_parts(first.add(r * c.row), columns.len()) };
+                to[..columns.len()].copy_from_slice(from);
             }
             (copied.as_ptr(), width)
         };

@@ -187,6 +187,27 @@ pub fn stepping_layers(
     Ok((0..decisions.chosen.len()).map(LayerId).filter(can).collect())
 }
 
+/// The layers of `net` for which it pays to update the weight where ∇A reads it: what [`Net::stepping_in_passing`] is to be told. These
+/// are large weights, and so few images that all is bound by memory; grains of columns would only cut other weights anew.
+///
+/// # Errors
+/// As [`storage_needs`].
+pub fn passing_layers(
+    net: &Net,
+    numerics: Numerics,
+    forced: &[(String, String)],
+) -> Result<Vec<LayerId>, String> {
+    let decisions = decide(net, numerics, forced)?;
+    let machine = Machine::of(numerics.isa);
+    let few = net.share == 1.0 && net.batch() <= machine.passing_images;
+    let large = |param: &ParamId| net.params.view(*param).shape.count() >= machine.step_elements;
+    let pays = |id: &LayerId| {
+        let weight = net.layer(*id).params.first();
+        few && decisions.chosen[id.0].steps && weight.is_some_and(large)
+    };
+    Ok((0..decisions.chosen.len()).map(LayerId).filter(pays).collect())
+}
+
 /// The layers of `net` whose implementation can do the backward of a ReLU that it reads: what [`Net::rectifying`] is to be told.
 ///
 /// # Errors

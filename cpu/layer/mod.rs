@@ -43,7 +43,7 @@ mod update;
 
 pub(crate) use array::Array;
 pub(crate) use bind::{Binder, Bound, bind};
-pub use bind::{Choice, adders, rectifying_layers, stepping_layers, storage_needs};
+pub use bind::{Choice, adders, passing_layers, rectifying_layers, stepping_layers, storage_needs};
 pub(crate) use gradients::{Gradients, Norms};
 pub use select::implementations;
 pub(crate) use update::{Soon, Update};

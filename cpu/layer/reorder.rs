@@ -180,8 +180,9 @@ impl LayerKernel for Reorder {
     }
 
     fn gradient_source(&self) -> Option<GradientSource> {
-        let sub = self.of(SubTask::StepWeight).or(self.of(SubTask::GradWeight));
-        sub.and_then(|sub| sub.kernel.gradient_source())
+        // In bind's order of who sums up: the update of a weight, alone or with ∇A, or ∇W.
+        let subs = [SubTask::StepWeight, SubTask::GradWeight, SubTask::GradActivation];
+        subs.into_iter().find_map(|sub| self.of(sub)).and_then(|sub| sub.kernel.gradient_source())
     }
 
     fn grad_bias(&self, grain: &mut Grain<'_>) {

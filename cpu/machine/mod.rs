@@ -106,6 +106,8 @@ pub struct Machine {
     pub reduction_grains: usize,
     /// Looks for work before a thread goes to sleep, when every thread has a core of its own.
     pub spin_looks: u32,
+    /// Most images of which an inner product's weight is updated as ∇A reads it.
+    pub passing_images: usize,
     /// Shares at most in which a quadrant's tasks hand out their grains: its threads in groups, of which each finds again in its caches
     /// what it wrote. A thread that has none left looks through all of them.
     pub shares: usize,
@@ -153,6 +155,7 @@ const BASE: Machine = Machine {
     normalised_planes: 16,
     reduction_grains: 8,
     spin_looks: 2000,
+    passing_images: 8,
     shares: 8,
 };
 

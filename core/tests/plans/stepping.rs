@@ -46,6 +46,13 @@ pub fn cases() -> Vec<(Vec<Net>, Plan)> {
             }
         }
     }
+    for net in specs.iter().map(|spec| stepping(spec).stepping_in_passing(|_| true)) {
+        for nets in [vec![net.clone()], vec![common::sharing(net)]] {
+            let options = PlanOptions { elastic: true, ..PlanOptions::new(Stage::Iteration) };
+            let plan = Plan::build(&nets, options).expect("a plan");
+            cases.push((nets, plan));
+        }
+    }
     cases
 }
 
@@ -135,6 +142,57 @@ fn a_step_costs_what_both_cost_without_the_gradients_way_to_memory_and_back() {
     let weights: usize = nets[0].params.views().iter().step_by(2).map(|view| view.shape.count()).sum();
     let [flops, bytes] = sums(&plan, &nets);
     assert_eq!(sums(&apart, &apart_nets), [flops, bytes + 2 * 4 * weights as u64]);
+}
+
+/// ∇A changes the weight that it has read: one task, which reads weight and top's gradient once.
+#[test]
+fn a_step_in_passing_is_a_part_of_the_gradient_below() {
+    let net = stepping(&lenet(BATCH));
+    let passing = net.clone().stepping_in_passing(|_| true);
+    let names = passing.layers.iter().filter(|l| l.steps_in_passing).map(|l| l.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["conv2", "ip1", "ip2"], "conv1 has no gradient below");
+    let [apart, whole] = [&net, &passing].map(|net| plan(std::slice::from_ref(net), Stage::Iteration));
+    for layer in ["conv2", "ip1", "ip2"] {
+        let id = net.layers.iter().find(|l| l.name == layer).expect("a layer").params[0];
+        let node = |plan: &Plan, sub| of(plan, &net, layer, sub).map(|(_, node)| node.clone());
+        assert_eq!(node(&whole, SubTask::StepWeight), None);
+        let both = node(&whole, SubTask::GradActivation).expect("a gradient");
+        let [below, step] =
+            [SubTask::GradActivation, SubTask::StepWeight].map(|sub| node(&apart, sub).expect("both"));
+        let all = |of: fn(&Node) -> &Vec<Place>| {
+            let mut places = [of(&below).clone(), of(&step).clone()].concat();
+            places.sort_unstable();
+            places.dedup();
+            let mut found = of(&both).clone();
+            found.sort_unstable();
+            (found, places)
+        };
+        for (found, expected) in [all(|node| &node.reads), all(|node| &node.writes)] {
+            assert_eq!(found, expected, "{layer}");
+        }
+        let flops = |net: &Net, node: &Node| CostModel::flops(std::slice::from_ref(net), node);
+        assert_eq!(flops(&passing, &both), flops(&net, &below) + flops(&net, &step), "{layer}");
+        let bytes = |net: &Net, node: &Node| CostModel::bytes(std::slice::from_ref(net), node);
+        let once = 4 * net.params.view(id).shape.count() as u64;
+        assert!(bytes(&passing, &both) + once < bytes(&net, &below) + bytes(&net, &step), "{layer}");
+    }
+    let mut hidden = whole.clone();
+    let is_history = |place: &Place| matches!(place.buffer, Buffer::History(_));
+    let updates =
+        |node: &Node| node.task.sub == SubTask::GradActivation && node.writes.iter().any(is_history);
+    let at = whole.nodes.iter().position(updates).expect("a task that does both");
+    hidden.nodes[at].writes.retain(|place| !is_history(place));
+    let nets_passing = [passing];
+    assert!(matches!(check(&hidden, &nets_passing), Err(Violation::WrongAccesses(_))));
+    let several: Vec<Net> =
+        stepping_on(&lenet(BATCH), 2).into_iter().map(|net| net.stepping_in_passing(|_| true)).collect();
+    let refused = Plan::build(&several, PlanOptions::new(Stage::Iteration)).expect_err("no plan").to_string();
+    assert!(refused.contains("on several devices"), "{refused}");
+    let apart_on_two = plan(&stepping_on(&lenet(BATCH), 2), Stage::Iteration);
+    assert!(matches!(
+        check(&apart_on_two, &several),
+        Err(Violation::GradientNeeded(_) | Violation::Unexpected(_))
+    ));
 }
 
 #[test]

@@ -59,6 +59,8 @@ struct Tiles {
     everywhere: Vec<usize>,
     inputs: usize,
     outputs: usize,
+    /// Whether ∇A updates the weight.
+    passing: bool,
     /// Those whose rows of the weight this device updates, if the weight is updated as its gradient is found.
     own: Range<usize>,
     /// Floats of a vector.
@@ -125,6 +127,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     };
     let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
     let grains = machine.grains(flops, machine.task_grains);
+    let finds = binder.net.stepping_task(binder.id).unwrap_or(SubTask::GradWeight);
     Some(Box::new(Tiles {
         isa: binder.isa,
         precision,
@@ -134,6 +137,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         everywhere,
         inputs,
         outputs,
+        passing: binder.layer().steps_in_passing,
         own: match binder.layer().steps_weight {
             true => rows_to_step(binder.everywhere, binder.layer().params[0], binder.device),
             false => 0..outputs,
@@ -152,8 +156,8 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         transposed: binder.workspace(SubTask::Forward, transposed),
-        tiles: binder.workspace(SubTask::GradWeight, depth * row),
-        gradients: binder.workspace(SubTask::GradWeight, pairs),
+        tiles: binder.workspace(finds, depth * row),
+        gradients: binder.workspace(finds, pairs),
         grains,
         transposing: binder.stream_grains(images * inputs).clamp(grains, machine.task_grains),
     }))
@@ -184,17 +188,17 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Nothing that is not in a cache.
-    fn nothing(array: &[f32]) -> Self {
-        Self { first: array.as_ptr(), row: 0, lines: 1, block: 0 }
+    /// Nothing but one line, over and over: it should be in a cache.
+    fn nothing(line: *const f32) -> Self {
+        Self { first: line, row: 0, lines: 1, block: 0 }
     }
 
-    /// The beginnings of `rows` rows, the first from `first` on and `row` elements apart, on the way of `steps`; nothing if
-    /// these cannot be cut so. What is asked for beyond the array is no error.
-    fn rows(array: &[f32], first: usize, row: usize, [rows, steps]: [usize; 2]) -> Self {
+    /// The beginnings of `rows` rows, the first at `first` and `row` elements apart, on the way of `steps`; nothing if these
+    /// cannot be cut so. What is asked for beyond an array is no error.
+    fn rows(first: *const f32, row: usize, [rows, steps]: [usize; 2]) -> Self {
         match steps.is_multiple_of(rows) && steps > 0 {
-            true => Self { first: array.as_ptr().wrapping_add(first), row, lines: steps / rows, block: 0 },
-            false => Self::nothing(array),
+            true => Self { first, row, lines: steps / rows, block: 0 },
+            false => Self::nothing(first),
         }
     }
 }
@@ -427,9 +431,10 @@ impl Tiles {
         for first in (0..self.image_vectors()).step_by(TILE_VECTORS) {
             let ahead = match (first, self.precision) {
                 (0, Precision::F32) => {
-                    Ahead::rows(weight, next, self.inputs, [self.machine.inner_ahead, steps])
+                    let next = weight.as_ptr().wrapping_add(next);
+                    Ahead::rows(next, self.inputs, [self.machine.inner_ahead, steps])
                 }
-                _ => Ahead::nothing(packed),
+                _ => Ahead::nothing(packed.as_ptr()),
             };
             let sum = Sum {
                 sources: rows.len(),
@@ -498,6 +503,9 @@ impl LayerKernel for Tiles {
             SubTask::GradWeight | SubTask::StepWeight => {
                 Stages::one(self.gradient_depth().min(self.grains)).then(self.row_grains())
             }
+            SubTask::GradActivation if self.passing => {
+                Stages::one(self.gradient_depth().min(self.grains)).then(self.input_grains())
+            }
             SubTask::GradActivation => Stages::one(self.input_grains()),
             _ => Stages::one(1),
         }
@@ -518,6 +526,7 @@ impl LayerKernel for Tiles {
         let (tiles, grains) = (self.inputs.div_ceil(width), self.input_grains());
         let shares = [0, grains - 1].map(|grain| share(tiles, grain, grains).len());
         let of_share = |tiles: usize| match self.few {
+            _ if self.passing => self.scratch_in_passing(tiles),
             true => self.images * (self.few_gradients() + self.few_tiles(tiles) * width),
             false => {
                 let columns = self.tiles_of_inputs(tiles) * width;
@@ -539,11 +548,12 @@ impl LayerKernel for Tiles {
     }
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
-        if let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) {
-            match self.few {
-                true => self.few_columns(grain, bottom_grad, top_grad),
-                false => self.input_columns(grain, bottom_grad, top_grad),
-            }
+        let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
+        match (self.passing, self.few) {
+            (true, _) if grain.stage == 0 => self.pack_images(grain),
+            (true, _) => self.step_columns(grain, bottom_grad, top_grad),
+            (false, true) => self.few_columns(grain, bottom_grad, top_grad),
+            (false, false) => self.input_columns(grain, bottom_grad, top_grad),
         }
     }
 

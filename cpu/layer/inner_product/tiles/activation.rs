@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Ahead, Sum, TILE_VECTORS, Tiles, ask_for, blocks};
+use super::{Ahead, Sum, TILE_VECTORS, Tiles, blocks};
 use crate::isa::Precision;
-use crate::kernel::vectorised::{Vectorised, on};
+use crate::kernel::stored::Origin;
+use crate::kernel::vectorised::{Vectorised, on, prefetch};
 use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
 use crate::layer::Grain;
 use crate::layout::Layout;
@@ -13,8 +14,8 @@ use crate::memory::{Memory, Span};
 
 /// Packs pieces of rows: vector of columns by vector of columns, row by row, or pair of rows by pair.
 struct Rows<'a> {
-    /// From the first piece on.
-    from: &'a [f32],
+    /// From the first piece on: so many columns of each row are read.
+    from: Origin,
     /// Distance of rows.
     row: usize,
     count: usize,
@@ -27,14 +28,31 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// A piece; nothing behind the last.
+    #[inline(always)]
+    fn piece(&self, step: usize) -> &[f32] {
+        if step >= self.count {
+            return &[];
+        }
+        // SAFETY: by the contract of the weight.
+        unsafe { std::slice::from_raw_parts(self.from.first().add(step * self.row), self.columns) }
+    }
+
+    /// Asks for the piece in a row.
+    #[inline(always)]
+    fn ask_for(&self, step: usize) {
+        let first = self.from.first().wrapping_add(step * self.row);
+        (0..self.columns).step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
+    }
+
     /// Copies vectors of `LANES` elements. What is behind the last column stays as it is: nobody looks at those sums.
     #[inline(always)]
-    fn copy<const LANES: usize>(self) {
+    fn copy<const LANES: usize>(mut self) {
+        let to = std::mem::take(&mut self.to);
         for step in 0..self.count {
-            let from = self.from.get(step * self.row..);
-            ask_for(self.from, (step + 1) * self.row, self.columns);
-            let (vectors, rest) = from.map_or(&[][..], |from| &from[..self.columns]).as_chunks::<LANES>();
-            let mut planes = self.to.chunks_exact_mut(self.plane);
+            self.ask_for(step + 1);
+            let (vectors, rest) = self.piece(step).as_chunks::<LANES>();
+            let mut planes = to.chunks_exact_mut(self.plane);
             for (vector, plane) in vectors.iter().zip(planes.by_ref()) {
                 if let Some((to, _)) = plane[step * LANES..].split_first_chunk_mut::<LANES>() {
                     *to = *vector;
@@ -60,13 +78,13 @@ impl Vectorised for Rows<'_> {
 
 impl Narrowing for Rows<'_> {
     #[inline(always)]
-    unsafe fn run<N: Narrow>(self) {
-        let Self { from, row, count, columns, lanes, plane, to } = self;
-        let piece = |step: usize| if step < count { &from[step * row..][..columns] } else { &[] };
+    unsafe fn run<N: Narrow>(mut self) {
+        let to = std::mem::take(&mut self.to);
+        let Self { count, columns, lanes, plane, .. } = self;
         for step in 0..count.div_ceil(2) {
-            ask_for(from, (2 * step + 2) * row, columns);
-            ask_for(from, (2 * step + 3) * row, columns);
-            let (first, second) = (piece(2 * step), piece(2 * step + 1));
+            self.ask_for(2 * step + 2);
+            self.ask_for(2 * step + 3);
+            let (first, second) = (self.piece(2 * step), self.piece(2 * step + 1));
             for (vector, plane) in to.chunks_exact_mut(plane).take(columns.div_ceil(lanes)).enumerate() {
                 let part = vector * lanes..((vector + 1) * lanes).min(columns);
                 let (a, b) = (&first[part.clone()], second.get(part).unwrap_or(&[]));
@@ -95,31 +113,26 @@ impl Tiles {
         let width = self.lanes * TILE_VECTORS;
         let tiles = grain.share(self.inputs.div_ceil(width));
         // SAFETY: only read in this task.
-        let (weight, dy) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
+        let dy = unsafe { grain.memory.read(top_grad) };
         let step = self.tiles_of_inputs(tiles.len());
         let (sums, packed) = grain.scratch.split_at_mut(self.images * step * width);
         for block in blocks(tiles.len(), step) {
             let block = tiles.start + block.start..tiles.start + block.end;
             for outputs in blocks(self.outputs, self.rows_together(block.len())) {
-                let next = match outputs.end < self.outputs {
-                    true => outputs.end * self.inputs + block.start * width,
-                    false => block.end * width,
-                };
-                self.add_products(weight, dy, [&outputs, &block], next, sums, packed);
+                self.add_products(grain.memory, dy, [&outputs, &block], sums, packed);
             }
             self.scatter(grain.memory, bottom_grad, block, sums);
         }
     }
 
     /// Adds the products of some outputs to the sums of a block of tiles. The weights of each tile and the gradients are
-    /// packed first: in place, rows would lie so far apart that many begin in the same set of a cache. Meanwhile the rows from
-    /// element `next` of the weight on are asked for, which come next.
-    fn add_products(
+    /// packed first: in place, rows would lie so far apart that many begin in the same set of a cache. Meanwhile the rows that come
+    /// next are asked for. No other grain writes these columns of the weight meanwhile.
+    pub(super) fn add_products(
         &self,
-        weight: &[f32],
+        memory: &Memory,
         dy: &[f32],
         [outputs, block]: [&Range<usize>; 2],
-        next: usize,
         sums: &mut [f32],
         packed: &mut [f32],
     ) {
@@ -133,7 +146,7 @@ impl Tiles {
         let columns = block.start * width..(block.end * width).min(self.inputs);
         assert!(block.len() * TILE_VECTORS * plane <= b.len(), "no room for the weights of all columns");
         let rows = Rows {
-            from: &weight[outputs.start * self.inputs + columns.start..],
+            from: self.weights_from(memory, outputs, &columns),
             row: self.inputs,
             count: outputs.len(),
             columns: columns.len(),
@@ -145,11 +158,12 @@ impl Tiles {
             Precision::F32 => on(self.isa, rows),
             Precision::Bf16 => with_words(rows),
         }
+        let next = memory.pointer(self.weight).wrapping_add(self.after(outputs, &columns));
         for i in 0..block.len() {
             let sum = Sum {
                 sources: self.images,
                 depth,
-                ahead: self.rows_ahead(weight, next, [i, block.len()], depth),
+                ahead: self.rows_ahead(next, [i, block.len()], depth),
                 a,
                 a_source: depth,
                 a_depth: 1,
@@ -173,21 +187,20 @@ impl Tiles {
 
     /// Rows of the weight that are worked on together with a block of `tiles`: so many steps of depth that with each tile whole
     /// rows of the block can be asked for, if there are not too many lines in one.
-    fn rows_together(&self, tiles: usize) -> usize {
+    pub(super) fn rows_together(&self, tiles: usize) -> usize {
         let (lines, steps) = (tiles * self.lanes * TILE_VECTORS / LINE, self.words(self.machine.inner_rows));
         let whole = steps / lines.max(1) * lines;
         if whole > 0 { whole * self.precision.in_word() } else { self.machine.inner_rows }
     }
 
-    /// What tile number `tile` of `tiles` asks for of the rows from element `next` of the weight on: with each of its blocks of
-    /// sources the next few rows.
-    fn rows_ahead(&self, weight: &[f32], next: usize, [tile, tiles]: [usize; 2], steps: usize) -> Ahead {
+    /// What tile number `tile` of `tiles` asks for of the rows from `next` on: with each of its blocks of sources the next few rows.
+    fn rows_ahead(&self, next: *const f32, [tile, tiles]: [usize; 2], steps: usize) -> Ahead {
         let rows = steps / (tiles * self.lanes * TILE_VECTORS / LINE);
         let first = tile * self.images.div_ceil(self.most_sources) * rows;
         if rows == 0 || first >= self.rows_together(tiles) {
-            return Ahead::nothing(weight);
+            return Ahead::nothing(next);
         }
-        let ahead = Ahead::rows(weight, next + first * self.inputs, self.inputs, [rows, steps]);
+        let ahead = Ahead::rows(next.wrapping_add(first * self.inputs), self.inputs, [rows, steps]);
         Ahead { block: if ahead.lines > 1 { rows * self.inputs } else { 0 }, ..ahead }
     }
 

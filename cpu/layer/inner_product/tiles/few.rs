@@ -6,9 +6,10 @@ use std::ops::Range;
 use super::{TOGETHER, Tiles, blocks};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::few::{Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, TILE_VECTORS, Totals};
+use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::on;
 use crate::layer::Grain;
-use crate::memory::Span;
+use crate::memory::{Memory, Span};
 
 /// Whether so many images are few: vectors of them would be half empty at least. Tiles of AMX multiply as quickly as memory
 /// is read anyway.
@@ -90,38 +91,66 @@ impl Tiles {
         let tiles = grain.share(self.inputs.div_ceil(width));
         let dy_image = self.few_gradients();
         // SAFETY: only read in this task.
-        let (weight, top) = unsafe { (grain.memory.read(self.weight), grain.memory.read(top_grad)) };
+        let top = unsafe { grain.memory.read(top_grad) };
         let (dy, sums) = grain.scratch.split_at_mut(self.images * dy_image);
-        for (from, to) in top.chunks_exact(self.outputs).zip(dy.chunks_exact_mut(dy_image)) {
-            self.pack(from, &mut to[..self.words(self.outputs)]);
-        }
+        self.pack_few_gradients(top, dy);
         let most = self.machine.inner_few_rows.min(MOST_ROWS);
         for block in blocks(tiles.len(), self.few_tiles(tiles.len())) {
             let block = tiles.start + block.start..tiles.start + block.end;
             let columns = block.start * width..(block.end * width).min(self.inputs);
             let sums = &mut sums[..block.len() * self.images * width];
             for rows in blocks(self.outputs, most) {
-                let next = self.after(&rows, &columns);
-                let products = Columns {
-                    w: &weight[rows.start * self.inputs + columns.start..],
-                    row: self.inputs,
-                    rows: rows.len(),
-                    columns: columns.len(),
-                    dy: &dy[self.words(rows.start)..],
-                    dy_image,
-                    images: self.images,
-                    sums,
-                    add: rows.start > 0,
-                    next: weight.as_ptr().wrapping_add(next),
-                };
-                products.add(self.isa, self.precision);
+                self.add_few_columns(grain.memory, dy, [&rows, &columns], sums);
             }
             self.scatter(grain.memory, bottom_grad, block, sums);
         }
     }
 
+    /// Packs the top's gradients as [`Columns`] wants them.
+    pub(super) fn pack_few_gradients(&self, top: &[f32], dy: &mut [f32]) {
+        for (from, to) in top.chunks_exact(self.outputs).zip(dy.chunks_exact_mut(self.few_gradients())) {
+            self.pack(from, &mut to[..self.words(self.outputs)]);
+        }
+    }
+
+    /// Adds the products of some rows to the sums of some columns of ∇A: rows of which no other grain writes these columns meanwhile.
+    pub(super) fn add_few_columns(
+        &self,
+        memory: &Memory,
+        dy: &[f32],
+        [rows, columns]: [&Range<usize>; 2],
+        sums: &mut [f32],
+    ) {
+        let products = Columns {
+            w: self.weights_from(memory, rows, columns),
+            row: self.inputs,
+            rows: rows.len(),
+            columns: columns.len(),
+            dy: &dy[self.words(rows.start)..],
+            dy_image: self.few_gradients(),
+            images: self.images,
+            sums,
+            add: rows.start > 0,
+            next: memory.pointer(self.weight).wrapping_add(self.after(rows, columns)),
+        };
+        products.add(self.isa, self.precision);
+    }
+
+    /// Where some columns of some rows of the weight begin.
+    pub(super) fn weights_from(
+        &self,
+        memory: &Memory,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Origin {
+        assert!(rows.end <= self.outputs && columns.end <= self.inputs, "beyond the weight");
+        let first = rows.start * self.inputs + columns.start;
+        // SAFETY: inside the weight, as asserted; grains that write it have columns of their own.
+        unsafe { Origin::new(memory.pointer(self.weight).add(first)) }
+    }
+
     /// Where what is multiplied after some rows and columns begins: the rows below, or the columns beside at the top.
-    fn after(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
+    pub(super) fn after(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
         if rows.end < self.outputs { rows.end * self.inputs + columns.start } else { columns.end }
     }
 }

@@ -110,7 +110,7 @@ impl Tiles {
         Sum {
             sources: block.len(),
             depth,
-            ahead: Ahead::nothing(a),
+            ahead: Ahead::nothing(a.as_ptr()),
             a: &a[block.start * depth..],
             a_source: 1,
             a_depth: self.most_sources,

@@ -2,55 +2,158 @@
 //! updated by it before the next block. The sums are those of ∇W alone, tile by tile, so the bits are, too. Of several devices
 //! each updates some outputs' rows, and writes them to the weights of others, if these lie elsewhere, while the block is still in
 //! the cache.
+//!
+//! Of few images on one device ∇A is found in the same pass: grains have columns of the weight, of which some rows are multiplied
+//! with the top's gradients and then updated, while they are in the second-level cache. The sums are those of ∇A alone.
 
 use std::ops::Range;
 
+use quadrille_core::device::Scalars;
+
 use super::{Sum, TILE_VECTORS, Tiles, blocks};
-use crate::layer::{Grain, Soon};
+use crate::kernel::few::MOST_ROWS;
+use crate::layer::{Everywhere, Grain, Soon, Update};
+use crate::memory::{Memory, Span};
+
+/// What a grain updates a weight with.
+struct Stepping<'a> {
+    memory: &'a Memory,
+    everywhere: Everywhere<'a>,
+    update: &'a Update,
+    scalars: Scalars,
+    weight: Span,
+    soon: Soon,
+    /// X, packed in the stage before.
+    x: &'a [f32],
+    /// The packed gradients of these outputs.
+    a: &'a [f32],
+    outputs: Range<usize>,
+}
+
+impl<'a> Stepping<'a> {
+    /// For a grain of some outputs, whose gradients are packed; `None` if the task updates no weight.
+    fn new(tiles: &Tiles, grain: &Grain<'a>, a: &'a [f32], outputs: Range<usize>) -> Option<Self> {
+        let (memory, update, scalars) = (grain.memory, grain.update, grain.scalars);
+        let weight = update.stepped()?;
+        // SAFETY: X was packed in the stage before.
+        let x = unsafe { memory.read(tiles.tiles) };
+        let (everywhere, soon) = (grain.everywhere, update.soon(weight, memory));
+        Some(Self { memory, everywhere, update, scalars, weight, soon, x, a, outputs })
+    }
+
+    /// The memories of other devices that have the weight elsewhere.
+    fn others(&self) -> impl Iterator<Item = &'a Memory> {
+        self.everywhere.others(self.memory, self.weight)
+    }
+}
 
 impl Tiles {
     /// Updates the rows of the weight of some outputs.
     pub(super) fn step_rows(&self, grain: &mut Grain<'_>) {
-        let (memory, update, scalars) = (grain.memory, grain.update, grain.scalars);
         let outputs = grain.share(self.own.len());
         let outputs = self.own.start + outputs.start..self.own.start + outputs.end;
         let width = self.lanes * TILE_VECTORS;
-        // SAFETY: X was packed in the stage before.
-        let x = unsafe { memory.read(self.tiles) };
-        let (a, sums) = grain.scratch.split_at_mut(self.sources(outputs.len()));
-        self.pack_sources(memory, &grain.everywhere, &outputs, a);
-        let a = &*a;
-        let Some(weight) = update.stepped() else { return };
-        let soon = update.soon(weight, memory);
-        let others = || grain.everywhere.others(memory, weight);
+        let scratch = std::mem::take(&mut grain.scratch);
+        let (a, sums) = scratch.split_at_mut(self.sources(outputs.len()));
+        self.pack_sources(grain.memory, &grain.everywhere, &outputs, a);
+        let Some(stepping) = Stepping::new(self, grain, a, outputs.clone()) else { return };
+        for tiles in blocks(self.inputs.div_ceil(width), (self.machine.inner_columns / width).max(1)) {
+            for rows in blocks(outputs.len(), self.most_sources) {
+                self.step_block(&stepping, rows, tiles.clone(), sums);
+            }
+        }
+    }
+
+    /// Updates a block of the weight: some rows, counted from the grain's first, and tiles of columns, which no other grain has.
+    fn step_block(&self, s: &Stepping<'_>, rows: Range<usize>, tiles: Range<usize>, sums: &mut [f32]) {
+        let width = self.lanes * TILE_VECTORS;
+        let columns = tiles.start * width..tiles.end * width;
         let part = |row: usize, columns: Range<usize>| {
-            let start = (outputs.start + row) * self.inputs;
+            let start = (s.outputs.start + row) * self.inputs;
             start + columns.start..start + columns.end.min(self.inputs)
         };
-        for tiles in blocks(self.inputs.div_ceil(width), (self.machine.inner_columns / width).max(1)) {
-            let columns = tiles.start * width..tiles.end * width;
-            for block in blocks(outputs.len(), self.most_sources) {
-                let sums = &mut sums[..block.len() * columns.len()];
-                for tile in tiles.clone() {
-                    let ask_for = |soon: Soon| {
-                        let rows = block.clone().map(|row| part(row, tile * width..(tile + 1) * width));
-                        rows.for_each(|part| soon.ask_for(part));
-                    };
-                    ask_for(soon);
-                    others().for_each(|other| ask_for(Soon::of(weight, other)));
-                    let sum = Sum { c_source: columns.len(), ..self.weight_sum(a, x, tile, &block) };
-                    // SAFETY: the sums are the thread's own, all tiles of these for each output of the block.
-                    unsafe { self.sum(&sum, sums[(tile - tiles.start) * width..].as_mut_ptr()) }
+        let sums = &mut sums[..rows.len() * columns.len()];
+        for tile in tiles.clone() {
+            let ask_for = |soon: Soon| {
+                let rows = rows.clone().map(|row| part(row, tile * width..(tile + 1) * width));
+                rows.for_each(|part| soon.ask_for(part));
+            };
+            ask_for(s.soon);
+            s.others().for_each(|other| ask_for(Soon::of(s.weight, other)));
+            let sum = Sum { c_source: columns.len(), ..self.weight_sum(s.a, s.x, tile, &rows) };
+            // SAFETY: the sums are the thread's own, all tiles of these for each output of the block.
+            unsafe { self.sum(&sum, sums[(tile - tiles.start) * width..].as_mut_ptr()) }
+        }
+        for (row, gradient) in rows.zip(sums.chunks_exact(columns.len())) {
+            let part = part(row, columns.clone());
+            let gradient = &gradient[..part.len()];
+            // SAFETY: this task updates the weight; grains have blocks of their own.
+            unsafe { s.update.step(part.clone(), s.memory, &s.scalars, gradient) }
+            // SAFETY: so it does on devices that have it elsewhere.
+            s.others().for_each(|other| unsafe { s.update.give(part.clone(), s.memory, other) });
+        }
+    }
+
+    /// Rows of the weight that ∇A multiplies at a time, which are those of ∇A alone: so are the bits of its sums.
+    fn rows_in_passing(&self, tiles: usize) -> usize {
+        match self.few {
+            true => self.machine.inner_few_rows.min(MOST_ROWS),
+            false => self.rows_together(tiles),
+        }
+    }
+
+    /// Tiles of columns that are worked on together, of a grain that has so many.
+    fn tiles_in_passing(&self, tiles: usize) -> usize {
+        if self.few { self.few_tiles(tiles) } else { self.tiles_of_inputs(tiles) }
+    }
+
+    /// Scratch of a grain of so many tiles: the packed gradients of all outputs, for each of both products, those of rows for ∇A's
+    /// tiles, and the sums of both.
+    pub(super) fn scratch_in_passing(&self, tiles: usize) -> usize {
+        let (width, together) = (self.lanes * TILE_VECTORS, self.tiles_in_passing(tiles));
+        let depth = self.words(self.machine.inner_rows);
+        let packed = match self.few {
+            true => self.images * self.few_gradients(),
+            false => self.images * depth + together * TILE_VECTORS * self.plane(depth),
+        };
+        self.sources(self.outputs) + packed + (self.images + self.most_sources) * together * width
+    }
+
+    /// The columns of ∇A of some inputs, and the update of these columns of the weight.
+    pub(super) fn step_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
+        let width = self.lanes * TILE_VECTORS;
+        let tiles = grain.share(self.inputs.div_ceil(width));
+        let together = self.tiles_in_passing(tiles.len());
+        let memory = grain.memory;
+        // SAFETY: only read in this task.
+        let top = unsafe { memory.read(top_grad) };
+        let scratch = std::mem::take(&mut grain.scratch);
+        let (a, scratch) = scratch.split_at_mut(self.sources(self.outputs));
+        let (found, scratch) = scratch.split_at_mut(self.most_sources * together * width);
+        let (sums, packed) = scratch.split_at_mut(self.images * together * width);
+        self.pack_sources(memory, &grain.everywhere, &(0..self.outputs), a);
+        if self.few {
+            self.pack_few_gradients(top, &mut packed[..self.images * self.few_gradients()]);
+        }
+        let Some(stepping) = Stepping::new(self, grain, a, 0..self.outputs) else { return };
+        for block in blocks(tiles.len(), together) {
+            let block = tiles.start + block.start..tiles.start + block.end;
+            let columns = block.start * width..(block.end * width).min(self.inputs);
+            let sums = &mut sums[..block.len() * self.images * width];
+            let mut next = 0;
+            for rows in blocks(self.outputs, self.rows_in_passing(block.len())) {
+                match self.few {
+                    true => self.add_few_columns(memory, packed, [&rows, &columns], sums),
+                    false => self.add_products(memory, top, [&rows, &block], sums, packed),
                 }
-                for (row, gradient) in block.zip(sums.chunks_exact(columns.len())) {
-                    let part = part(row, columns.clone());
-                    let gradient = &gradient[..part.len()];
-                    // SAFETY: this task updates the weight; grains have rows of their own.
-                    unsafe { update.step(part.clone(), memory, &scalars, gradient) }
-                    // SAFETY: so it does on devices that have it elsewhere.
-                    others().for_each(|other| unsafe { update.give(part.clone(), memory, other) });
+                // Behind ∇A, in the blocks in which the gradients are packed.
+                while next + self.most_sources <= rows.end || next < rows.end && rows.end == self.outputs {
+                    let part = next..(next + self.most_sources).min(self.outputs);
+                    next = part.end;
+                    self.step_block(&stepping, part, block.clone(), found);
                 }
             }
+            self.scatter(memory, bottom_grad, block, sums);
         }
     }
 }
