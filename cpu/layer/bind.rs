@@ -188,7 +188,7 @@ pub fn stepping_layers(
 }
 
 /// The layers of `net` for which it pays to update the weight where ∇A reads it: what [`Net::stepping_in_passing`] is to be told. These
-/// are large weights, and so few images that all is bound by memory; grains of columns would only cut other weights anew.
+/// are large weights, and so few images that ∇A is bound by memory: with more of them it hides the way of the weight.
 ///
 /// # Errors
 /// As [`storage_needs`].

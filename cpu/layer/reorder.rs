@@ -180,7 +180,7 @@ impl LayerKernel for Reorder {
     }
 
     fn gradient_source(&self) -> Option<GradientSource> {
-        // In bind's order of who sums up: the update of a weight, alone or with ∇A, or ∇W.
+        // ∇A only where it updates the weight in passing: then the layer has neither of the others.
         let subs = [SubTask::StepWeight, SubTask::GradWeight, SubTask::GradActivation];
         subs.into_iter().find_map(|sub| self.of(sub)).and_then(|sub| sub.kernel.gradient_source())
     }

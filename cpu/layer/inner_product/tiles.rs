@@ -188,7 +188,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Nothing but one line, over and over: it should be in a cache.
+    /// Nothing but one line, over and over.
     fn nothing(line: *const f32) -> Self {
         Self { first: line, row: 0, lines: 1, block: 0 }
     }
