@@ -171,8 +171,11 @@ impl Decisions {
     ) -> Result<&'static Candidate, String> {
         let layer = net.layer(id);
         let list = candidates(&layer.layer);
-        let mut fitting =
-            list.iter().filter(|c| wanted.is_none_or(|w| w == c.name) && (c.fits)(net, id, numerics));
+        let is_wanted = |c: &Candidate| match wanted {
+            Some(name) => name == c.name,
+            None => (c.pays)(net, id, numerics),
+        };
+        let mut fitting = list.iter().filter(|c| is_wanted(c) && (c.fits)(net, id, numerics));
         let first = fitting.clone().next();
         fitting.find(|c| c.eager || self.is_native(net, id, c)).or(first).ok_or_else(|| {
             let names: Vec<&str> = list.iter().map(|c| c.name).collect();

@@ -57,6 +57,8 @@ pub(crate) struct Candidate {
     pub strides: bool,
     /// Whether it can do a layer on a tier in a precision.
     pub fits: fn(&Net, LayerId, Numerics) -> bool,
+    /// Whether it is better then than those behind it: otherwise it has to be asked for by its name.
+    pub pays: fn(&Net, LayerId, Numerics) -> bool,
     /// Binds it to a layer that it fits; `None` is a bug of `fits`.
     pub build: fn(&mut Binder<'_>) -> Option<Box<dyn LayerKernel>>,
 }
@@ -74,7 +76,7 @@ const fn never(_: &Net, _: LayerId, _: Numerics) -> bool {
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
     let (kept, adds) = (Kept::F32, never as fn(&Net, LayerId, Numerics) -> bool);
     let (eager, steps, rectifies, strides) = (false, false, false, false);
-    Candidate { name, form, kept, eager, steps, adds, rectifies, strides, fits: every, build }
+    Candidate { name, form, kept, eager, steps, adds, rectifies, strides, fits: every, pays: every, build }
 }
 
 /// One that reads and writes blocks of either precision.
@@ -103,6 +105,15 @@ const CONVOLUTION: &[Candidate] = &[
         ..candidate("entry-tiles", Form::Entry, convolution::tiles)
     },
     Candidate {
+        fits: convolution::fits_winograd_4x4_bf16,
+        pays: convolution::pays_winograd_4x4,
+        adds: every,
+        kept: Kept::Bf16,
+        eager: true,
+        strides: true,
+        ..candidate("winograd-4x4-bf16", Form::Blocked, convolution::winograd_4x4_bf16)
+    },
+    Candidate {
         fits: convolution::fits_winograd_bf16,
         adds: every,
         kept: Kept::Bf16,
@@ -117,6 +128,14 @@ const CONVOLUTION: &[Candidate] = &[
         eager: true,
         strides: true,
         ..candidate("tiles-bf16", Form::Blocked, convolution::tiles_bf16)
+    },
+    Candidate {
+        fits: convolution::fits_winograd_4x4,
+        pays: convolution::pays_winograd_4x4,
+        adds: every,
+        eager: true,
+        strides: true,
+        ..candidate("winograd-4x4", Form::Blocked, convolution::winograd_4x4)
     },
     Candidate {
         fits: convolution::fits_winograd,
@@ -270,7 +289,7 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
     }
 }
 
-/// The names of the implementations that can do a layer on a tier in a precision, best first.
+/// The names of the implementations that can do a layer on a tier in a precision, best first, but for those that do not pay.
 pub fn implementations(net: &Net, id: LayerId, numerics: impl Into<Numerics>) -> Vec<&'static str> {
     let numerics = numerics.into();
     let list = candidates(&net.layer(id).layer).iter();

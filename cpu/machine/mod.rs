@@ -10,6 +10,19 @@ use crate::kernel::winograd::Filter;
 /// Numbers of a cache line, on every CPU that has a tier.
 pub const LINE: usize = 64 / size_of::<f32>();
 
+/// The constants of one of Winograd's filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filtering {
+    /// Fewest channels on both sides for which it pays.
+    pub channels: usize,
+    /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
+    pub tiles: usize,
+    /// The same in ∇W, where each block of tiles reads and writes all sums.
+    pub gradient_tiles: usize,
+    /// What it costs to transform an element of the source of ∇W, of what it costs to read or write one in memory.
+    pub source_cost: usize,
+}
+
 /// The constants of one tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
@@ -43,21 +56,20 @@ pub struct Machine {
     pub plane_pairs: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,
-    /// Fewest channels on both sides for which Winograd's transforms pay.
-    pub winograd_channels: usize,
-    /// The same where tiles of AMX multiply: never. Measured on Sapphire Rapids, direct tiles were 1.2 to 1.5 times as fast
-    /// at 256 and 512 channels, forward and back (VGG-16, one thread).
+    /// F(2×2, 3×3) on vectors.
+    pub(crate) winograd_2x3: Filtering,
+    /// F(4×4, 3×3).
+    pub(crate) winograd_4x3: Filtering,
+    /// F(4×4, 5×5), whose transforms save more and pay sooner.
+    pub(crate) winograd_4x5: Filtering,
+    /// Fewest channels for Winograd's transforms where tiles of AMX multiply: never. Measured on Sapphire Rapids, direct tiles
+    /// were 1.2 to 1.5 times as fast as F(2×2, 3×3) at 256 and 512 channels, forward and back (VGG-16, one thread).
     pub winograd_channels_amx: usize,
-    /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
-    pub winograd_tiles: usize,
-    /// The same in ∇W, where each block of tiles reads and writes all sums.
-    pub winograd_gradient_tiles: usize,
-    /// These three for kernels of 5×5, whose tiles have 121 points: transforms save more and pay sooner.
-    pub winograd_five_channels: usize,
-    /// See above.
-    pub winograd_five_tiles: usize,
-    /// See above.
-    pub winograd_five_gradient_tiles: usize,
+    /// What the transformed weights of forward, of ∇A and of ∇W cost, to make and to read once for each block of tiles, beside a
+    /// product of each of them: so many tiles are multiplied meanwhile, for each number in a word. Measured on a Zen 5: F(4×4, 3×3)
+    /// takes 0.85 of the time of F(2×2, 3×3) at 256 channels and 56×56 pixels (VGG-16, 8 images), but 1.7 times as long in f32
+    /// at 512 channels and 28×28, and 1.2 times in ∇W in bf16, whose sums are f32, at 128 channels and 28×28 (ResNet-50, 16 images).
+    pub winograd_weight_tiles: [usize; 3],
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
     /// its sources anew, which is to cost little beside the products.
     pub winograd_targets: usize,
@@ -128,13 +140,11 @@ const BASE: Machine = Machine {
     plane_bytes: 1 << 20,
     plane_pairs: 128,
     partial_bytes: 64 << 20,
-    winograd_channels: 32,
+    winograd_2x3: Filtering { channels: 32, tiles: 56, gradient_tiles: 112, source_cost: 2 },
+    winograd_4x3: Filtering { channels: 32, tiles: 14, gradient_tiles: 63, source_cost: 4 },
+    winograd_4x5: Filtering { channels: 16, tiles: 14, gradient_tiles: 84, source_cost: 8 },
     winograd_channels_amx: usize::MAX,
-    winograd_tiles: 56,
-    winograd_gradient_tiles: 112,
-    winograd_five_channels: 16,
-    winograd_five_tiles: 14,
-    winograd_five_gradient_tiles: 84,
+    winograd_weight_tiles: [120, 150, 330],
     winograd_targets: 2,
     inner_depth: 256,
     inner_depth_bf16: 512,
@@ -184,13 +194,21 @@ impl Machine {
         }
     }
 
+    /// The constants of a filter.
+    pub(crate) fn winograd(&self, filter: Filter) -> Filtering {
+        match filter {
+            Filter::F2x3 => self.winograd_2x3,
+            Filter::F4x3 => self.winograd_4x3,
+            Filter::F4x5 => self.winograd_4x5,
+        }
+    }
+
     /// Fewest channels on both sides for which Winograd's transforms pay with these products.
     pub(crate) fn fewest_for_winograd(numerics: Numerics, filter: Filter) -> usize {
         let machine = Self::of(numerics.isa);
-        match (numerics.isa, numerics.precision, filter) {
-            (Isa::AmxBf16, Precision::Bf16, _) => machine.winograd_channels_amx,
-            (_, _, Filter::Three) => machine.winograd_channels,
-            (_, _, Filter::Five) => machine.winograd_five_channels,
+        match (numerics.isa, numerics.precision) {
+            (Isa::AmxBf16, Precision::Bf16) => machine.winograd_channels_amx,
+            _ => machine.winograd(filter).channels,
         }
     }
 
@@ -198,22 +216,6 @@ impl Machine {
     pub(crate) fn chunk_bytes(&self, numerics: Numerics) -> usize {
         let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
         if amx { self.chunk_bytes_amx } else { self.chunk_bytes }
-    }
-
-    /// Tiles that are transformed and multiplied together.
-    pub(crate) fn winograd_tiles(&self, filter: Filter) -> usize {
-        match filter {
-            Filter::Three => self.winograd_tiles,
-            Filter::Five => self.winograd_five_tiles,
-        }
-    }
-
-    /// The same in ∇W.
-    pub(crate) fn winograd_gradient_tiles(&self, filter: Filter) -> usize {
-        match filter {
-            Filter::Three => self.winograd_gradient_tiles,
-            Filter::Five => self.winograd_five_gradient_tiles,
-        }
     }
 
     /// Grains for `flops` operations on `parts` parts that cannot be cut further.

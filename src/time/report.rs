@@ -143,7 +143,7 @@ impl Report<'_> {
 
     fn print_head(&self, first: &str, second: &str, third: &str) {
         say!(
-            "{first:27} {second:16} {third:15} {:>13} {:>6} {:>9} {:>7} {:>7} {:>7}",
+            "{first:27} {second:17} {third:15} {:>13} {:>6} {:>9} {:>7} {:>7} {:>7}",
             "time",
             "share",
             "GFLOP/s",
@@ -156,9 +156,9 @@ impl Report<'_> {
     fn print_row(&self, first: &str, second: &str, third: &str, work: &Work) {
         let share = 100.0 * work.ms / self.measured.iteration_ms.max(f64::MIN_POSITIVE);
         say!(
-            "{:27} {:16} {third:15} {:10.3} ms {share:4.1} % {:9.1} {:5.1} % {:7.1} {:5.1} %",
+            "{:27} {:17} {third:15} {:10.3} ms {share:4.1} % {:9.1} {:5.1} % {:7.1} {:5.1} %",
             shortened(first, 27),
-            shortened(second, 16),
+            shortened(second, 17),
             work.ms,
             work.gflops(),
             100.0 * work.gflops() / self.ceilings.gflops,

@@ -3,7 +3,8 @@
 //! `Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A` for a tile d of inputs, a kernel g and a tile Y of outputs (Lavin and Gray, 2015); the
 //! gradient of g is that of the same bilinear form, `Gᵀ [Σ (Bᵀ d B) ⊙ (A dY Aᵀ)] G`, and that of d is
 //! `B [(G g Gᵀ) ⊙ (A dY Aᵀ)] Bᵀ`, added up where tiles of inputs overlap, or Y of a kernel that is turned round. The matrices are those of one axis
-//! ([`axis`]): 3×3 kernels make 2×2 outputs from 16 products instead of 36, 5×5 kernels 4×4 outputs from 121 instead of 400.
+//! ([`axis`]): 3×3 kernels make 2×2 outputs from 16 products instead of 36, or 4×4 from 49 instead of 144, and 5×5 kernels 4×4
+//! outputs from 121 instead of 400.
 //!
 //! What is multiplied may be rounded to bf16 ([`Store`]), as may be the planes; the transforms are f32 in both directions,
 //! and the products are summed up in f32. All constants are powers of two, so small integers stay exact, and an output's
@@ -15,7 +16,7 @@ mod store;
 mod table;
 mod weights;
 
-use self::axis::{Axis, Five, Three};
+use self::axis::{Axis, F2x3, F4x3, F4x5};
 pub(crate) use self::overlap::InputsBack;
 pub(crate) use self::store::Store;
 use self::store::{Put, Transform, transform};
@@ -25,30 +26,23 @@ use super::simd::Simd;
 use super::stored::{OnStored, Origin, Stored};
 use crate::isa::Isa;
 
-/// Which kernels are filtered, and thereby how.
+/// How kernels are filtered: as F(2×2, 3×3), and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// 3×3 taps by F(2×2, 3×3).
-    Three,
-    /// 5×5 taps by F(4×4, 5×5).
-    Five,
+    /// 3×3 taps, tiles of 2×2 outputs.
+    F2x3,
+    /// 3×3 taps, tiles of 4×4 outputs.
+    F4x3,
+    /// 5×5 taps, tiles of 4×4 outputs.
+    F4x5,
 }
 
 impl Filter {
-    /// The filter of a square kernel, if there is one.
-    pub const fn of(kernel: [usize; 2]) -> Option<Self> {
-        match kernel {
-            [3, 3] => Some(Self::Three),
-            [5, 5] => Some(Self::Five),
-            _ => None,
-        }
-    }
-
     /// Rows and columns of the kernel.
     pub const fn side(self) -> usize {
         match self {
-            Self::Three => 3,
-            Self::Five => 5,
+            Self::F2x3 | Self::F4x3 => 3,
+            Self::F4x5 => 5,
         }
     }
 
@@ -60,17 +54,23 @@ impl Filter {
     /// Rows and columns of a tile's outputs.
     pub const fn outputs(self) -> usize {
         match self {
-            Self::Three => 2,
-            Self::Five => 4,
+            Self::F2x3 => 2,
+            Self::F4x3 | Self::F4x5 => 4,
         }
     }
 
     /// Products of a tile.
     pub const fn points(self) -> usize {
         match self {
-            Self::Three => 16,
-            Self::Five => 121,
+            Self::F2x3 => 16,
+            Self::F4x3 => 49,
+            Self::F4x5 => 121,
         }
+    }
+
+    /// Tiles of a plane.
+    pub const fn tiles(self, [rows, columns]: [usize; 2]) -> usize {
+        rows.div_ceil(self.outputs()) * columns.div_ceil(self.outputs())
     }
 
     /// Elements that whole kernels of so many elements are transformed to.
@@ -224,8 +224,9 @@ impl Transform for Inputs<'_> {
         // there is room, as asserted.
         unsafe {
             match self.filter {
-                Filter::Three => self.along::<S, E, P, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, E, P, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.along::<S, E, P, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.along::<S, E, P, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.along::<S, E, P, F4x5, 8, 4, 5, 11>(),
             }
         }
     }
@@ -289,8 +290,9 @@ impl Transform for Gradients<'_> {
         // there is room, as asserted.
         unsafe {
             match self.filter {
-                Filter::Three => self.along::<S, E, P, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, E, P, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.along::<S, E, P, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.along::<S, E, P, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.along::<S, E, P, F4x5, 8, 4, 5, 11>(),
             }
         }
     }
@@ -367,8 +369,9 @@ impl OnStored for Outputs<'_> {
         // enough, as asserted.
         unsafe {
             match self.filter {
-                Filter::Three => self.along::<S, E, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, E, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.along::<S, E, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.along::<S, E, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.along::<S, E, F4x5, 8, 4, 5, 11>(),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Gradients of inputs from the products of tiles: a tile sees more inputs than it has outputs, so neighbours overlap, and what they
 //! find is added up.
 
-use super::axis::{Axis, Five, Three};
+use super::axis::{Axis, F2x3, F4x3, F4x5};
 use super::table::{Line, Table};
 use super::{Filter, Simd};
 use crate::kernel::stored::{OnStored, Origin, Stored};
@@ -102,8 +102,9 @@ impl OnStored for InputsBack<'_> {
         // SAFETY: the CPU has the instructions by contract; all is long enough, as asserted.
         unsafe {
             match self.filter {
-                Filter::Three => self.add_up::<S, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.add_up::<S, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.add_up::<S, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.add_up::<S, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.add_up::<S, F4x5, 8, 4, 5, 11>(),
             }
             self.store::<S, E>();
         }

@@ -1,7 +1,7 @@
 //! The transforms of weights, and of their gradients back.
 
 use super::Filter;
-use super::axis::{Axis, Five, Three};
+use super::axis::{Axis, F2x3, F4x3, F4x5};
 use super::table::{Line, Table};
 use crate::kernel::simd::Simd;
 use crate::kernel::summed::Summed;
@@ -59,8 +59,9 @@ impl Explicit for Weights<'_> {
         // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
         unsafe {
             match filter {
-                Filter::Three => self.along::<S, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.along::<S, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.along::<S, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.along::<S, F4x5, 8, 4, 5, 11>(),
             }
         }
     }
@@ -156,8 +157,9 @@ impl Narrowing for WeightWords<'_> {
         // SAFETY: the CPU has the instructions by contract; all lies inside the slices, as asserted.
         unsafe {
             match filter {
-                Filter::Three => self.along::<N, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<N, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.along::<N, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.along::<N, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.along::<N, F4x5, 8, 4, 5, 11>(),
             }
         }
     }
@@ -223,8 +225,9 @@ impl Explicit for WeightsBack<'_> {
         // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
         unsafe {
             match filter {
-                Filter::Three => self.along::<S, Three, 4, 2, 3, 4>(),
-                Filter::Five => self.along::<S, Five, 8, 4, 5, 11>(),
+                Filter::F2x3 => self.along::<S, F2x3, 4, 2, 3, 4>(),
+                Filter::F4x3 => self.along::<S, F4x3, 6, 4, 3, 7>(),
+                Filter::F4x5 => self.along::<S, F4x5, 8, 4, 5, 11>(),
             }
         }
     }

@@ -21,6 +21,7 @@ pub(super) use im2col::build as im2col;
 
 use quadrille_core::layer::{Convolution, Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
+use quadrille_core::shape::Shape;
 
 use self::direction::{Arrays, Direction, Setup, TILE_VECTORS};
 use self::gradient::WeightGradient;
@@ -34,6 +35,7 @@ use super::{Array, Binder, Grain, LayerKernel, Stages, share};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::simd::Simd;
 use crate::kernel::stored::{OnStored, Stored, with_stored};
+use crate::kernel::winograd::Filter;
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::Span;
@@ -101,11 +103,34 @@ struct Tiles {
     sums: Span,
 }
 
-/// Whether Winograd's transforms pay: 3×3 or 5×5 taps at stride 1, between enough channels.
+/// The shapes of the bottom and the top of a convolution.
+fn shapes(net: &Net, id: LayerId) -> [Shape; 2] {
+    [net.bottom_shapes(id), net.top_shapes(id)].map(|mut shapes| shapes.swap_remove(0))
+}
+
+/// One for each kernel that can be filtered.
+const SMALL_FILTERS: [Filter; 2] = [Filter::F2x3, Filter::F4x5];
+
+/// Whether Winograd's transforms fit: 3×3 or 5×5 taps at stride 1, between enough channels.
 pub(super) fn fits_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    SMALL_FILTERS.into_iter().any(|filter| fits_filter(net, id, numerics, filter))
+}
+
+/// Whether those of tiles of 4×4 outputs fit a 3×3 kernel.
+pub(super) fn fits_winograd_4x4(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    fits_filter(net, id, numerics, Filter::F4x3)
+}
+
+/// Whether these pay more than those of 2×2.
+pub(super) fn pays_winograd_4x4(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    let [bottom, top] = shapes(net, id);
+    winograd::pays_4x3([&bottom, &top], numerics)
+}
+
+fn fits_filter(net: &Net, id: LayerId, numerics: Numerics, filter: Filter) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
-    let [bottom, top] = [net.bottom_shapes(id), net.top_shapes(id)].map(|mut shapes| shapes.swap_remove(0));
-    winograd::pays(layer, [&bottom, &top], numerics) && fits(net, id, numerics, true)
+    let [bottom, top] = shapes(net, id);
+    winograd::fits(layer, [&bottom, &top], numerics, filter) && fits(net, id, numerics, true)
 }
 
 /// The same as [`fits_entry`] in bf16.
@@ -116,6 +141,11 @@ pub(super) fn fits_entry_bf16(net: &Net, id: LayerId, numerics: Numerics) -> boo
 /// The same as [`fits_winograd`] in bf16.
 pub(super) fn fits_winograd_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     numerics.precision == Precision::Bf16 && fits_winograd(net, id, numerics)
+}
+
+/// The same as [`fits_winograd_4x4`] in bf16.
+pub(super) fn fits_winograd_4x4_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    numerics.precision == Precision::Bf16 && fits_winograd_4x4(net, id, numerics)
 }
 
 /// The pixels that a layer sees, gathered for forward and for ∇W, and their gradients.
@@ -161,18 +191,33 @@ fn tiles_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    winograd_of(binder, Precision::F32)
+    winograd_of(binder, Precision::F32, &SMALL_FILTERS)
 }
 
 pub(super) fn winograd_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
-    winograd_of(binder, Precision::Bf16)
+    winograd_of(binder, Precision::Bf16, &SMALL_FILTERS)
 }
 
-fn winograd_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn LayerKernel>> {
+pub(super) fn winograd_4x4(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    winograd_of(binder, Precision::F32, &[Filter::F4x3])
+}
+
+pub(super) fn winograd_4x4_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    winograd_of(binder, Precision::Bf16, &[Filter::F4x3])
+}
+
+/// By the first of the filters that can do the layer.
+fn winograd_of(
+    binder: &mut Binder<'_>,
+    precision: Precision,
+    filters: &[Filter],
+) -> Option<Box<dyn LayerKernel>> {
+    let Layer::Convolution(layer) = &binder.layer().layer else { return None };
+    let filter = *filters.iter().find(|filter| winograd::can(layer, **filter))?;
     let weight = |setup: &Setup<'_>| {
-        WinogradGradient::new(setup).map(|products| WeightWay::Winograd(Box::new(products)))
+        WinogradGradient::new(setup, filter).map(|products| WeightWay::Winograd(Box::new(products)))
     };
-    build(binder, precision, |setup| Winograd::new(setup).map(Way::Winograd), weight)
+    build(binder, precision, |setup| Winograd::new(setup, filter).map(Way::Winograd), weight)
 }
 
 fn build(

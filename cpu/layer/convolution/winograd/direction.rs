@@ -1,8 +1,8 @@
 //! One direction: forward or ∇A.
 //!
-//! A grain computes some tiles of outputs, a block of them at a time: their inputs are transformed, each of the 16 or 121
+//! A grain computes some tiles of outputs, a block of them at a time: their inputs are transformed, each of the 16, 49 or 121
 //! points is a matrix product (tiles × sources · sources × targets) on the register tiles of correlation, and the
-//! products are transformed back. A block is so large that reading the transformed weights, 16/9 or 121/25 of the weights,
+//! products are transformed back. A block is so large that reading the transformed weights, 16/9, 49/9 or 121/25 of the weights,
 //! is cheap beside the products, and so small that one point's inputs stay in the second-level cache.
 //!
 //! ∇A is forward with a kernel that is turned round, or goes over the tiles of forward ([`Overlap`]).
@@ -14,12 +14,12 @@ use quadrille_core::layer::SubTask;
 use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::{Packing, Words};
 use super::overlap::Overlap;
-use super::{ALIGNMENT, Squares, Tiling, filter_of, packing};
+use super::{ALIGNMENT, Squares, Tiling, can, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::stored::{Origin, with_stored};
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{InputsBack, Outputs, Store, WeightWords, Weights};
+use crate::kernel::winograd::{Filter, InputsBack, Outputs, Store, WeightWords, Weights};
 use crate::kernel::words::with_words;
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
@@ -51,17 +51,16 @@ pub(in crate::layer::convolution) struct Winograd {
 
 impl Winograd {
     /// Prepares a direction; `None` if the transforms cannot do it, or the tier has no tiles.
-    pub fn new(setup: &Setup<'_>) -> Option<Self> {
-        let layer = setup.layer;
+    pub fn new(setup: &Setup<'_>, filter: Filter) -> Option<Self> {
+        let layer = can(setup.layer, filter).then_some(setup.layer)?;
         let forward = setup.sub == SubTask::Forward;
-        let filter = filter_of(layer)?;
         let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
         let precision = setup.numerics.precision;
-        let block = machine.winograd_tiles(filter) * precision.in_word();
+        let block = machine.winograd(filter).tiles * precision.in_word();
         let overlap = match forward {
             true => None,
             false => Overlap::new(layer, filter, [setup.input, setup.output], block),

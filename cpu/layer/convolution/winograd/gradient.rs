@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Squares, Tiling, filter_of, packing};
+use super::{ALIGNMENT, Squares, Tiling, can, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::summed::Summed;
@@ -16,14 +16,6 @@ use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
-
-/// What it costs to transform an element of the source, of what it costs to read or write one in memory.
-fn source_cost(filter: Filter) -> usize {
-    match filter {
-        Filter::Three => 2,
-        Filter::Five => 8,
-    }
-}
 
 /// Elements behind the sums of each point: powers of two apart, those of a weight would share few sets of a cache.
 const POINT_PADDING: usize = 64;
@@ -57,9 +49,8 @@ pub(in crate::layer::convolution) struct WinogradGradient {
 impl WinogradGradient {
     /// Prepares ∇W; `None` if the transforms cannot do the layer, or the tier has no tiles. `setup` is that of
     /// the forward direction.
-    pub fn new(setup: &Setup<'_>) -> Option<Self> {
-        let layer = setup.layer;
-        let filter = filter_of(layer)?;
+    pub fn new(setup: &Setup<'_>, filter: Filter) -> Option<Self> {
+        let layer = can(setup.layer, filter).then_some(setup.layer)?;
         let machine = Machine::of(setup.numerics.isa);
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, Pixel::Vector)).collect::<Option<_>>()?;
@@ -76,7 +67,7 @@ impl WinogradGradient {
             pad: layer.pad,
             store: if narrow { Store::Tiles } else { Store::Numbers },
         };
-        let block = (machine.winograd_gradient_tiles(filter) * setup.numerics.precision.in_word())
+        let block = (machine.winograd(filter).gradient_tiles * setup.numerics.precision.in_word())
             .min(tiling.count());
         let place = |source: usize| (source / vector * tiling.row_len(block) + source % vector) as u32;
         let offsets = (0..packing.sources).map(place).collect();
@@ -87,7 +78,7 @@ impl WinogradGradient {
         let sums = part_len(&packing, filter);
         let most = (machine.partial_bytes / (sums * size_of::<f32>())).max(1);
         let most = [tiling.count().div_ceil(block).min(most), packing.tiles().div_ceil(fewest)];
-        let costs = [3 * sums, source_cost(filter) * setup.source.len()];
+        let costs = [3 * sums, machine.winograd(filter).source_cost * setup.source.len()];
         let [tile_parts, target_parts] =
             cheapest(wanted.div_ceil(layer.group), most.map(|most| 1..=most), costs);
         Some(Self {

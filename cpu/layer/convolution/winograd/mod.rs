@@ -26,25 +26,43 @@ const MOST: usize = 64;
 /// Elements that may be left out so that scratch begins at a cache line.
 const ALIGNMENT: usize = 16;
 
-/// How a layer is filtered; `None` if the transforms cannot do it at all.
-pub(super) fn filter_of(layer: &Convolution) -> Option<Filter> {
-    let filter = Filter::of(layer.kernel).filter(|_| layer.stride == [1; 2] && layer.dilation == [1; 2])?;
-    layer.pad.iter().all(|p| *p < filter.side()).then_some(filter)
+/// Whether a filter can do a layer at all.
+pub(super) fn can(layer: &Convolution, filter: Filter) -> bool {
+    layer.kernel == [filter.side(); 2]
+        && layer.stride == [1; 2]
+        && layer.dilation == [1; 2]
+        && layer.pad.iter().all(|p| *p < filter.side())
 }
 
-/// Whether the transforms pay for a layer with this bottom and top: between enough channels, and where tiles have few
+/// Whether a filter is worth trying for a layer with this bottom and top: between enough channels, and where tiles have few
 /// pixels too many.
-pub(super) fn pays(layer: &Convolution, [bottom, top]: [&Shape; 2], numerics: Numerics) -> bool {
-    let Some(filter) = filter_of(layer) else { return false };
+pub(super) fn fits(
+    layer: &Convolution,
+    [bottom, top]: [&Shape; 2],
+    numerics: Numerics,
+    filter: Filter,
+) -> bool {
     let fewest = Machine::fewest_for_winograd(numerics, filter);
     let enough = |channels: usize| channels / layer.group >= fewest;
     let saves = |shape: &Shape| {
-        let [rows, columns] = [2, 3].map(|axis| shape.dim(axis));
-        let tiles = rows.div_ceil(filter.outputs()) * columns.div_ceil(filter.outputs());
+        let extents = [2, 3].map(|axis| shape.dim(axis));
         // At least a third of the products: the transforms take about as long as a fifth of them.
-        3 * tiles * filter.points() <= 2 * rows * columns * filter.taps()
+        3 * filter.tiles(extents) * filter.points() <= 2 * extents[0] * extents[1] * filter.taps()
     };
-    enough(layer.num_output) && enough(bottom.dim(1)) && saves(bottom) && saves(top)
+    can(layer, filter) && enough(layer.num_output) && enough(bottom.dim(1)) && saves(bottom) && saves(top)
+}
+
+/// Whether F(4×4, 3×3) pays more than F(2×2, 3×3) for a layer with this bottom and top: it has fewer products, but three times as
+/// many transformed weights.
+pub(super) fn pays_4x3([bottom, top]: [&Shape; 2], numerics: Numerics) -> bool {
+    let weights =
+        Machine::of(numerics.isa).winograd_weight_tiles.map(|cost| cost * numerics.precision.in_word());
+    let cost = |filter: Filter| {
+        let tiles = |shape: &Shape| shape.dim(0) * filter.tiles([2, 3].map(|axis| shape.dim(axis)));
+        let tiles = [top, bottom, top].map(tiles);
+        filter.points() * tiles.iter().zip(weights).map(|(tiles, weights)| tiles + weights).sum::<usize>()
+    };
+    cost(Filter::F4x3) < cost(Filter::F2x3)
 }
 
 /// How the weights of a direction are packed, in a precision, the kernel turned round or not. ∇W has the packing of forward.

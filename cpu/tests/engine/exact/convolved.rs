@@ -70,18 +70,18 @@ impl Fractions {
         let depth = depth(operand, &self.layer, &self.case);
         let sums = self.magnitudes.get(operand);
         let transforms = match operand {
-            Operand::BottomGrad(_) if overlap(&self.case, &self.layer) => 2 * (2 + 3 + 4) + 3,
+            Operand::BottomGrad(_) if overlap(&self.case, &self.layer, implementation) => 2 * (2 + 3 + 4) + 3,
             _ => 2 * (2 + 3 + 3),
         };
         let [plainly, transforming] = [0, transforms].map(|more| (depth + 2 + more) as f64 * EPSILON);
         let in_blob = self.case.storage(operand).is_some();
         let transformed = match implementation {
-            "winograd" | "winograd-bf16" => {
-                transformed_magnitudes(&self.case, &self.layer, &self.arrays, operand)
+            name if name.starts_with("winograd") => {
+                transformed_magnitudes(name, &self.case, &self.layer, &self.arrays, operand)
             }
             _ => None,
         };
-        let rounding = if implementation == "winograd" { 0.0 } else { 2.0 * U + U * U };
+        let rounding = if implementation.ends_with("-bf16") { 2.0 * U + U * U } else { 0.0 };
         let computed = |at: usize| match (implementation, &transformed) {
             (_, Some(transformed)) => (rounding + transforming) * transformed[at] + EPSILON * sums[at],
             (name, _) if name.ends_with("-bf16") && in_blob => (U + plainly) * sums[at],

@@ -9,7 +9,7 @@ use crate::exact::case::Case;
 /// Rows of numbers.
 type Matrix = Vec<Vec<f64>>;
 
-/// `|Bᵀ|`, `|G|` and `|Aᵀ|` of a kernel of so many rows.
+/// `|Bᵀ|`, `|G|` and `|Aᵀ|` of a filter.
 struct Filter {
     input: Matrix,
     weight: Matrix,
@@ -21,8 +21,44 @@ fn matrix<const C: usize>(rows: &[[f64; C]]) -> Matrix {
 }
 
 impl Filter {
-    fn of(side: usize) -> Self {
+    /// F(4×4, 3×3).
+    fn of_4x4() -> Self {
         const H: f64 = 0.5;
+        const Q: f64 = 0.25;
+        Self {
+            input: matrix(&[
+                [1., 0., 0., 0., 1., 0.],
+                [0., 1., 1., 1., 1., 0.],
+                [0., 1., 1., 1., 1., 0.],
+                [0., 1., 1., 1., 1., 0.],
+                [0., 1., 1., 1., 1., 0.],
+                [0., 1., 0., 1., 0., 0.],
+                [0., 1., 0., 0., 0., 1.],
+            ]),
+            weight: matrix(&[
+                [1., 0., 0.],
+                [Q, Q, Q],
+                [Q, Q, Q],
+                [H, 0., H],
+                [0., H, 0.],
+                [H, H, H],
+                [0., 0., 1.],
+            ]),
+            output: matrix(&[
+                [1., 1., 1., 1., 0., 1., 0.],
+                [0., 1., 1., 0., 1., 1., 0.],
+                [0., 1., 1., 1., 0., 1., 0.],
+                [0., 1., 1., 0., 1., 1., 1.],
+            ]),
+        }
+    }
+
+    /// That of an implementation for a kernel of so many rows.
+    fn of(implementation: &str, side: usize) -> Self {
+        const H: f64 = 0.5;
+        if implementation.starts_with("winograd-4x4") {
+            return Self::of_4x4();
+        }
         if side == 3 {
             return Self {
                 input: matrix(&[[1., 0., 1., 0.], [0., 1., 1., 0.], [0., 1., 1., 0.], [0., 1., 0., 1.]]),
@@ -117,11 +153,11 @@ impl Planes<'_> {
 
 /// Whether ∇A of a kernel of 3×3 or 5×5 goes over the tiles of the top, which overlap in the bottom: where these are a quarter fewer than the bottom's. All
 /// images here are so small that a block holds the tiles of one.
-pub fn overlap(case: &Case, layer: &Convolution) -> bool {
+pub fn overlap(case: &Case, layer: &Convolution, implementation: &str) -> bool {
     if ![[3; 2], [5; 2]].contains(&layer.kernel) {
         return false;
     }
-    let side = Filter::of(layer.kernel[0]).output.len();
+    let side = Filter::of(implementation, layer.kernel[0]).output.len();
     let shapes = [case.bottoms[0].clone(), case.net.top_shapes(case.id).swap_remove(0)];
     let [bottom, top] = shapes.map(|shape| tiles([shape.dim(2), shape.dim(3)], side).count());
     4 * top <= 3 * bottom
@@ -129,6 +165,7 @@ pub fn overlap(case: &Case, layer: &Convolution) -> bool {
 
 /// The magnitudes of what a sub-task of a 3×3 or 5×5 convolution of one group and stride 1 writes; `None` of biases.
 pub fn transformed_magnitudes(
+    implementation: &str,
     case: &Case,
     layer: &Convolution,
     arrays: &Arrays<f32>,
@@ -136,7 +173,7 @@ pub fn transformed_magnitudes(
 ) -> Option<Vec<f64>> {
     let (bottom, top) = (&case.bottoms[0], case.net.top_shapes(case.id).swap_remove(0));
     let (inputs, outputs, side) = (bottom.dim(1), layer.num_output, layer.kernel[0]);
-    let (filter, last) = (Filter::of(side), side * side - 1);
+    let (filter, last) = (Filter::of(implementation, side), side * side - 1);
     let planes = |operand, shape: &quadrille_core::shape::Shape| Planes {
         values: arrays.get(operand),
         channels: shape.dim(1),
@@ -158,7 +195,7 @@ pub fn transformed_magnitudes(
             let u: Vec<_> = (0..outputs * inputs).map(|k| weight(k / inputs, k % inputs, false)).collect();
             Some(correlated(&filter, &x, &u, bottom.dim(0), [outputs, inputs], dy.extents, pad))
         }
-        Operand::BottomGrad(_) if overlap(case, layer) => {
+        Operand::BottomGrad(_) if overlap(case, layer, implementation) => {
             let u: Vec<_> = (0..outputs * inputs).map(|k| weight(k / inputs, k % inputs, false)).collect();
             Some(overlapped(&filter, &dy, &u, bottom.dim(0), x.extents, pad))
         }
