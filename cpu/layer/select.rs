@@ -289,7 +289,7 @@ pub(super) fn candidates(layer: &Layer) -> &'static [Candidate] {
     }
 }
 
-/// The names of the implementations that can do a layer on a tier in a precision, best first, but for those that do not pay.
+/// The names of the implementations that can do a layer on a tier in a precision, best first but for those that do not pay.
 pub fn implementations(net: &Net, id: LayerId, numerics: impl Into<Numerics>) -> Vec<&'static str> {
     let numerics = numerics.into();
     let list = candidates(&net.layer(id).layer).iter();

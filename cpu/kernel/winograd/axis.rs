@@ -97,8 +97,8 @@ impl Axis<4, 2, 3, 4> for F2x3 {
 ///
 /// Winograd's F(4, 3) from 6 products reads polynomials at 0, ±1, ±2 and ∞, and divides by 3. Here they are read at 0, ±1, ∞ and
 /// ±i: modulo x² + 1, where Karatsuba multiplies with three products. All points lie on the unit circle but the two that stand
-/// for the ends, so magnitudes hardly grow: in f32 errors are those of F(2, 3), in bf16 1.1 times as large (root mean square of
-/// random operands), where F(4, 3) from 6 products has some ten times as large ones.
+/// for the ends, so magnitudes hardly grow: errors are 1.1 times those of F(2, 3), in f32 and where operands are rounded to bf16, and
+/// those of F(4, 3) from 6 products are 5 and 6 times as large as those of F(2, 3). (Planes of random normal operands, 64 channels, root mean square.)
 ///
 /// ```text
 /// Bᵀ = 1  0  0  0 -1  0     G = 1   0   0     Aᵀ = 1 1  1 -1 0  1 0
