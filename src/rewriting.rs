@@ -39,9 +39,9 @@ impl<'a> Rewriting<'a> {
         Self { fusion, alone, memory_sharing, numerics, kernels, parts, clips, gpu }
     }
 
-    /// The same for a worker on a GPU, or on quadrants.
+    /// The same for a worker on a GPU, if it is on one.
     pub fn on(self, gpu: bool) -> Self {
-        Self { gpu, ..self }
+        Self { gpu: self.gpu || gpu, ..self }
     }
 
     /// The same for a training that needs what `settings` ask for.

@@ -22,6 +22,7 @@ use crate::holdings::Holdings;
 use crate::memory;
 use crate::pass::Pass;
 use crate::pool::{Pools, StreamPool, Worth, spread_by};
+use crate::rewriting::Rewriting;
 use crate::time;
 use explain::Explanation;
 use training::built;
@@ -37,7 +38,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         how.unwrap_or_default().check(&args.machine.device)?;
     }
     let machine = crews(&args.machine, 0, 1, batch, || time::copies(&spec, batch))?;
-    let nets = time::nets(&spec, batch, &machine, &args.machine, args.workers)?;
+    let described_gpu =
+        figures.as_ref().and_then(|machine| machine.device).is_some_and(|device| !device.crew);
+    let rewriting = Rewriting::new(&args.machine, machine.numerics, args.workers).on(described_gpu);
+    let nets = time::nets(&spec, batch, &machine, rewriting)?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
     let mut estimates = device.map_or_else(Estimates::default, Estimates::on);
     if args.measure {

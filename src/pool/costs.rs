@@ -68,12 +68,24 @@ impl Costs {
         seen.map_or_else(|| self.model.kernel(0.0, 0.0), |(_, kernel)| *kernel)
     }
 
-    /// Nanoseconds of a plan of `nets` on the simulated device (sim), with what the host takes to launch it task by task.
+    /// Nanoseconds of a plan of `nets` on the simulated device (sim), with what the host takes to launch it task by task: nearly,
+    /// with kernels of a few waves.
     ///
     /// # Errors
     /// If the plan does not fit its devices.
-    pub fn nanoseconds(&self, nets: &[Net], plan: &Plan) -> Result<f64, Failure> {
-        let kernel = |node: &Node| self.model.in_waves(self.kernel(nets, node), WAVES);
+    pub fn nearly(&self, nets: &[Net], plan: &Plan) -> Result<f64, Failure> {
+        self.nanoseconds(plan, |node| self.model.in_waves(self.kernel(nets, node), WAVES))
+    }
+
+    /// The same with all waves, which takes ten times as long for large mini-batches.
+    ///
+    /// # Errors
+    /// As [`Costs::nearly`].
+    pub fn exactly(&self, nets: &[Net], plan: &Plan) -> Result<f64, Failure> {
+        self.nanoseconds(plan, |node| self.kernel(nets, node))
+    }
+
+    fn nanoseconds(&self, plan: &Plan, kernel: impl Fn(&Node) -> Kernel) -> Result<f64, Failure> {
         let devices = SimDevice::of_kernels(&[plan], &self.model, kernel);
         let mut times = StepTimes::default();
         run_step(&devices, plan, &Scalars::default(), &mut times)?;

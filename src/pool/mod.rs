@@ -16,7 +16,8 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
 pub use quadrille_core::plan::lanes::Worth;
 use quadrille_core::plan::lanes::{
-    Candidates, Choice, Limits, Maintainer, Scheduler, Sight, Situation, Way, chunk_of, first_sight, spread,
+    Candidates, Choice, Limits, Maintainer, Scheduler, Sight, Situation, WORTH_IT, Way, chunk_of,
+    first_sight, spread,
 };
 use quadrille_core::plan::{Node, Plan};
 use quadrille_core::sim::DeviceModel;
@@ -323,9 +324,18 @@ fn chosen(asked: &Asked<'_>, analyzed: &Worth, given: &Worth, costs: &Costs) -> 
             return Ok(f64::INFINITY);
         }
         compared += 1;
-        costs.nanoseconds(nets, plan)
+        costs.nearly(nets, plan)
     });
-    let choice = choice?;
+    let mut choice = choice?;
+    if choice.way != Way::Whole {
+        let of = |node: &Node| (node.task.layer, node.task.sub);
+        let chunks = |node: &Node| choice.worth.get(&of(node)).or_else(|| given.get(&of(node)));
+        let cut = spread((*plan).clone(), nets, |node| chunks(node).copied().unwrap_or(1));
+        // What gains in few waves may lose in all.
+        if costs.exactly(nets, &cut)? > WORTH_IT * costs.exactly(nets, plan)? {
+            choice = Choice { worth: Worth::new(), way: Way::Whole, expected: choice.whole, ..choice };
+        }
+    }
     let analyzed = choice.analyzed.filter(|time| time.is_finite());
     Ok(Choice { analyzed, tried: compared, ..choice })
 }

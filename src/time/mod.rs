@@ -160,21 +160,20 @@ pub fn iteration(
     args: &MachineArgs,
     schedule: Schedule,
 ) -> Result<Iteration, Failure> {
-    let nets = nets(spec, batch, machine, args, 1)?;
+    let nets = nets(spec, batch, machine, Rewriting::new(args, machine.numerics, 1))?;
     let plan = built(&nets, PlanOptions { schedule, ..PlanOptions::new(Stage::Iteration) })?;
     Ok(Iteration { nets, plan, options: engine(machine, args) })
 }
 
-/// The nets of a worker's devices, of one among so many.
+/// The nets of a worker's devices, rewritten for a GPU if that has one.
 pub fn nets(
     spec: &NetSpec,
     batch: usize,
     machine: &Crews,
-    args: &MachineArgs,
-    workers: usize,
+    rewriting: Rewriting<'_>,
 ) -> Result<Vec<Net>, Failure> {
     let nets = cut(spec, batch, &threads_of(&machine.workers[0]))?;
-    let rewriting = Rewriting::new(args, machine.numerics, workers).on(machine.gpu(0).is_some());
+    let rewriting = rewriting.on(machine.gpu(0).is_some());
     nets.into_iter().map(|net| rewriting.of(net)).collect()
 }
 

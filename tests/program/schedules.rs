@@ -264,6 +264,18 @@ fn auto_is_nowhere_expected_to_be_slower_than_whole_layers() {
     }
 }
 
+/// The nets of a GPU that is described are those that GPUs compute: there every backward of a ReLU is a task of its own.
+#[test]
+fn a_gpu_that_is_described_has_the_tasks_of_a_gpu() {
+    let stage = Stage::new();
+    for (name, own) in [("p100", true), ("knl-quadrant", false)] {
+        let machine = format!("{}/bench/machines/{name}.prototxt", env!("CARGO_MANIFEST_DIR"));
+        stage.succeed(&format!("plan --model vgg16 --batch 2 --machine {machine} --out plan.prototxt"));
+        let plan = fs::read_to_string(stage.path("plan.prototxt")).expect("a plan");
+        assert_eq!(plan.contains(r#"layer: "relu1_2" sub: "grad-activation""#), own, "{name}");
+    }
+}
+
 fn refused_by_quadrants(stage: &Stage) {
     let refused = stage.run("train --solver solver.prototxt --run refused --workers 1 --plan plan.prototxt");
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);

@@ -19,7 +19,7 @@ use crate::task::Buffer;
 pub type Worth = HashMap<(LayerId, SubTask), u32>;
 
 /// What a cut has to take at most of what whole layers do: estimates are not better than that, and chunks take lanes.
-const WORTH_IT: f64 = 0.99;
+pub const WORTH_IT: f64 = 0.99;
 
 /// Of what kind a choice is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@ mod spread;
 mod usage;
 
 pub use analyzer::{AnalysisError, Concurrency, analyze};
-pub use choose::{Candidates, Choice, Way, Worth};
+pub use choose::{Candidates, Choice, WORTH_IT, Way, Worth};
 pub use chunks::{ChunkError, in_chunks};
 pub use deal::{chunks_of, deal};
 pub use maintainer::{Maintainer, NotKept, Situation};
