@@ -129,7 +129,7 @@ pub struct MachineArgs {
     #[arg(long = "kernel", value_name = "LAYER=NAME", value_parser = parse_pair)]
     pub kernels: Vec<(String, String)>,
     /// Compute every layer apart, instead of chains such as BatchNorm, Scale and ReLU at once, sums of residual blocks in the
-    /// normalisation before them and the backward of a ReLU in the max pooling behind it; every update apart from its gradient;
+    /// normalisation before them and the backward of a ReLU in the layer behind it; every update apart from its gradient;
     /// and sums of several readers' gradients apart from these
     #[arg(long)]
     pub no_fusion: bool,

@@ -119,7 +119,7 @@ fn notes(engine: &Engine, net: &Net, programs: usize) -> Vec<String> {
         net.layers.iter().filter(|l| l.rectifies_gradient).map(|l| l.name.as_str()).collect();
     if !rectifying.is_empty() {
         notes.push(format!(
-            "rectified   the gradient of a ReLU by the pooling behind it: {}",
+            "rectified   the gradient of a ReLU by the layer behind it: {}",
             rectifying.join(", ")
         ));
     }

@@ -250,7 +250,7 @@ impl Net {
     ///   exists here;
     /// - a Concat's bottoms lie in its top already (`is_in_place`);
     /// - other layers have added the gradients up already (`is_added_up`, of [`Net::adding`]);
-    /// - the pooling above has done the backward of this ReLU ([`Net::rectifying`]);
+    /// - the layer above has done the backward of this ReLU ([`Net::rectifying`]);
     /// - ∇W and the update are one ([`Net::stepping`]): then there is no `GradWeight`, otherwise no `StepWeight`; nor is there where ∇A
     ///   does it in passing ([`Net::stepping_in_passing`]);
     /// - it belongs to backward, and nothing of the loss comes from the layer (`under_loss`).
@@ -274,6 +274,10 @@ impl Net {
         }
         if layer.adds_gradient && accesses.writes.contains(&Operand::BottomGrad(0)) {
             accesses.reads.push(Operand::BottomGrad(0));
+        }
+        let looks = sub == SubTask::GradActivation && self.looks_at_relu(id);
+        if looks && !accesses.reads.contains(&Operand::Bottom(0)) {
+            accesses.reads.push(Operand::Bottom(0));
         }
         // What adds to running sums asks nothing of the loss.
         let adds = matches!(sub, SubTask::GradWeight | SubTask::GradBias)

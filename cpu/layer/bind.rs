@@ -217,8 +217,18 @@ pub fn rectifying_layers(
     numerics: Numerics,
     forced: &[(String, String)],
 ) -> Result<Vec<LayerId>, String> {
-    let chosen = decide(net, numerics, forced)?.chosen;
-    Ok((0..chosen.len()).filter(|layer| chosen[*layer].rectifies).map(LayerId).collect())
+    let decisions = decide(net, numerics, forced)?;
+    Ok((0..decisions.chosen.len())
+        .map(LayerId)
+        .filter(|id| rectifies(net, *id, &decisions, numerics))
+        .collect())
+}
+
+/// Whether the implementation that was chosen for a layer can do the backward of a ReLU that it reads.
+fn rectifies(net: &Net, id: LayerId, decisions: &Decisions, numerics: Numerics) -> bool {
+    let candidate = decisions.chosen[id.0];
+    let precision = decisions.precision_of(net.layer(id), candidate);
+    (candidate.rectifies)(net, id, Numerics { precision, ..numerics })
 }
 
 /// Where the implementations of `net` can add gradients up in place: what [`Net::adding`] is to be told.
@@ -280,7 +290,7 @@ pub(crate) fn bind(
             _ if layer.steps_weight && !(candidate.steps && native) => {
                 Some("update a weight as it finds the gradient")
             }
-            _ if layer.rectifies_gradient && !candidate.rectifies => {
+            _ if layer.rectifies_gradient && !rectifies(net, LayerId(index), &decisions, numerics) => {
                 Some("do the backward of the ReLU before it")
             }
             _ => None,

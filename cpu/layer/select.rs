@@ -52,7 +52,7 @@ pub(crate) struct Candidate {
     /// Whether it can add the gradient of its bottom to what is there ([`Net::adding`]).
     pub adds: fn(&Net, LayerId, Numerics) -> bool,
     /// Whether it can do the backward of the ReLU that it reads ([`Net::rectifying`]).
-    pub rectifies: bool,
+    pub rectifies: fn(&Net, LayerId, Numerics) -> bool,
     /// Whether it finds the images of all its blobs apart, with other arrays between them.
     pub strides: bool,
     /// Whether it can do a layer on a tier in a precision.
@@ -74,8 +74,9 @@ const fn never(_: &Net, _: LayerId, _: Numerics) -> bool {
 }
 
 const fn candidate(name: &'static str, form: Form, build: Build) -> Candidate {
-    let (kept, adds) = (Kept::F32, never as fn(&Net, LayerId, Numerics) -> bool);
-    let (eager, steps, rectifies, strides) = (false, false, false, false);
+    type Question = fn(&Net, LayerId, Numerics) -> bool;
+    let (kept, adds, rectifies) = (Kept::F32, never as Question, never as Question);
+    let (eager, steps, strides) = (false, false, false);
     Candidate { name, form, kept, eager, steps, adds, rectifies, strides, fits: every, pays: every, build }
 }
 
@@ -108,6 +109,7 @@ const CONVOLUTION: &[Candidate] = &[
         fits: convolution::fits_winograd_4x4_bf16,
         pays: convolution::pays_winograd_4x4,
         adds: every,
+        rectifies: every,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -116,6 +118,7 @@ const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_winograd_bf16,
         adds: every,
+        rectifies: every,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -124,6 +127,7 @@ const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_bf16,
         adds: convolution::tiles_add,
+        rectifies: convolution::tiles_rectify,
         kept: Kept::Bf16,
         eager: true,
         strides: true,
@@ -133,6 +137,7 @@ const CONVOLUTION: &[Candidate] = &[
         fits: convolution::fits_winograd_4x4,
         pays: convolution::pays_winograd_4x4,
         adds: every,
+        rectifies: every,
         eager: true,
         strides: true,
         ..candidate("winograd-4x4", Form::Blocked, convolution::winograd_4x4)
@@ -140,6 +145,7 @@ const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_winograd,
         adds: every,
+        rectifies: every,
         eager: true,
         strides: true,
         ..candidate("winograd", Form::Blocked, convolution::winograd)
@@ -147,6 +153,7 @@ const CONVOLUTION: &[Candidate] = &[
     Candidate {
         fits: convolution::fits_blocked,
         adds: convolution::tiles_add,
+        rectifies: convolution::tiles_rectify,
         eager: true,
         strides: true,
         ..candidate("tiles", Form::Blocked, convolution::tiles)
@@ -158,7 +165,7 @@ const POOLING: &[Candidate] = &[
     Candidate {
         fits: pooling::fits_blocked,
         kept: Kept::Either,
-        rectifies: true,
+        rectifies: every,
         strides: true,
         ..candidate("blocks", Form::Blocked, pooling::blocked)
     },
@@ -203,7 +210,8 @@ const FLATTEN: &[Candidate] = &[candidate("view", Form::Plain, flatten::build), 
 const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contrastive_loss::build), REFERENCE];
 const DROPOUT: &[Candidate] =
     &[Candidate { fits: dropout::fits, ..stream("stream", Form::Any, dropout::build) }, REFERENCE];
-const LRN: &[Candidate] = &[stream("parts", Form::Any, lrn::build), REFERENCE];
+const LRN: &[Candidate] =
+    &[Candidate { rectifies: every, ..stream("parts", Form::Any, lrn::build) }, REFERENCE];
 const NEURON: &[Candidate] = &[
     Candidate { fits: neuron::fits_blocks, ..strided(stream("stream", Form::Any, neuron::build)) },
     Candidate { fits: neuron::fits_plain, ..candidate("stream", Form::Plain, neuron::build) },

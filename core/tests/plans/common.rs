@@ -10,7 +10,7 @@ use quadrille_core::net::{
 };
 use quadrille_core::task::Tile;
 
-fn convolution(outputs: usize, kernel: usize) -> Layer {
+pub fn convolution(outputs: usize, kernel: usize) -> Layer {
     Layer::Convolution(Convolution {
         num_output: outputs,
         kernel: [kernel; 2],

@@ -1,13 +1,13 @@
 //! Nets with fused layers: what is rewritten and what is not, that the rest stays as it was, and that both train alike.
 
 use quadrille_core::check::check;
-use quadrille_core::layer::{EltwiseOperation, Layer, PoolMethod, Relu, SubTask};
+use quadrille_core::layer::{EltwiseOperation, Layer, Lrn, NormRegion, Operand, PoolMethod, Relu, SubTask};
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetSpec, NetState, ParamSpec, Phase};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 
-use crate::common::{branching_net, lenet, nets, normalizing_net, residual_net, sharing};
+use crate::common::{branching_net, convolution, lenet, nets, normalizing_net, residual_net, sharing};
 
 pub const BATCH: usize = 5;
 
@@ -107,10 +107,20 @@ fn convolutions_do_the_forward_of_relus_in_place() {
     }
 }
 
-/// Whether backward of the ReLU behind the first convolution of LeNet is left to the pooling.
+/// Whether backward of the ReLU behind the first convolution of LeNet is left to the layer in the place of its pooling.
 fn is_left(spec: &NetSpec, phase: Phase, can: bool) -> bool {
     let net = build(spec, phase).fused().rectifying(|_| can);
-    let left = net.layer(id(&net, "pool1")).rectifies_gradient;
+    let above = id(&net, "pool1");
+    let left = net.layer(above).rectifies_gradient;
+    let looks = match net.layer(above).layer {
+        Layer::Pooling(_) => false,
+        Layer::Lrn(_) => true,
+        _ => left,
+    };
+    if let Some(accesses) = net.accesses(above, SubTask::GradActivation) {
+        let reads = accesses.reads.iter().filter(|read| **read == Operand::Bottom(0)).count();
+        assert_eq!(reads, usize::from(looks), "{}", net.name);
+    }
     let backward = net.accesses(id(&net, "behind"), SubTask::GradActivation);
     assert_eq!(backward.is_none(), left || phase == Phase::Test, "{}", net.name);
     left
@@ -134,14 +144,46 @@ fn pooling_does_the_backward_of_relus_in_place() {
         LayerSpec { name: "again".into(), tops: vec!["again".into()], ..layer(&mut twice, "pool1").clone() };
     twice.layers.push(again);
     assert!(!is_left(&twice, Phase::Train, true), "another reads it, too");
+    plans_are_valid(&plain);
+}
 
+#[test]
+fn convolutions_and_norms_do_the_backward_of_relus_in_place() {
+    let layers = [
+        convolution(8, 3),
+        Layer::Lrn(Lrn {
+            region: NormRegion::AcrossChannels,
+            local_size: 5,
+            alpha: 1e-4,
+            beta: 0.75,
+            k: 1.0,
+        }),
+    ];
+    for above in layers {
+        let with = |in_place: bool, slope: f32| {
+            let mut spec = rectified(in_place, slope);
+            layer(&mut spec, "pool1").layer = above.clone();
+            spec
+        };
+        let plain = with(true, 0.0);
+        assert!(is_left(&plain, Phase::Train, true));
+        assert!(!is_left(&plain, Phase::Train, false), "no kernel can");
+        assert!(!is_left(&plain, Phase::Test, true), "no backward");
+        assert!(!is_left(&with(false, 0.0), Phase::Train, true), "two gradients");
+        assert!(!is_left(&with(true, 0.1), Phase::Train, true), "something passes below 0");
+        plans_are_valid(&plain);
+    }
+}
+
+/// Checks plans of a net whose ReLUs are left to others.
+fn plans_are_valid(spec: &NetSpec) {
     for devices in [1, 3] {
         for shared in [false, true] {
             let of = |net: Net| {
                 let net = net.fused().rectifying(|_| true);
                 if shared { sharing(net) } else { net }
             };
-            let nets: Vec<Net> = nets(&plain, Phase::Train, devices).into_iter().map(of).collect();
+            let nets: Vec<Net> = nets(spec, Phase::Train, devices).into_iter().map(of).collect();
             for stage in [Stage::Iteration, Stage::Gradients] {
                 let plan = Plan::build(&nets, PlanOptions::new(stage)).expect("a plan");
                 assert_eq!(check(&plan, &nets), Ok(()), "{devices} devices, shared {shared}");

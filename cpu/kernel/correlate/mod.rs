@@ -107,6 +107,8 @@ pub(crate) struct Tile<'a> {
     pub end: End,
     /// Whether a ReLU goes over the sums.
     pub relu: bool,
+    /// If the backward of a ReLU goes over them, its values: where and as the sums end, those of pixel 0 and the first vector.
+    pub sign: Option<*const f32>,
     /// What is to be in the second-level cache when the tile is done: with each run so many cache lines, one after the other.
     pub ahead: *const f32,
     /// None if there is nothing.

@@ -2,7 +2,7 @@
 
 use super::{End, Kept, Start, Tile};
 use crate::kernel::simd::{Product, Simd};
-use crate::kernel::stored::Stored;
+use crate::kernel::stored::{AsF32, Stored};
 use crate::machine::LINE;
 
 /// Computes a tile of `ROWS` pixels, `PIXEL` elements apart in the input, by `VECTORS` vectors.
@@ -90,6 +90,14 @@ unsafe fn store<S: Simd, P: Product<Registers = S>, const ROWS: usize, const VEC
                 *sum = S::rectified(*sum);
             }
         }
+        if let Some(sign) = t.sign {
+            match t.end {
+                End::There => let_pass::<S, AsF32, ROWS, VECTORS>(&mut sums, sign, [t.y_pixel, t.y_vector]),
+                End::Kept(Kept { pixel, vector, .. }) => {
+                    let_pass::<S, P::Kept, ROWS, VECTORS>(&mut sums, sign, [pixel, vector]);
+                }
+            }
+        }
         match t.end {
             End::There => {
                 for (r, row) in sums.iter().enumerate() {
@@ -105,6 +113,25 @@ unsafe fn store<S: Simd, P: Product<Registers = S>, const ROWS: usize, const VEC
                     }
                 }
             }
+        }
+    }
+}
+
+/// Lets the sums pass for which a ReLU's values are above 0, and makes the others 0. The values of pixel 0 and the first vector lie at
+/// `sign`, pixels and vectors so many words apart.
+///
+/// # Safety
+/// As [`tile`].
+#[inline(always)]
+unsafe fn let_pass<S: Simd, E: Stored<S>, const ROWS: usize, const VECTORS: usize>(
+    sums: &mut [[S::Vector; VECTORS]; ROWS],
+    sign: *const f32,
+    [pixel, vector]: [usize; 2],
+) {
+    for (r, row) in sums.iter_mut().enumerate() {
+        for (v, sum) in row.iter_mut().enumerate() {
+            // SAFETY: by contract.
+            *sum = unsafe { S::passed(*sum, E::load(sign.add(r * pixel + v * vector))) };
         }
     }
 }

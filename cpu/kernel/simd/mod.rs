@@ -48,6 +48,12 @@ pub(crate) trait Simd {
             Self::fused(x, passes, Self::zero())
         }
     }
+    /// The backward of a ReLU: a gradient where the ReLU's value is above 0, elsewhere 0.
+    #[inline(always)]
+    unsafe fn passed(gradient: Self::Vector, value: Self::Vector) -> Self::Vector {
+        // SAFETY: by the trait's contract.
+        unsafe { Self::greater(value, Self::zero(), gradient, Self::zero()).1 }
+    }
     /// Small whole numbers from `LANES` bytes.
     unsafe fn load_bytes(from: *const u8) -> Self::Vector;
     /// Whole numbers below 256 to `LANES` bytes.

@@ -314,6 +314,8 @@ pub(crate) struct Outputs<'a> {
     pub relu: bool,
     /// Whether they are added to what the plane holds.
     pub adds: bool,
+    /// If the backward of a ReLU goes over them, where its values begin, which lie as the plane does and are all read.
+    pub sign: Option<Origin>,
     /// Where the plane begins, all of which is read and written: pixels of a block of channels, row by row.
     pub plane: Origin,
     /// Rows and columns of the plane.
@@ -331,7 +333,7 @@ impl Outputs<'_> {
         A: Axis<D, Y, G, N>,
     {
         let Self { products, point, tiles, bias, relu, adds, extents: [height, width], .. } = self;
-        let plane = self.plane.first();
+        let (plane, sign) = (self.plane.first(), self.sign.map(Origin::first));
         for (t, [row, first_column]) in tiles.iter().copied().enumerate() {
             // SAFETY: by contract; pixels outside of the plane are left out.
             unsafe {
@@ -351,7 +353,8 @@ impl Outputs<'_> {
                         let place = plane.add(pixel * E::LEN);
                         let value = S::add(value, if adds { E::load(place) } else { bias });
                         let value = if relu { S::rectified(value) } else { value };
-                        E::store(place, value);
+                        let passed = sign.map(|sign| S::passed(value, E::load(sign.add(pixel * E::LEN))));
+                        E::store(place, passed.unwrap_or(value));
                     }
                 }
             }

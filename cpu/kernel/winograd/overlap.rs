@@ -24,6 +24,8 @@ pub(crate) struct InputsBack<'a> {
     pub seen: [usize; 2],
     /// Whether the sums are added to what the plane holds.
     pub adds: bool,
+    /// If the backward of a ReLU goes over them, where its values begin, which lie as the plane does and are all read.
+    pub sign: Option<Origin>,
     /// Where the plane begins, all of which is read and written: pixels of a block of channels, row by row.
     pub plane: Origin,
     /// Rows and columns of the plane.
@@ -80,9 +82,12 @@ impl InputsBack<'_> {
             for (column, sum) in sums.chunks_exact(S::LANES).take(width).enumerate() {
                 // SAFETY: by contract, and by that of the plane.
                 unsafe {
-                    let place = self.plane.first().add((row * width + column) * E::LEN);
+                    let pixel = (row * width + column) * E::LEN;
+                    let place = self.plane.first().add(pixel);
                     let sum = S::load(sum.as_ptr());
-                    E::store(place, if self.adds { S::add(sum, E::load(place)) } else { sum });
+                    let sum = if self.adds { S::add(sum, E::load(place)) } else { sum };
+                    let passed = self.sign.map(|sign| S::passed(sum, E::load(sign.first().add(pixel))));
+                    E::store(place, passed.unwrap_or(sum));
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Below, End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
 use crate::kernel::words::{Neighbours, with_words};
-use crate::layer::{Grain, share};
+use crate::layer::{Array, Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
@@ -146,6 +146,11 @@ impl Direction {
         self.passes.sum_at_once()
     }
 
+    /// Whether each target pixel is stored from registers, by one pass.
+    pub fn stores_once(&self) -> bool {
+        !self.passes.overlap
+    }
+
     /// Grains of the computation.
     pub fn grains(&self) -> usize {
         self.cut.images * self.cut.rows * self.cut.tiles * self.cut.groups
@@ -236,14 +241,20 @@ impl Direction {
         let (len, vector) = (self.target.image_len(), self.packing.vector);
         let start = (part.work.images.start + image) * self.target.image_stride();
         let kept = part.memory.pointer(part.arrays.target.part(start..start + len));
-        let kept = kept.wrapping_add(first_target / vector * self.target.plane_len());
+        let first = first_target / vector * self.target.plane_len();
+        let kept = kept.wrapping_add(first);
+        let sign = part.arrays.sign.map(|sign| {
+            let start = (part.work.images.start + image) * sign.lies.image_stride();
+            part.memory.pointer(sign.span.part(start..start + len)).wrapping_add(first).cast_const()
+        });
         match self.sums {
-            None => Outputs { sums: kept, vector: self.target.plane_len(), first_row: 0, kept: None },
+            None => Outputs { sums: kept, vector: self.target.plane_len(), first_row: 0, kept: None, sign },
             Some(sums) => Outputs {
                 sums: part.sums.wrapping_add(image * TILE_VECTORS * sums),
                 vector: sums,
                 first_row: self.passes.first_target_row(part.work.rows.start),
                 kept: Some(kept),
+                sign,
             },
         }
     }
@@ -337,6 +348,7 @@ impl Direction {
         // The sums of passes that overlap are rounded when all are done.
         let kept = outputs.kept.filter(|_| last && !self.passes.overlap);
         let relu = self.relu && last;
+        let sign = outputs.sign.filter(|_| last);
         let (vector, pixel) = (self.packing.vector, self.target.layout.pixel());
         let mut row = rows.start;
         while row < rows.end {
@@ -347,7 +359,7 @@ impl Direction {
             };
             let of_row = row;
             row += height;
-            if runs.is_empty() && step.chunk > 0 && !relu && kept.is_none() {
+            if runs.is_empty() && step.chunk > 0 && !relu && kept.is_none() && sign.is_none() {
                 continue;
             }
             let x = self.origin(part, step.image, of_row);
@@ -376,6 +388,7 @@ impl Direction {
                     start: step.start.unwrap_or_else(held),
                     end: kept.map_or(End::There, |y| End::Kept(place(y))),
                     relu,
+                    sign: sign.map(|sign| sign.wrapping_add(at(target_row) * pixel)),
                     ahead: soon.unwrap_or(std::ptr::null()),
                     ahead_lines: soon.map_or(0, |_| step.lines),
                 };
@@ -435,6 +448,8 @@ struct Outputs {
     first_row: usize,
     /// Where sums are rounded to: pixel 0 of the image.
     kept: Option<*mut f32>,
+    /// Where a ReLU's values lie: those of pixel 0 of the image.
+    sign: Option<*const f32>,
 }
 
 /// The passes of a sub-task.
@@ -496,6 +511,9 @@ pub(super) struct Arrays {
     pub bias: Option<Span>,
     /// Whether the target is added to: of directions that say so ([`Direction::can_add`], [`super::Winograd`]).
     pub adds: bool,
+    /// The values of a ReLU whose backward goes over the target, and which lie as it does: of directions that say so
+    /// ([`Direction::stores_once`], [`super::Winograd`]).
+    pub sign: Option<Array>,
 }
 
 /// A grain's part.

@@ -78,6 +78,13 @@ pub(super) fn tiles_add(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     pointwise || Passes::cheaper_backward(layer, extents, numerics).sum_at_once()
 }
 
+/// Whether tiles can do the backward of the ReLU before a layer: each pixel of ∇A must be stored by one pass, in its place.
+pub(super) fn tiles_rectify(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
+    let extents = shapes(net, id).map(|shape| [shape.dim(2), shape.dim(3)]);
+    !Subsample::fits(layer) && !Passes::cheaper_backward(layer, extents, numerics).overlap
+}
+
 struct Tiles {
     isa: Isa,
     forward: Way,
@@ -93,6 +100,8 @@ struct Tiles {
     bias_grad: Option<Span>,
     /// Whether ∇A is added to what is there.
     adds: bool,
+    /// Whether the backward of a ReLU goes over ∇A, whose values are the bottom.
+    rectifies: bool,
     outputs: Arrangement,
     /// For a layer that does not see every pixel of its bottom.
     seen: Option<Seen>,
@@ -256,8 +265,9 @@ fn build(
         true => Some(way(&setup(SubTask::GradActivation, output_grad, source_grad))?),
         false => None,
     };
-    let adds = binder.layer().adds_gradient;
-    if adds && !activation.as_ref().is_some_and(Way::can_add) {
+    let (adds, rectifies) = (binder.layer().adds_gradient, binder.layer().rectifies_gradient);
+    let can = |can: fn(&Way) -> bool| activation.as_ref().is_some_and(can);
+    if adds && !can(Way::can_add) || rectifies && (subsample.is_some() || !can(Way::can_rectify)) {
         return None;
     }
     let weight = match has(SubTask::GradWeight) {
@@ -287,6 +297,7 @@ fn build(
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         adds,
+        rectifies,
         outputs: output,
         seen: subsample.map(|subsample| Seen::new(binder, subsample)),
     }))
@@ -343,7 +354,7 @@ impl LayerKernel for Tiles {
             return self.forward.pack(grain, self.weights, self.packed);
         }
         let (target, packed, bias) = (self.top.span, self.packed, self.packed_bias);
-        let arrays = Arrays { source, target, packed, bias, adds: false };
+        let arrays = Arrays { source, target, packed, bias, adds: false, sign: None };
         self.forward.run(grain, &arrays);
     }
 
@@ -365,7 +376,8 @@ impl LayerKernel for Tiles {
             None => {
                 let (source, packed) = (source.span, self.packed_back);
                 let (target, adds) = seen.map_or((target.span, self.adds), |seen| (seen.bottom_grad, false));
-                activation.run(grain, &Arrays { source, target, packed, bias: None, adds });
+                let sign = self.rectifies.then_some(self.bottom);
+                activation.run(grain, &Arrays { source, target, packed, bias: None, adds, sign });
             }
         }
     }

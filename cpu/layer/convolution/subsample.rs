@@ -29,10 +29,15 @@ impl Subsample {
         input: [usize; 2],
         output: [usize; 2],
     ) -> Option<Self> {
-        let apart = layer.kernel == [1; 2] && layer.pad == [0; 2] && layer.stride != [1; 2];
         let seen = Arrangement { pixels: output[0] * output[1], gap: 0, ..whole };
         let widths = [input[1], output[1]];
-        (apart && whole.layout.block > 1).then_some(Self { stride: layer.stride, whole, seen, widths })
+        let blocked = whole.layout.block > 1;
+        (Self::fits(layer) && blocked).then_some(Self { stride: layer.stride, whole, seen, widths })
+    }
+
+    /// Whether a layer with a bottom in blocks sees one pixel in a few.
+    pub fn fits(layer: &Convolution) -> bool {
+        layer.kernel == [1; 2] && layer.pad == [0; 2] && layer.stride != [1; 2]
     }
 
     /// How the pixels that are seen lie.

@@ -262,6 +262,7 @@ impl Unfolded {
                     }),
                     end: End::Kept(Kept { y, pixel, vector: plane }),
                     relu: self.relu,
+                    sign: None,
                     ahead: std::ptr::null(),
                     ahead_lines: 0,
                 };

@@ -33,6 +33,15 @@ impl Way {
         }
     }
 
+    /// Whether the backward of a ReLU can go over what it stores.
+    pub fn can_rectify(&self) -> bool {
+        match self {
+            Self::Direct(d) => d.stores_once(),
+            Self::Unfolded(_) => false,
+            Self::Winograd(_) => true,
+        }
+    }
+
     /// Packing of the weights, then the computation.
     pub fn stages(&self) -> Stages {
         match self {

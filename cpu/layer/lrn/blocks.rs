@@ -20,6 +20,7 @@ const AHEAD: usize = 128;
 
 struct Blocks {
     isa: Isa,
+    rectifies: bool,
     precision: Precision,
     norm: Norm,
     x: Arrangement,
@@ -44,6 +45,7 @@ pub(super) fn build(binder: &mut Binder<'_>, lrn: &Lrn, x: Arrangement) -> Optio
     let bottom = binder.span(Operand::Bottom(0))?;
     Some(Box::new(Blocks {
         isa: binder.isa,
+        rectifies: binder.layer().rectifies_gradient,
         precision: x.layout.precision,
         norm: Norm::new(lrn),
         x,
@@ -135,6 +137,8 @@ impl OnStored for Forward {
 struct Backward {
     /// Read and written where these are.
     pixels: Pixels,
+    /// Whether the backward of a ReLU goes over it, whose values are X.
+    rectifies: bool,
     x: Origin,
     dy: Origin,
     dx: Origin,
@@ -190,6 +194,7 @@ impl OnStored for Backward {
                         let sum = S::five(before, *back, behind);
                         let factor = S::multiply(S::splat(pixels.norm.factor), *x);
                         let gradient = S::subtract(*own, S::multiply(factor, sum));
+                        let gradient = if self.rectifies { S::passed(gradient, *x) } else { gradient };
                         let to = dx.add((block - 1) * pixels.plane);
                         S::prefetch_far(to.wrapping_add(AHEAD));
                         E::store(to, pixels.cleared::<S>(block - 1, gradient));
@@ -240,7 +245,8 @@ impl LayerKernel for Blocks {
             // SAFETY: as above; nor is the top's gradient written.
             let at = |span: Span| unsafe { Origin::new(grain.memory.pointer(span.part(image.clone()))) };
             let (x, dy) = (at(self.bottom), at(top_grad));
-            with_stored(self.isa, self.precision, Backward { pixels, x, dy, dx: at(bottom_grad) });
+            let (dx, rectifies) = (at(bottom_grad), self.rectifies);
+            with_stored(self.isa, self.precision, Backward { pixels, rectifies, x, dy, dx });
         }
     }
 }

@@ -217,6 +217,8 @@ impl<E: Element, T: Part, P: Power> Vectorised for Forward<'_, E, T, P> {
 /// A part of dX.
 struct Backward<'a, E, T, P> {
     part: T,
+    /// Whether the backward of a ReLU goes over it, whose values are X.
+    rectifies: bool,
     norm: Norm,
     power: P,
     x: &'a [E],
@@ -228,8 +230,8 @@ struct Backward<'a, E, T, P> {
 impl<E: Element, T: Part, P: Power> Vectorised for Backward<'_, E, T, P> {
     #[inline(always)]
     fn run(self) {
-        let Self { part, norm, power, x, dy, dx, scratch: [values, gradients, squares, scales, spare] } =
-            self;
+        let Self { part, rectifies, norm, power, x, dy, dx, scratch } = self;
+        let [values, gradients, squares, scales, spare] = scratch;
         part.gather(x, values);
         part.gather(dy, gradients);
         part.ask_for(&dx);
@@ -247,6 +249,11 @@ impl<E: Element, T: Part, P: Power> Vectorised for Backward<'_, E, T, P> {
         for ((gradient, value), sum) in gradients.iter_mut().zip(&*values).zip(&*scales) {
             *gradient -= norm.factor * value * sum;
         }
+        if rectifies {
+            for (gradient, value) in gradients.iter_mut().zip(&*values) {
+                *gradient = if *value > 0.0 { *gradient } else { 0.0 };
+            }
+        }
         part.clear_beyond(gradients);
         part.scatter(gradients, &dx);
     }
@@ -254,6 +261,7 @@ impl<E: Element, T: Part, P: Power> Vectorised for Backward<'_, E, T, P> {
 
 struct Parts<E, C> {
     isa: Isa,
+    rectifies: bool,
     norm: Norm,
     beta: f32,
     cut: C,
@@ -306,6 +314,7 @@ fn bind_to<E: Element, C: Cut + 'static>(
     let bottom = binder.span(Operand::Bottom(0))?;
     Some(Box::new(Parts::<E, C> {
         isa: binder.isa,
+        rectifies: binder.layer().rectifies_gradient,
         norm: Norm::new(lrn),
         beta: lrn.beta,
         bottom,
@@ -366,10 +375,11 @@ impl<E: Element, C: Cut> LayerKernel for Parts<E, C> {
             };
             let dx = Target::new(memory, bottom_grad.part(image));
             let scratch = arrays.each_mut().map(|array| &mut **array);
+            let rectifies = self.rectifies;
             if beta == 0.75 {
-                E::on(isa, Backward { part, norm, power: ThreeQuarters, x, dy, dx, scratch });
+                E::on(isa, Backward { part, rectifies, norm, power: ThreeQuarters, x, dy, dx, scratch });
             } else {
-                E::on(isa, Backward { part, norm, power: AnyPower { beta }, x, dy, dx, scratch });
+                E::on(isa, Backward { part, rectifies, norm, power: AnyPower { beta }, x, dy, dx, scratch });
             }
         }
     }

@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use super::super::{End, Kept, Start, Tile};
 use super::{Needs, ROWS, Tiles, WORDS, registers};
 use crate::kernel::elements::rectified;
+use crate::kernel::words::widened;
 
 /// Most pixels of a tile.
 pub(in super::super) const MOST_PIXELS: usize = 2 * ROWS;
@@ -42,6 +43,16 @@ impl Place {
     fn sums(t: &Tile<'_>, pixels: [usize; 2]) -> Self {
         let second = t.below.map_or(pixels[0] * t.y_pixel, |below| below.y);
         Self { y: t.y, pixel: t.y_pixel, vector: t.y_vector, second }
+    }
+
+    /// A ReLU's values, which lie as what the sums end in.
+    #[inline(always)]
+    fn sign(sign: *const f32, t: &Tile<'_>, pixels: [usize; 2]) -> Self {
+        let lies = match t.end {
+            End::There => Self::sums(t, pixels),
+            End::Kept(kept) => Self::kept(kept, t, pixels),
+        };
+        Self { y: sign.cast_mut(), ..lies }
     }
 
     /// Sums on their way elsewhere.
@@ -257,7 +268,7 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
         End::There => Place::sums(t, pixels),
         End::Kept(_) => Place::between(&mut sums, pixels),
     };
-    let mut widened = Sums(MaybeUninit::uninit());
+    let mut begun = Sums(MaybeUninit::uninit());
     // SAFETY: by contract; shapes are those of the runs.
     unsafe {
         let mut origin = match t.start {
@@ -266,7 +277,7 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
             Start::Bias(bias) => Some((bias, [0, WORDS, 0])),
             Start::There => there(Place::sums(t, pixels)),
             Start::Kept(kept) => {
-                let to = Place::between(&mut widened, pixels);
+                let to = Place::between(&mut begun, pixels);
                 for (from, to) in each_vector(extents, [Place::kept(kept, t, pixels), to]) {
                     tiles.widen(from, to);
                 }
@@ -282,6 +293,9 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
         }
         if t.relu {
             each_vector(extents, [place; 2]).for_each(|(y, _)| rectify(y));
+        }
+        if let Some(sign) = t.sign {
+            let_pass(t, [place, Place::sign(sign, t, pixels)], extents);
         }
         if let End::Kept(kept) = t.end {
             for (from, to) in each_vector(extents, [place, Place::kept(kept, t, pixels)]) {
@@ -300,6 +314,31 @@ unsafe fn rectify(y: *mut f32) {
     // SAFETY: by contract.
     let y = unsafe { &mut *y.cast::<[f32; WORDS]>() };
     y.iter_mut().for_each(|y| *y = rectified(*y, 0.0));
+}
+
+/// Lets the sums at the first place pass for which a ReLU's values at the second are above 0, and makes the others 0.
+///
+/// # Safety
+/// The sums and the values of the tile lie there.
+#[inline(always)]
+unsafe fn let_pass(t: &Tile<'_>, places: [Place; 2], extents: Extents) {
+    for (y, sign) in each_vector(extents, places) {
+        // SAFETY: by contract.
+        unsafe {
+            let y = &mut *y.cast::<[f32; WORDS]>();
+            match t.end {
+                End::There => pass(y, |i| (*sign.cast::<[f32; WORDS]>())[i]),
+                End::Kept(_) => pass(y, |i| widened((*sign.cast::<[u16; WORDS]>())[i])),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn pass(y: &mut [f32; WORDS], sign: impl Fn(usize) -> f32) {
+    for (i, y) in y.iter_mut().enumerate() {
+        *y = if sign(i) > 0.0 { *y } else { 0.0 };
+    }
 }
 
 /// A tile of `PIXELS` pixels by `VECTORS` vectors, by the instructions.

@@ -284,6 +284,7 @@ impl Winograd {
                         start: if i == 0 { Start::Zero } else { Start::There },
                         end: End::There,
                         relu: false,
+                        sign: None,
                         ahead: ahead.as_ptr().wrapping_add(step * runs.len() * lines * LINE),
                         ahead_lines: lines,
                     };
@@ -317,6 +318,7 @@ impl Winograd {
                     adds: arrays.adds,
                     // SAFETY: copied in the stage before, with a full tile for each tile.
                     bias: arrays.bias.map(|bias| unsafe { &memory.read(bias)[channel..channel + lanes] }),
+                    sign: self.sign(memory, arrays, image, channel),
                     // SAFETY: the part is the whole plane, and the grain's own.
                     plane: unsafe {
                         Origin::new(memory.pointer(arrays.target.part(start..start + plane_len)))
@@ -326,6 +328,16 @@ impl Winograd {
                 with_stored(self.isa, self.target.layout.precision, outputs);
             }
         });
+    }
+
+    /// Where a ReLU's values lie for a block of channels of an image.
+    fn sign(&self, memory: &Memory, arrays: &Arrays, image: usize, channel: usize) -> Option<Origin> {
+        let plane_len = self.target.plane_len();
+        arrays.sign.map(|sign| {
+            let start = image * sign.lies.image_stride() + channel / self.packing.vector * plane_len;
+            // SAFETY: the part is the whole plane, which is only read in this task.
+            unsafe { Origin::new(memory.pointer(sign.span.part(start..start + plane_len))) }
+        })
     }
 
     /// Transforms the products of whole images to gradients of their inputs.
@@ -354,6 +366,7 @@ impl Winograd {
                     sums,
                     seen,
                     adds: arrays.adds,
+                    sign: self.sign(memory, arrays, image, channel),
                     // SAFETY: the part is the whole plane, and the grain's own.
                     plane: unsafe {
                         Origin::new(memory.pointer(arrays.target.part(start..start + plane_len)))

@@ -41,75 +41,157 @@ fn product(runs: &[Run], (x, p): (&[f32], usize), (w, o, width): (&[f32], usize,
     numbers.map(of).sum()
 }
 
-/// Compares a kernel with plain sums on every number of pixels in one row and, if it can, in two, both widths, every start
-/// and both ends.
-fn check(rows: &[usize], kernel: impl Fn(&Tile<'_>, usize, bool)) {
-    const PLANE: usize = (MOST_PIXELS + 5 + GAP) * WORDS;
-    let ((x, x_values), bias) = (integers(2 * PLANE, 1), integers(2 * WORDS, 3).1);
-    for (pixels, row, two, short) in cases(rows) {
-        let (runs, width) = (runs(short, PLANE), if two { 32 } else { 16 });
+/// What goes over the sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Nothing,
+    Relu,
+    /// The backward of a ReLU.
+    Backward,
+}
+
+/// Distances of pixels and vectors of sums. Pixels lie further apart than in the source, vectors after all pixels; nothing between may
+/// change.
+const SUMS: [usize; 2] = [WORDS + 3, (MOST_PIXELS + GAP) * (WORDS + 3)];
+
+/// The same of numbers that are kept, in words.
+const WORDS_KEPT: [usize; 2] = [WORDS / 2 + 1, (MOST_PIXELS + GAP) * (WORDS / 2 + 1)];
+
+/// Words of a plane of the source.
+const PLANE: usize = (MOST_PIXELS + 5 + GAP) * WORDS;
+
+/// A tile and what it reads, as it lies in memory and as numbers.
+struct Case {
+    pixels: usize,
+    /// Pixels of a row.
+    row: usize,
+    two: bool,
+    runs: Vec<Run>,
+    x: (Vec<f32>, Vec<f32>),
+    w: (Vec<f32>, Vec<f32>),
+    bias: Vec<f32>,
+    /// What sums may start from that is kept.
+    others: (Vec<f32>, Vec<f32>),
+    /// What lies where sums end, and where numbers that are kept end.
+    before: Vec<f32>,
+    kept_before: Vec<f32>,
+    /// A ReLU's values: as sums lie, and as numbers that are kept.
+    sign: Vec<f32>,
+    kept_sign: (Vec<f32>, Vec<f32>),
+}
+
+impl Case {
+    fn new((pixels, row, two, short): (usize, usize, bool, usize)) -> Self {
+        let runs = runs(short, PLANE);
         let depth = runs.iter().map(|run| run.len as usize).sum::<usize>();
-        let (w, w_values) = integers(depth * width, 2);
-        // Pixels lie further apart than in the source, vectors after all pixels; nothing between may change.
-        let (y_pixel, y_vector) = (WORDS + 3, (MOST_PIXELS + GAP) * (WORDS + 3));
-        let [pixel, vector] = [WORDS / 2 + 1, (MOST_PIXELS + GAP) * (WORDS / 2 + 1)];
-        let distance = row + GAP;
-        let below = Below { x: distance * WORDS, y: distance * y_pixel, kept: distance * pixel };
-        let place = |p: usize| p / row * distance + p % row;
-        let (mut others, other_values) = integers(2 * vector, 6);
-        let others = Kept { y: others.as_mut_ptr(), pixel, vector };
-        let starts = [Start::Zero, Start::Bias(bias.as_ptr()), Start::There, Start::Kept(others)];
-        for (start, relu, kept) in starts
-            .into_iter()
-            .flat_map(|s| [false, true].into_iter().flat_map(move |r| [(s, r, false), (s, r, true)]))
-        {
-            let before = integers(y_vector, 4).1;
-            let mut y = before.clone();
-            let (kept_before, _) = integers(2 * vector, 5);
-            let mut words = kept_before.clone();
-            let end = match kept {
-                true => End::Kept(Kept { y: words.as_mut_ptr(), pixel, vector }),
-                false => End::There,
+        Self {
+            pixels,
+            row,
+            two,
+            runs,
+            x: integers(2 * PLANE, 1),
+            w: integers(depth * if two { 2 * WORDS } else { WORDS }, 2),
+            bias: integers(2 * WORDS, 3).1,
+            before: integers(SUMS[1], 4).1,
+            kept_before: integers(2 * WORDS_KEPT[1], 5).0,
+            others: integers(2 * WORDS_KEPT[1], 6),
+            kept_sign: integers(2 * WORDS_KEPT[1], 7),
+            sign: integers(SUMS[1], 8).1,
+        }
+    }
+
+    fn width(&self) -> usize {
+        if self.two { 2 * WORDS } else { WORDS }
+    }
+
+    /// What sums can start from.
+    fn starts(&self) -> [Start; 4] {
+        let [pixel, vector] = WORDS_KEPT;
+        let others = Kept { y: self.others.0.as_ptr().cast_mut(), pixel, vector };
+        [Start::Zero, Start::Bias(self.bias.as_ptr()), Start::There, Start::Kept(others)]
+    }
+
+    /// What is to lie where sums end, and where numbers that are kept end.
+    fn expected(&self, start: Start, over: Over, kept: bool) -> [Vec<f32>; 2] {
+        let (mut sums, mut words) = (self.before.clone(), self.kept_before.clone());
+        for (p, o) in (0..self.pixels * self.width()).map(|i| (i / self.width(), i % self.width())) {
+            let p = p / self.row * (self.row + GAP) + p % self.row;
+            let place = o / WORDS * SUMS[1] + p * SUMS[0] + o % WORDS;
+            let of_kept = 2 * (o / WORDS * WORDS_KEPT[1] + p * WORDS_KEPT[0]) + o % WORDS;
+            let first = match start {
+                Start::Zero => 0.0,
+                Start::Bias(_) => self.bias[o],
+                Start::There => self.before[place],
+                Start::Kept(_) => self.others.1[of_kept],
             };
-            let tile = Tile {
-                runs: &runs,
-                x: x.as_ptr(),
-                x_pixel: WORDS,
-                w: w.as_ptr(),
-                y: y.as_mut_ptr(),
-                y_pixel,
-                y_vector,
-                below: (row < pixels).then_some(below),
-                start,
-                end,
-                relu,
-                ahead: std::ptr::null(),
-                ahead_lines: 0,
-            };
-            kernel(&tile, pixels, two);
-            let (mut expected, mut expected_words) = (before.clone(), kept_before.clone());
-            for (p, o) in (0..pixels * width).map(|i| (place(i / width), i % width)) {
-                let place = o / WORDS * y_vector + p * y_pixel + o % WORDS;
-                let mut sum = match start {
-                    Start::Zero => 0.0,
-                    Start::Bias(_) => bias[o],
-                    Start::There => before[place],
-                    Start::Kept(_) => other_values[2 * (o / WORDS * vector + p * pixel) + o % WORDS],
-                };
-                sum += product(&runs, (&x_values, p), (&w_values, o, width));
-                let sum = if relu { sum.max(0.0) } else { sum };
-                if kept {
-                    let place = 2 * (o / WORDS * vector + p * pixel) + o % WORDS;
-                    halves(&mut expected_words)[place] = rounded(sum);
-                } else {
-                    expected[place] = sum;
+            let sum = first + product(&self.runs, (&self.x.1, p), (&self.w.1, o, self.width()));
+            let sign = if kept { self.kept_sign.1[of_kept] } else { self.sign[place] };
+            let sum = match over {
+                Over::Nothing => sum,
+                Over::Relu => sum.max(0.0),
+                Over::Backward => {
+                    if sign > 0.0 {
+                        sum
+                    } else {
+                        0.0
+                    }
                 }
+            };
+            if kept {
+                halves(&mut words)[of_kept] = rounded(sum);
+            } else {
+                sums[place] = sum;
             }
-            let what = format!(
-                "{pixels} pixels in rows of {row}, two vectors {two}, {short} words, {start:?}, ReLU {relu}"
-            );
-            assert_eq!(y, expected, "{what}, kept {kept}");
-            assert_eq!(halves(&mut words), halves(&mut expected_words), "{what}, kept");
+        }
+        [sums, words]
+    }
+
+    /// Compares a kernel with plain sums.
+    fn check(&self, (start, over, kept): (Start, Over, bool), kernel: impl Fn(&Tile<'_>, usize, bool)) {
+        let (mut y, mut words) = (self.before.clone(), self.kept_before.clone());
+        let ([y_pixel, y_vector], [pixel, vector]) = (SUMS, WORDS_KEPT);
+        let distance = self.row + GAP;
+        let below = Below { x: distance * WORDS, y: distance * y_pixel, kept: distance * pixel };
+        let sign = if kept { self.kept_sign.0.as_ptr() } else { self.sign.as_ptr() };
+        let tile = Tile {
+            runs: &self.runs,
+            x: self.x.0.as_ptr(),
+            x_pixel: WORDS,
+            w: self.w.0.as_ptr(),
+            y: y.as_mut_ptr(),
+            y_pixel,
+            y_vector,
+            below: (self.row < self.pixels).then_some(below),
+            start,
+            end: if kept { End::Kept(Kept { y: words.as_mut_ptr(), pixel, vector }) } else { End::There },
+            relu: over == Over::Relu,
+            sign: (over == Over::Backward).then_some(sign),
+            ahead: std::ptr::null(),
+            ahead_lines: 0,
+        };
+        kernel(&tile, self.pixels, self.two);
+        let [expected, mut expected_words] = self.expected(start, over, kept);
+        let what = format!(
+            "{} pixels in rows of {}, two vectors {}, {} runs, {start:?}, {over:?}",
+            self.pixels,
+            self.row,
+            self.two,
+            self.runs.len()
+        );
+        assert_eq!(y, expected, "{what}, kept {kept}");
+        assert_eq!(halves(&mut words), halves(&mut expected_words), "{what}, kept");
+    }
+}
+
+/// Compares a kernel with plain sums on every number of pixels in one row and, if it can, in two, both widths, every start, both
+/// ends, and all that goes over the sums.
+fn check(rows: &[usize], kernel: impl Fn(&Tile<'_>, usize, bool)) {
+    for case in cases(rows).map(Case::new) {
+        for start in case.starts() {
+            for over in [Over::Nothing, Over::Relu, Over::Backward] {
+                case.check((start, over, false), &kernel);
+                case.check((start, over, true), &kernel);
+            }
         }
     }
 }
@@ -207,6 +289,7 @@ fn runs_ask_for_what_the_next_one_reads() {
             start: Start::Zero,
             end: End::There,
             relu: false,
+            sign: None,
             ahead: far.as_ptr(),
             ahead_lines: 3,
         };
@@ -258,7 +341,9 @@ fn tiles_of_avx512bf16() {
                     End::There => End::There,
                     End::Kept(kept) => End::Kept(behind(kept)),
                 };
-                tiles[(pixels - first).min(tiles.len()) - 1](&Tile { x, y, start, end, ..*tile });
+                let lies = if let End::Kept(kept) = tile.end { kept.pixel } else { tile.y_pixel };
+                let sign = tile.sign.map(|sign| sign.add(first * lies));
+                tiles[(pixels - first).min(tiles.len()) - 1](&Tile { x, y, start, end, sign, ..*tile });
             }
         }
     });
