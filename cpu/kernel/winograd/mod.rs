@@ -19,12 +19,13 @@ mod weights;
 use self::axis::{Axis, F2x3, F4x3, F4x5};
 pub(crate) use self::overlap::InputsBack;
 pub(crate) use self::store::Store;
-use self::store::{Put, Transform, transform};
+use self::store::{Put, Together, Transform, transform};
 use self::table::{Line, Table};
 pub(crate) use self::weights::{WeightWords, Weights, WeightsBack};
 use super::simd::Simd;
 use super::stored::{OnStored, Origin, Stored};
 use crate::isa::Isa;
+use std::marker::PhantomData;
 
 /// How kernels are filtered: as F(2×2, 3×3), and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +62,20 @@ impl Filter {
 
     /// Products of a tile.
     pub const fn points(self) -> usize {
+        self.points_of_axis() * self.points_of_axis()
+    }
+
+    const fn points_of_axis(self) -> usize {
         match self {
-            Self::F2x3 => 16,
-            Self::F4x3 => 49,
-            Self::F4x5 => 121,
+            Self::F2x3 => 4,
+            Self::F4x3 => 7,
+            Self::F4x5 => 11,
         }
+    }
+
+    /// Whether two squares are worth transforming side by side.
+    pub const fn goes_in_pairs(self) -> bool {
+        self.points_of_axis() <= MOST_IN_PAIRS
     }
 
     /// Tiles of a plane.
@@ -127,29 +137,35 @@ impl<'a> Square<'a> {
     }
 }
 
-/// Points of an axis up to which two tiles are transformed side by side: 121 points of each would go through memory.
+/// Points of an axis up to which two squares are transformed side by side: 49 or 121 points of each would go through memory.
 const MOST_IN_PAIRS: usize = 4;
 
-/// Stores the points of tiles, from that number on: `fill` transforms a tile's rows, `column` what they have in a column. Two tiles
-/// at a time where they are stored together. A macro, since in a closure registers would go through memory.
+/// Stores the points of tiles of a plane, from that number on: `fill` transforms a tile's rows, `column` what they have in a column. Two
+/// tiles at a time, or that of a second plane, where they are stored together. A macro, since in a closure registers would go through
+/// memory.
 macro_rules! put_all {
     (
-        $put:ident, ($tiles:expr, $first:expr), ($to:expr, $point:expr, $points:ident), $column:expr,
-        |$place:ident, $rows:ident| $fill:block
+        $put:ident, [$plane:expr, $beside:expr], ($tiles:expr, $first:expr), ($to:expr, $point:expr, $points:ident), $column:expr,
+        |$of:ident, $place:ident, $rows:ident| $fill:block
     ) => {
         let mut t = 0;
         while t < $tiles.len() {
             let mut own = Table::new();
-            let ($place, $rows) = ($tiles[t], &mut own);
+            let ($of, $place, $rows) = ($plane, $tiles[t], &mut own);
             $fill
-            let pairs = $put::PAIRS && $points <= MOST_IN_PAIRS;
-            let pair = pairs && ($first + t).is_multiple_of(2) && t + 1 < $tiles.len();
-            if pair {
-                let mut next = Table::new();
-                let ($place, $rows) = ($tiles[t + 1], &mut next);
+            let next = match $put::TOGETHER {
+                Together::Planes if $points <= MOST_IN_PAIRS => $beside.map(|beside| (beside, $tiles[t])),
+                Together::Tiles if $points <= MOST_IN_PAIRS && ($first + t).is_multiple_of(2) => {
+                    $tiles.get(t + 1).map(|next| ($plane, *next))
+                }
+                _ => None,
+            };
+            if let Some((of_next, place)) = next {
+                let mut other = Table::new();
+                let ($of, $place, $rows) = (of_next, place, &mut other);
                 $fill
                 for c in 0..$points {
-                    let values = $column(own.column(c)).into_iter().zip($column(next.column(c)));
+                    let values = $column(own.column(c)).into_iter().zip($column(other.column(c)));
                     for (r, (value, next)) in values.enumerate() {
                         $put::put_pair($to.add((r * $points + c) * $point), $first + t, [value, next]);
                     }
@@ -161,9 +177,22 @@ macro_rules! put_all {
                     }
                 }
             }
-            t += 1 + usize::from(pair);
+            t += 1 + usize::from($put::TOGETHER == Together::Tiles && next.is_some());
         }
     };
+}
+
+/// Sources that are filtered in one way. Each way has a function of its own: compiled into one, the 49 points of F(4×4, 3×3) were 5 %
+/// slower.
+struct By<W, A, const D: usize, const Y: usize, const G: usize, const N: usize> {
+    work: W,
+    axis: PhantomData<A>,
+}
+
+impl<W, A, const D: usize, const Y: usize, const G: usize, const N: usize> By<W, A, D, Y, G, N> {
+    fn new(work: W) -> Self {
+        Self { work, axis: PhantomData }
+    }
 }
 
 /// Transforms the inputs of tiles, a block of channels of each pixel.
@@ -172,6 +201,8 @@ pub(crate) struct Inputs<'a> {
     pub filter: Filter,
     /// A plane: pixels of a block of channels, row by row.
     pub plane: &'a [f32],
+    /// A second plane, whose values are stored beside those of the first ([`Store::Channels`]).
+    pub beside: Option<&'a [f32]>,
     /// Rows and columns of the plane.
     pub extents: [usize; 2],
     /// First row and column of each tile's inputs; what lies outside the plane is 0.
@@ -187,7 +218,11 @@ pub(crate) struct Inputs<'a> {
 impl Inputs<'_> {
     /// Transforms on a tier.
     pub fn run(self, isa: Isa, store: Store) {
-        transform(isa, store, self);
+        match self.filter {
+            Filter::F2x3 => transform(isa, store, By::<_, F2x3, 4, 2, 3, 4>::new(self)),
+            Filter::F4x3 => transform(isa, store, By::<_, F4x3, 6, 4, 3, 7>::new(self)),
+            Filter::F4x5 => transform(isa, store, By::<_, F4x5, 8, 4, 5, 11>::new(self)),
+        }
     }
 
     /// # Safety
@@ -200,35 +235,43 @@ impl Inputs<'_> {
         P: Put<S>,
         A: Axis<D, Y, G, N>,
     {
-        let Self { plane, extents, tiles, to, point, first, .. } = self;
+        let Self { plane, beside, extents, tiles, to, point, first, .. } = self;
         // SAFETY: by contract.
         unsafe {
-            put_all!(P, (tiles, first), (to.as_mut_ptr(), point, N), A::inputs::<S>, |place, rows| {
-                let square = Square::new(plane, extents, place, D);
-                for r in 0..D {
-                    rows.write(r, A::inputs::<S>(square.row::<S, E, D>(r)));
+            put_all!(
+                P,
+                [plane, beside],
+                (tiles, first),
+                (to.as_mut_ptr(), point, N),
+                A::inputs::<S>,
+                |plane, place, rows| {
+                    let square = Square::new(plane, extents, place, D);
+                    for r in 0..D {
+                        rows.write(r, A::inputs::<S>(square.row::<S, E, D>(r)));
+                    }
                 }
-            });
+            );
         }
     }
 }
 
-impl Transform for Inputs<'_> {
+impl<A, const D: usize, const Y: usize, const G: usize, const N: usize> Transform
+    for By<Inputs<'_>, A, D, Y, G, N>
+where
+    A: Axis<D, Y, G, N>,
+{
     #[inline(always)]
     unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
-        let [height, width] = self.extents;
-        assert!(self.plane.len() >= height * width * E::LEN, "a plane is too short");
-        let room = (self.filter.points() - 1) * self.point + P::room(self.first + self.tiles.len());
-        assert!(self.to.len() >= room, "no room for all tiles");
+        let work = self.work;
+        let [height, width] = work.extents;
+        let planes = [Some(work.plane), work.beside].into_iter().flatten();
+        assert!(planes.map(<[f32]>::len).all(|len| len >= height * width * E::LEN), "a plane is too short");
+        let second_half = if work.beside.is_some() { S::LANES / 2 } else { 0 };
+        let room = (N * N - 1) * work.point + P::room(work.first + work.tiles.len()) + second_half;
+        assert!(work.to.len() >= room, "no room for all tiles");
         // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written where
         // there is room, as asserted.
-        unsafe {
-            match self.filter {
-                Filter::F2x3 => self.along::<S, E, P, F2x3, 4, 2, 3, 4>(),
-                Filter::F4x3 => self.along::<S, E, P, F4x3, 6, 4, 3, 7>(),
-                Filter::F4x5 => self.along::<S, E, P, F4x5, 8, 4, 5, 11>(),
-            }
-        }
+        unsafe { work.along::<S, E, P, A, D, Y, G, N>() }
     }
 }
 
@@ -238,6 +281,8 @@ pub(crate) struct Gradients<'a> {
     pub filter: Filter,
     /// A plane: pixels of a block of channels, row by row.
     pub plane: &'a [f32],
+    /// A second plane, whose values are stored beside those of the first ([`Store::Channels`]).
+    pub beside: Option<&'a [f32]>,
     /// Rows and columns of the plane.
     pub extents: [usize; 2],
     /// First row and column of each tile's outputs; what lies outside the plane is 0.
@@ -253,7 +298,11 @@ pub(crate) struct Gradients<'a> {
 impl Gradients<'_> {
     /// Transforms on a tier.
     pub fn run(self, isa: Isa, store: Store) {
-        transform(isa, store, self);
+        match self.filter {
+            Filter::F2x3 => transform(isa, store, By::<_, F2x3, 4, 2, 3, 4>::new(self)),
+            Filter::F4x3 => transform(isa, store, By::<_, F4x3, 6, 4, 3, 7>::new(self)),
+            Filter::F4x5 => transform(isa, store, By::<_, F4x5, 8, 4, 5, 11>::new(self)),
+        }
     }
 
     /// # Safety
@@ -266,35 +315,43 @@ impl Gradients<'_> {
         P: Put<S>,
         A: Axis<D, Y, G, N>,
     {
-        let Self { plane, extents, tiles, to, point, first, .. } = self;
+        let Self { plane, beside, extents, tiles, to, point, first, .. } = self;
         // SAFETY: by contract.
         unsafe {
-            put_all!(P, (tiles, first), (to.as_mut_ptr(), point, N), A::gradients::<S>, |place, rows| {
-                let square = Square::new(plane, extents, place.map(|at| at as isize), Y);
-                for r in 0..Y {
-                    rows.write(r, A::gradients::<S>(square.row::<S, E, Y>(r)));
+            put_all!(
+                P,
+                [plane, beside],
+                (tiles, first),
+                (to.as_mut_ptr(), point, N),
+                A::gradients::<S>,
+                |plane, place, rows| {
+                    let square = Square::new(plane, extents, place.map(|at| at as isize), Y);
+                    for r in 0..Y {
+                        rows.write(r, A::gradients::<S>(square.row::<S, E, Y>(r)));
+                    }
                 }
-            });
+            );
         }
     }
 }
 
-impl Transform for Gradients<'_> {
+impl<A, const D: usize, const Y: usize, const G: usize, const N: usize> Transform
+    for By<Gradients<'_>, A, D, Y, G, N>
+where
+    A: Axis<D, Y, G, N>,
+{
     #[inline(always)]
     unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
-        let [height, width] = self.extents;
-        assert!(self.plane.len() >= height * width * E::LEN, "a plane is too short");
-        let room = (self.filter.points() - 1) * self.point + P::room(self.first + self.tiles.len());
-        assert!(self.to.len() >= room, "no room for all tiles");
+        let work = self.work;
+        let [height, width] = work.extents;
+        let planes = [Some(work.plane), work.beside].into_iter().flatten();
+        assert!(planes.map(<[f32]>::len).all(|len| len >= height * width * E::LEN), "a plane is too short");
+        let second_half = if work.beside.is_some() { S::LANES / 2 } else { 0 };
+        let room = (N * N - 1) * work.point + P::room(work.first + work.tiles.len()) + second_half;
+        assert!(work.to.len() >= room, "no room for all tiles");
         // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written where
         // there is room, as asserted.
-        unsafe {
-            match self.filter {
-                Filter::F2x3 => self.along::<S, E, P, F2x3, 4, 2, 3, 4>(),
-                Filter::F4x3 => self.along::<S, E, P, F4x3, 6, 4, 3, 7>(),
-                Filter::F4x5 => self.along::<S, E, P, F4x5, 8, 4, 5, 11>(),
-            }
-        }
+        unsafe { work.along::<S, E, P, A, D, Y, G, N>() }
     }
 }
 

@@ -19,10 +19,20 @@ pub(crate) enum Store {
     Tiles,
 }
 
+/// Of what two values can be stored together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Together {
+    Nothing,
+    /// Neighbouring tiles, the first of an even number.
+    Tiles,
+    /// Planes whose rows are the halves of vectors.
+    Planes,
+}
+
 /// One of [`Store`], known when kernels are compiled.
 pub(super) trait Put<S: Simd> {
-    /// Whether values of two tiles are stored together.
-    const PAIRS: bool;
+    /// Of what two values can be stored together.
+    const TOGETHER: Together;
     /// Elements up to the end of tile `count - 1` of a row.
     fn room(count: usize) -> usize;
     /// Stores the value of a tile.
@@ -30,18 +40,11 @@ pub(super) trait Put<S: Simd> {
     /// # Safety
     /// The CPU has the instructions of `S` and of `Self`; the row has room.
     unsafe fn put(row: *mut f32, tile: usize, value: S::Vector);
-    /// Stores the values of a tile of an even number and of the next.
+    /// Stores the value of a tile and that which can be stored with it.
     ///
     /// # Safety
-    /// As [`Put::put`].
-    #[inline(always)]
-    unsafe fn put_pair(row: *mut f32, tile: usize, [value, next]: [S::Vector; 2]) {
-        // SAFETY: by contract.
-        unsafe {
-            Self::put(row, tile, value);
-            Self::put(row, tile + 1, next);
-        }
-    }
+    /// As [`Put::put`], for both; there is something that can be stored together.
+    unsafe fn put_pair(row: *mut f32, tile: usize, pair: [S::Vector; 2]);
 }
 
 pub(super) struct Numbers;
@@ -49,7 +52,7 @@ pub(super) struct Channels<N>(PhantomData<N>);
 pub(super) struct Tiles<N>(PhantomData<N>);
 
 impl<S: Simd> Put<S> for Numbers {
-    const PAIRS: bool = false;
+    const TOGETHER: Together = Together::Nothing;
     fn room(count: usize) -> usize {
         count * S::LANES
     }
@@ -58,10 +61,15 @@ impl<S: Simd> Put<S> for Numbers {
         // SAFETY: by contract.
         unsafe { S::store(row.add(tile * S::LANES), value) }
     }
+    #[inline(always)]
+    unsafe fn put_pair(row: *mut f32, tile: usize, [value, _]: [S::Vector; 2]) {
+        // SAFETY: by contract.
+        unsafe { <Self as Put<S>>::put(row, tile, value) }
+    }
 }
 
 impl<N: Narrow> Put<N::Registers> for Channels<N> {
-    const PAIRS: bool = false;
+    const TOGETHER: Together = Together::Planes;
     fn room(count: usize) -> usize {
         count * N::Registers::LANES - N::Registers::LANES / 2
     }
@@ -70,10 +78,15 @@ impl<N: Narrow> Put<N::Registers> for Channels<N> {
         // SAFETY: by contract.
         unsafe { N::narrow(value, row.add(tile * N::Registers::LANES)) }
     }
+    #[inline(always)]
+    unsafe fn put_pair(row: *mut f32, tile: usize, [value, next]: [<N::Registers as Simd>::Vector; 2]) {
+        // SAFETY: by contract.
+        unsafe { N::behind(value, next, row.add(tile * N::Registers::LANES)) }
+    }
 }
 
 impl<N: Narrow> Put<N::Registers> for Tiles<N> {
-    const PAIRS: bool = true;
+    const TOGETHER: Together = Together::Tiles;
     fn room(count: usize) -> usize {
         count.div_ceil(2) * N::Registers::LANES
     }

@@ -68,6 +68,8 @@ pub(crate) trait Narrow {
     unsafe fn widen(from: *const f32) -> Numbers<Self>;
     /// Neighbours of a vector share a word: half as many words.
     unsafe fn narrow(value: Numbers<Self>, to: *mut f32);
+    /// The same of `a` and, behind it, of `b`.
+    unsafe fn behind(a: Numbers<Self>, b: Numbers<Self>, to: *mut f32);
     /// Each number becomes the first of a word whose second is 0.
     unsafe fn first(value: Numbers<Self>, to: *mut f32);
     /// Each number becomes the second of a word that is there and has none.

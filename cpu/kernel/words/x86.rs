@@ -33,6 +33,11 @@ impl Narrow for Avx512Bf16 {
         }
     }
     #[inline(always)]
+    unsafe fn behind(a: __m512, b: __m512, to: *mut f32) {
+        // SAFETY: as above; all registers of 512 bits are alike.
+        unsafe { _mm512_storeu_ps(to, transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(b, a))) }
+    }
+    #[inline(always)]
     unsafe fn pairs_of_words(a: *const f32, b: *const f32, to: *mut f32) {
         // SAFETY: as above.
         unsafe {

@@ -182,7 +182,7 @@ impl WinogradGradient {
                 let plane = unsafe { memory.read(gradient.part(start..start + plane_len)) };
                 let to = &mut gradients[vector * self.tiling.row_len(self.block)..];
                 let (filter, extents) = (self.tiling.filter, self.tiling.target_extents);
-                Gradients { filter, plane, extents, tiles, to, point, first }
+                Gradients { filter, plane, beside: None, extents, tiles, to, point, first }
                     .run(self.isa, self.tiling.store);
             }
         });

@@ -173,23 +173,29 @@ impl Tiling {
             for (tile, place) in tiles.iter_mut().zip(places) {
                 *tile = [0, 1].map(|a| place[a] as isize - self.pad[a] as isize);
             }
-            for (i, plane) in planes.clone().enumerate() {
+            let of = |plane: usize| {
                 let start = image * self.source.image_stride() + plane * plane_len;
                 // SAFETY: only read in this task.
-                let values = unsafe { memory.read(source.part(start..start + plane_len)) };
+                unsafe { memory.read(source.part(start..start + plane_len)) }
+            };
+            let step = if self.store == Store::Channels && self.filter.goes_in_pairs() { 2 } else { 1 };
+            for plane in planes.clone().step_by(step) {
+                let i = plane - planes.start;
                 let place = match self.store {
                     Store::Channels => i / 2 * row_len + i % 2 * lanes / 2,
                     Store::Numbers | Store::Tiles => i * row_len,
                 };
+                let beside = (step == 2 && plane + 1 < planes.end).then(|| of(plane + 1));
+                let values = of(plane);
                 let (filter, extents, to) = (self.filter, self.source_extents, &mut inputs[place..]);
                 match self.squares {
                     Squares::Inputs => {
                         let tiles = &tiles[..places.len()];
-                        Inputs { filter, plane: values, extents, tiles, to, point, first }
+                        Inputs { filter, plane: values, beside, extents, tiles, to, point, first }
                             .run(self.isa, self.store);
                     }
                     Squares::Outputs => {
-                        Gradients { filter, plane: values, extents, tiles: places, to, point, first }
+                        Gradients { filter, plane: values, beside, extents, tiles: places, to, point, first }
                             .run(self.isa, self.store);
                     }
                 }
