@@ -27,7 +27,7 @@ pub struct Rewriting<'a> {
     /// Whether updates ask for the norm of all gradients.
     clips: bool,
     /// Whether the worker has a GPU, where all arrays are plain and no update is one with its gradient.
-    gpu: bool,
+    pub gpu: bool,
 }
 
 impl<'a> Rewriting<'a> {

@@ -21,7 +21,8 @@ pub struct Convolution {
     pub group: usize,
     /// Whether there is a bias.
     pub bias: bool,
-    /// Whether forward ends with a ReLU; its backward is a layer of its own ([`super::Relu::applied`]). No file says so.
+    /// Whether forward ends with a ReLU; its backward is a layer of its own ([`super::Relu::applied`]), or that of what reads it
+    /// ([`crate::net::Net::rectifying`]). No file says so.
     pub relu: bool,
     /// How the weight starts.
     pub weight_filler: Filler,

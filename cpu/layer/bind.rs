@@ -208,7 +208,8 @@ pub fn passing_layers(
     Ok((0..decisions.chosen.len()).map(LayerId).filter(pays).collect())
 }
 
-/// The layers of `net` whose implementation can do the backward of a ReLU that it reads: what [`Net::rectifying`] is to be told.
+/// The layers of `net` whose implementation can do the backward of a ReLU that it reads: what [`Net::rectifying`] is to be told. A
+/// ReLU for which an implementation is forced is left to that.
 ///
 /// # Errors
 /// As [`storage_needs`].
@@ -218,10 +219,14 @@ pub fn rectifying_layers(
     forced: &[(String, String)],
 ) -> Result<Vec<LayerId>, String> {
     let decisions = decide(net, numerics, forced)?;
-    Ok((0..decisions.chosen.len())
-        .map(LayerId)
-        .filter(|id| rectifies(net, *id, &decisions, numerics))
-        .collect())
+    let is_forced = |id: &LayerId| {
+        let below = net.layer(*id).bottoms.iter().map(|blob| net.layer(net.blob(*blob).producer));
+        below
+            .flat_map(|below| [&*below.name, below.layer.type_name()])
+            .any(|own| forced.iter().any(|(name, _)| name == own))
+    };
+    let can = |id: &LayerId| rectifies(net, *id, &decisions, numerics) && !is_forced(id);
+    Ok((0..decisions.chosen.len()).map(LayerId).filter(can).collect())
 }
 
 /// Whether the implementation that was chosen for a layer can do the backward of a ReLU that it reads.

@@ -5,6 +5,7 @@ pub mod training;
 
 use quadrille_core::check::check;
 use quadrille_core::device::Scalars;
+use quadrille_core::machine::Machine;
 use quadrille_core::net::Net;
 use quadrille_core::plan::lanes::Limits;
 use quadrille_core::plan::priority::{Analysis, Estimates};
@@ -33,14 +34,13 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let figures = args.machine_file.as_deref().map(read_machine).transpose()?;
     let device = figures.as_ref().map(|machine| machine.device.unwrap_or(DeviceModel::serial(machine.rates)));
     let how = args.scheduling.stream_pool;
-    // What is described may be a GPU.
-    if device.is_none_or(|device| device.crew) {
-        how.unwrap_or_default().check(&args.machine.device)?;
+    let described_gpu = figures.as_ref().filter(|machine| describes_gpu(machine));
+    match described_gpu {
+        Some(machine) => check_described(machine, args)?,
+        None => how.unwrap_or_default().check(&args.machine.device)?,
     }
     let machine = crews(&args.machine, 0, 1, batch, || time::copies(&spec, batch))?;
-    let described_gpu =
-        figures.as_ref().and_then(|machine| machine.device).is_some_and(|device| !device.crew);
-    let rewriting = Rewriting::new(&args.machine, machine.numerics, args.workers).on(described_gpu);
+    let rewriting = Rewriting::new(&args.machine, machine.numerics, args.workers).on(described_gpu.is_some());
     let nets = time::nets(&spec, batch, &machine, rewriting)?;
     let schedule = args.scheduling.schedule.unwrap_or_default();
     let mut estimates = device.map_or_else(Estimates::default, Estimates::on);
@@ -55,7 +55,8 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         let options = PlanOptions { schedule, ..PlanOptions::new(*stage) };
         let plan = Plan::build_by(&nets, options, &estimates);
         let plan = plan.map_err(|error| Failure::new(Code::Bug, error.to_string()))?;
-        let plan = pool.spread(plan, &nets, &machine, args, device.as_ref())?;
+        let plan =
+            pool.spread(plan, &nets, &machine, args, device.as_ref().filter(|_| described_gpu.is_some()))?;
         check(&plan, &nets).map_err(|violation| Failure::new(Code::Bug, violation.to_string()))?;
         plans.push(plan);
     }
@@ -89,6 +90,32 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether a machine file describes a GPU: a device whose kernels share its units, not the threads of a crew.
+fn describes_gpu(machine: &Machine) -> bool {
+    machine.device.is_some_and(|device| !device.crew)
+}
+
+/// Refuses flags that say how quadrants compute where a GPU is described.
+fn check_described(machine: &Machine, args: &PlanArgs) -> Result<(), Failure> {
+    let here = &args.machine;
+    let wrong = [
+        ("--measure", args.measure && here.device.is_cpu()),
+        ("--quadrants", here.quadrants.is_some_and(|quadrants| quadrants.count() != Some(1))),
+        ("--kernel", !here.kernels.is_empty()),
+        ("--isa", here.isa.is_some()),
+    ];
+    match wrong.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => Err(Failure::new(
+            Code::Usage,
+            format!(
+                "{flag} has no meaning with --machine {:?}, which describes a GPU: its tasks do not run on quadrants",
+                machine.name
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// The pool of streams for chunks of images, and how many of them each sub-task is worth.
 struct Pool {
     cuts: bool,
@@ -105,17 +132,17 @@ impl Pool {
         Self { cuts, pools: Pools::new(how), worth: None }
     }
 
-    /// A plan in chunks, if it is to be: as the GPU's kernels say that it has, or as the device does that is described.
+    /// A plan in chunks, if it is to be: as the kernels say of the GPU that is there, or as the GPU does that is described.
     fn spread(
         &mut self,
         plan: Plan,
         nets: &[Net],
         machine: &Crews,
         args: &PlanArgs,
-        device: Option<&DeviceModel>,
+        described: Option<&DeviceModel>,
     ) -> Result<Plan, Failure> {
         if self.worth.is_none() {
-            self.worth = match (machine.gpu(0), device.filter(|device| self.cuts && !device.crew)) {
+            self.worth = match (machine.gpu(0), described.filter(|_| self.cuts)) {
                 (Some(gpu), _) => {
                     let engine = time::engine(machine, &args.machine);
                     Some(self.pools.on_gpu(gpu, nets, &plan, &engine, machine.on_gpus)?)

@@ -331,9 +331,13 @@ fn chosen(asked: &Asked<'_>, analyzed: &Worth, given: &Worth, costs: &Costs) -> 
         let of = |node: &Node| (node.task.layer, node.task.sub);
         let chunks = |node: &Node| choice.worth.get(&of(node)).or_else(|| given.get(&of(node)));
         let cut = spread((*plan).clone(), nets, |node| chunks(node).copied().unwrap_or(1));
+        let (expected, whole) =
+            (costs.exactly(nets, &cut)?, costs.exactly(nets, &spread_by((*plan).clone(), nets, given))?);
+        // Times by few waves are not to be held against these.
+        choice = Choice { expected, whole, analyzed: None, ..choice };
         // What gains in few waves may lose in all.
-        if costs.exactly(nets, &cut)? > WORTH_IT * costs.exactly(nets, plan)? {
-            choice = Choice { worth: Worth::new(), way: Way::Whole, expected: choice.whole, ..choice };
+        if expected > WORTH_IT * whole {
+            choice = Choice { worth: Worth::new(), way: Way::Whole, expected: whole, ..choice };
         }
     }
     let analyzed = choice.analyzed.filter(|time| time.is_finite());

@@ -172,8 +172,10 @@ pub fn nets(
     machine: &Crews,
     rewriting: Rewriting<'_>,
 ) -> Result<Vec<Net>, Failure> {
-    let nets = cut(spec, batch, &threads_of(&machine.workers[0]))?;
-    let rewriting = rewriting.on(machine.gpu(0).is_some());
+    let (threads, rewriting) = (threads_of(&machine.workers[0]), rewriting.on(machine.gpu(0).is_some()));
+    // A GPU is one device, whatever quadrants the machine is cut into.
+    let threads = if rewriting.gpu { &threads[..1] } else { &threads[..] };
+    let nets = cut(spec, batch, threads)?;
     nets.into_iter().map(|net| rewriting.of(net)).collect()
 }
 

@@ -264,12 +264,23 @@ fn auto_is_nowhere_expected_to_be_slower_than_whole_layers() {
     }
 }
 
-/// The nets of a GPU that is described are those that GPUs compute: there every backward of a ReLU is a task of its own.
+/// The nets of a GPU that is described are those that GPUs compute: there every backward of a ReLU is a task of its own, and
+/// quadrants have no part in it.
 #[test]
 fn a_gpu_that_is_described_has_the_tasks_of_a_gpu() {
     let stage = Stage::new();
+    let machine = |name: &str| format!("{}/bench/machines/{name}.prototxt", env!("CARGO_MANIFEST_DIR"));
+    for flag in ["--measure", "--quadrants 2", "--kernel conv1_1=reference", "--isa portable"] {
+        let refused =
+            stage.run(&format!("plan --model vgg16 --batch 2 --machine {} {flag}", machine("p100")));
+        assert_eq!(refused.code, Some(2), "{flag}: {}{}", refused.stdout, refused.stderr);
+        assert!(refused.stderr.contains("which describes a GPU"), "{flag}: {}", refused.stderr);
+    }
+    if Isa::detect() == Isa::Portable {
+        return println!("skipped: the tasks of a quadrant: without vectors it has those of a GPU");
+    }
     for (name, own) in [("p100", true), ("knl-quadrant", false)] {
-        let machine = format!("{}/bench/machines/{name}.prototxt", env!("CARGO_MANIFEST_DIR"));
+        let machine = machine(name);
         stage.succeed(&format!("plan --model vgg16 --batch 2 --machine {machine} --out plan.prototxt"));
         let plan = fs::read_to_string(stage.path("plan.prototxt")).expect("a plan");
         assert_eq!(plan.contains(r#"layer: "relu1_2" sub: "grad-activation""#), own, "{name}");

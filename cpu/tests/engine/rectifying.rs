@@ -54,8 +54,10 @@ fn read(batch: usize) -> NetSpec {
     layers.extend(conv("first", 32, 3, 1, 1, "data"));
     layers.extend(conv("same", 40, 3, 1, 1, "first"));
     layers.extend(conv("wide", 32, 5, 2, 1, "same"));
+    let pairs = Convolution { pad: [1; 2], group: 2, ..convolution(32, [3; 2]) };
+    layers.extend([LayerSpec::new("pairs", Layer::Convolution(pairs), &["wide"], &["pairs"]), relu("pairs")]);
     // 8x8 of 12x12 pixels: fewer tiles of the top than of the bottom.
-    layers.extend(conv("less", 24, 5, 0, 1, "wide"));
+    layers.extend(conv("less", 24, 5, 0, 1, "pairs"));
     layers.extend(conv("point", 40, 1, 0, 1, "less"));
     layers.extend(conv("leaps", 24, 3, 1, 2, "point"));
     layers.extend(conv("few", 16, 1, 0, 1, "leaps"));
@@ -111,11 +113,15 @@ fn convolutions_and_norms_let_pass_what_the_relu_would() {
     for numerics in numerics("backward of ReLUs by convolutions") {
         let ending = if numerics.precision == Precision::Bf16 { "-bf16" } else { "" };
         let forced = |layer: &str, kernel: &str| vec![(layer.to_owned(), format!("{kernel}{ending}"))];
-        let mut expected = vec!["same", "wide", "less", "point", "leaps", "few", "across", "within"];
+        let mut expected = vec!["same", "wide", "pairs", "less", "point", "leaps", "few", "across", "within"];
         let mut ways = vec![Vec::new(), forced("Convolution", "tiles")];
         let amx = numerics == Numerics::bf16(Isa::AmxBf16);
         if !amx {
             ways.push(forced("same", "winograd-4x4"));
+        }
+        if numerics.precision == Precision::Bf16 {
+            // Its bottom lies in bf16 and is turned into f32 for it.
+            ways.push(vec![("same".to_owned(), "tiles".to_owned())]);
         }
         if numerics.isa == Isa::Portable {
             (expected, ways) = (vec!["across", "within"], vec![Vec::new()]);
@@ -128,5 +134,19 @@ fn convolutions_and_norms_let_pass_what_the_relu_would() {
             assert_eq!(left(read, &options), expected, "{numerics}, {:?}", options.kernels);
             compare(read, &options);
         }
+    }
+}
+
+/// Whoever chooses how a ReLU is computed gets that.
+#[test]
+fn a_relu_whose_kernel_is_forced_is_left_apart() {
+    for numerics in numerics("ReLUs by themselves") {
+        let options = |kernels| EngineOptions { kernels, ..momentum(numerics) };
+        let of = |name: &str| options(vec![(name.to_owned(), "reference".to_owned())]);
+        let all = left(rectified, &options(Vec::new()));
+        let others: Vec<String> = all.iter().filter(|name| *name != "pool_a").cloned().collect();
+        assert_eq!(left(rectified, &of("relu_a")), others, "{numerics}");
+        assert_eq!(left(rectified, &of("ReLU")), Vec::<String>::new(), "{numerics}");
+        compare(rectified, &of("relu_a"));
     }
 }
