@@ -366,7 +366,10 @@ pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Fa
 }
 
 /// A layer that looks at several images at once cannot be cut into tiles of images.
-fn check_cut(net: &Net) -> Result<(), Failure> {
+///
+/// # Errors
+/// If there is one: with its name and its field.
+pub fn check_cut(net: &Net) -> Result<(), Failure> {
     for (index, layer) in net.layers.iter().enumerate() {
         if let Some(field) = layer.layer.mixes_images(&net.bottom_shapes(LayerId(index))) {
             let what = if field.ends_with(".axis") { "0 makes" } else { "makes" };

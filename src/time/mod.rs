@@ -26,7 +26,7 @@ use crate::engine::Engine;
 use crate::failure::{Code, Failure};
 use crate::feed::{Draw, Feed};
 use crate::holdings::Holdings;
-use crate::job::{PhaseJob, Samples, cut_input, load_net, no_data, say_bad_records};
+use crate::job::{PhaseJob, Samples, check_cut, cut_input, load_net, no_data, say_bad_records};
 use crate::made_up;
 use crate::memory;
 use crate::parts;
@@ -314,7 +314,11 @@ fn cut(spec: &NetSpec, batch: usize, threads: &[usize]) -> Result<Vec<Net>, Fail
                 other => resize(other, batch, tile.images),
             }
         }
-        Ok(Net::build(&spec, &state, tile.images as f32 / batch as f32)?)
+        let net = Net::build(&spec, &state, tile.images as f32 / batch as f32)?;
+        if threads.len() > 1 {
+            check_cut(&net)?;
+        }
+        Ok(net)
     };
     Tile::shares(batch, threads).into_iter().map(net_of).collect()
 }

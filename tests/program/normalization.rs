@@ -97,9 +97,18 @@ fn factors_of_single_images_are_not_cut() {
     stage.edit("net.prototxt", "axis: 0 num_axes: 0", "axis: 0");
     stage.edit("net.prototxt", "batch_size: 50", "batch_size: 20");
     stage.train("whole", "--quadrants 1");
-    let outcome = stage.run("train --solver solver.prototxt --run cut --quadrants 2");
-    assert_ne!(outcome.code, Some(0));
-    for part in ["layer \"scale1\": scale_param.axis: 0 makes images depend on each other", "--quadrants 1"] {
-        assert!(outcome.stderr.contains(part), "{}", outcome.stderr);
+    let commands = [
+        "train --solver solver.prototxt --run cut",
+        "time --model net.prototxt --iterations 1",
+        "plan --model net.prototxt",
+    ];
+    for command in commands {
+        let outcome = stage.run(&format!("{command} --quadrants 2"));
+        assert_eq!(outcome.code, Some(64), "{command}: {}{}", outcome.stdout, outcome.stderr);
+        for part in
+            ["layer \"scale1\": scale_param.axis: 0 makes images depend on each other", "--quadrants 1"]
+        {
+            assert!(outcome.stderr.contains(part), "{command}: {}", outcome.stderr);
+        }
     }
 }
