@@ -101,7 +101,9 @@ struct Square<'a> {
 }
 
 impl<'a> Square<'a> {
-    fn new(plane: &'a [f32], extents: [usize; 2], first: [isize; 2], side: usize) -> Self {
+    /// That of a tile whose outputs begin there, so far behind the first pixel of the square.
+    fn new(plane: &'a [f32], extents: [usize; 2], tile: [usize; 2], pad: [usize; 2], side: usize) -> Self {
+        let first = [0, 1].map(|a| tile[a] as isize - pad[a] as isize);
         let inside = (0..2).all(|a| first[a] >= 0 && first[a] as usize + side <= extents[a]);
         Self { plane, extents, first, inside }
     }
@@ -140,40 +142,105 @@ impl<'a> Square<'a> {
 /// Points of an axis up to which two squares are transformed side by side: 49 or 121 points of each would go through memory.
 const MOST_IN_PAIRS: usize = 4;
 
-/// Stores the points of tiles of a plane, from that number on: `fill` transforms a tile's rows, `column` what they have in a column. Two
-/// tiles at a time, or that of a second plane, where they are stored together. A macro, since in a closure registers would go through
-/// memory.
+/// What is transformed of the source of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Squares {
+    /// The inputs that the tile sees, by `Bᵀ`.
+    Inputs,
+    /// Its own pixels, which are gradients of outputs, by `A`.
+    Outputs,
+}
+
+/// Transforms sources of tiles, `Bᵀ d B` or `A dY Aᵀ`, a block of channels of each pixel.
+pub(crate) struct Sources<'a> {
+    /// How kernels are filtered.
+    pub filter: Filter,
+    /// What is transformed.
+    pub squares: Squares,
+    /// A plane: pixels of a block of channels, row by row.
+    pub plane: &'a [f32],
+    /// A second plane, whose values are stored beside those of the first ([`Store::Channels`]).
+    pub beside: Option<&'a [f32]>,
+    /// Rows and columns of the plane.
+    pub extents: [usize; 2],
+    /// First row and column of each tile's outputs.
+    pub tiles: &'a [[usize; 2]],
+    /// How far before them a tile's square begins; what lies outside the plane is 0.
+    pub pad: [usize; 2],
+    /// Where the values go: point by point `point` apart, a row of tiles each.
+    pub to: &'a mut [f32],
+    /// Distance of points.
+    pub point: usize,
+    /// Which tile of the row is the first.
+    pub first: usize,
+}
+
+impl Sources<'_> {
+    /// Transforms on a tier.
+    pub fn run(self, isa: Isa, store: Store) {
+        match self.squares {
+            Squares::Inputs => self.squared::<true>(isa, store),
+            Squares::Outputs => self.squared::<false>(isa, store),
+        }
+    }
+
+    fn squared<const INPUTS: bool>(self, isa: Isa, store: Store) {
+        match self.filter {
+            Filter::F2x3 => transform(isa, store, By::<INPUTS, F2x3, 4, 2, 3, 4>::new(self)),
+            Filter::F4x3 => transform(isa, store, By::<INPUTS, F4x3, 6, 4, 3, 7>::new(self)),
+            Filter::F4x5 => transform(isa, store, By::<INPUTS, F4x5, 8, 4, 5, 11>::new(self)),
+        }
+    }
+}
+
+/// Squares of one kind that are filtered in one way. Each has a function of its own: compiled into one, the 49 points of F(4×4, 3×3)
+/// were 5 % slower.
+struct By<'a, const INPUTS: bool, A, const D: usize, const Y: usize, const G: usize, const N: usize> {
+    sources: Sources<'a>,
+    axis: PhantomData<A>,
+}
+
+/// Transforms the rows of a square. A macro, as [`put_all`].
+macro_rules! half {
+    ($square:ident, $rows:ident, $half:expr, $side:ident, <$registers:ident, $stored:ident>) => {
+        for r in 0..$side {
+            $rows.write(r, $half($square.row::<$registers, $stored, $side>(r)));
+        }
+    };
+}
+
+/// Stores the points of all tiles: `half` transforms `side` pixels of a row, and then what the rows have in a column. Two tiles at a
+/// time, or that of a second plane, where they are stored together. A macro, since in a closure registers would go through memory.
 macro_rules! put_all {
-    (
-        $put:ident, [$plane:expr, $beside:expr], ($tiles:expr, $first:expr), ($to:expr, $point:expr, $points:ident), $column:expr,
-        |$of:ident, $place:ident, $rows:ident| $fill:block
-    ) => {
+    ($sources:expr, $half:expr, $side:ident, $points:ident, <$registers:ident, $stored:ident, $put:ident>) => {
+        let Sources { plane, beside, extents, tiles, pad, to, point, first, .. } = $sources;
+        let to = to.as_mut_ptr();
         let mut t = 0;
-        while t < $tiles.len() {
+        while t < tiles.len() {
             let mut own = Table::new();
-            let ($of, $place, $rows) = ($plane, $tiles[t], &mut own);
-            $fill
+            let square = Square::new(plane, extents, tiles[t], pad, $side);
+            half!(square, own, $half, $side, <$registers, $stored>);
             let next = match $put::TOGETHER {
-                Together::Planes if $points <= MOST_IN_PAIRS => $beside.map(|beside| (beside, $tiles[t])),
-                Together::Tiles if $points <= MOST_IN_PAIRS && ($first + t).is_multiple_of(2) => {
-                    $tiles.get(t + 1).map(|next| ($plane, *next))
+                Together::Planes if $points <= MOST_IN_PAIRS => beside.map(|beside| (beside, tiles[t])),
+                Together::Tiles if $points <= MOST_IN_PAIRS && (first + t).is_multiple_of(2) => {
+                    tiles.get(t + 1).map(|next| (plane, *next))
                 }
                 _ => None,
             };
-            if let Some((of_next, place)) = next {
+            if let Some((plane, tile)) = next {
                 let mut other = Table::new();
-                let ($of, $place, $rows) = (of_next, place, &mut other);
-                $fill
+                let square = Square::new(plane, extents, tile, pad, $side);
+                half!(square, other, $half, $side, <$registers, $stored>);
                 for c in 0..$points {
-                    let values = $column(own.column(c)).into_iter().zip($column(other.column(c)));
+                    let values = $half(own.column(c)).into_iter().zip($half(other.column(c)));
                     for (r, (value, next)) in values.enumerate() {
-                        $put::put_pair($to.add((r * $points + c) * $point), $first + t, [value, next]);
+                        $put::put_pair(to.add((r * $points + c) * point), first + t, [value, next]);
                     }
                 }
             } else {
                 for c in 0..$points {
-                    for (r, value) in $column(own.column(c)).into_iter().enumerate() {
-                        $put::put($to.add((r * $points + c) * $point), $first + t, value);
+                    for (r, value) in $half(own.column(c)).into_iter().enumerate() {
+                        $put::put(to.add((r * $points + c) * point), first + t, value);
                     }
                 }
             }
@@ -182,176 +249,37 @@ macro_rules! put_all {
     };
 }
 
-/// Sources that are filtered in one way. Each way has a function of its own: compiled into one, the 49 points of F(4×4, 3×3) were 5 %
-/// slower.
-struct By<W, A, const D: usize, const Y: usize, const G: usize, const N: usize> {
-    work: W,
-    axis: PhantomData<A>,
-}
-
-impl<W, A, const D: usize, const Y: usize, const G: usize, const N: usize> By<W, A, D, Y, G, N> {
-    fn new(work: W) -> Self {
-        Self { work, axis: PhantomData }
+impl<'a, const INPUTS: bool, A, const D: usize, const Y: usize, const G: usize, const N: usize>
+    By<'a, INPUTS, A, D, Y, G, N>
+{
+    fn new(sources: Sources<'a>) -> Self {
+        Self { sources, axis: PhantomData }
     }
 }
 
-/// Transforms the inputs of tiles, a block of channels of each pixel.
-pub(crate) struct Inputs<'a> {
-    /// How kernels are filtered.
-    pub filter: Filter,
-    /// A plane: pixels of a block of channels, row by row.
-    pub plane: &'a [f32],
-    /// A second plane, whose values are stored beside those of the first ([`Store::Channels`]).
-    pub beside: Option<&'a [f32]>,
-    /// Rows and columns of the plane.
-    pub extents: [usize; 2],
-    /// First row and column of each tile's inputs; what lies outside the plane is 0.
-    pub tiles: &'a [[isize; 2]],
-    /// Where the values go: point by point `point` apart, a row of tiles each.
-    pub to: &'a mut [f32],
-    /// Distance of points.
-    pub point: usize,
-    /// Which tile of the row is the first.
-    pub first: usize,
-}
-
-impl Inputs<'_> {
-    /// Transforms on a tier.
-    pub fn run(self, isa: Isa, store: Store) {
-        match self.filter {
-            Filter::F2x3 => transform(isa, store, By::<_, F2x3, 4, 2, 3, 4>::new(self)),
-            Filter::F4x3 => transform(isa, store, By::<_, F4x3, 6, 4, 3, 7>::new(self)),
-            Filter::F4x5 => transform(isa, store, By::<_, F4x5, 8, 4, 5, 11>::new(self)),
-        }
-    }
-
-    /// # Safety
-    /// As for [`Transform::transform`]; plane and room are as long as the tiles ask for.
-    #[inline(always)]
-    unsafe fn along<S, E, P, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
-    where
-        S: Simd,
-        E: Stored<S>,
-        P: Put<S>,
-        A: Axis<D, Y, G, N>,
-    {
-        let Self { plane, beside, extents, tiles, to, point, first, .. } = self;
-        // SAFETY: by contract.
-        unsafe {
-            put_all!(
-                P,
-                [plane, beside],
-                (tiles, first),
-                (to.as_mut_ptr(), point, N),
-                A::inputs::<S>,
-                |plane, place, rows| {
-                    let square = Square::new(plane, extents, place, D);
-                    for r in 0..D {
-                        rows.write(r, A::inputs::<S>(square.row::<S, E, D>(r)));
-                    }
-                }
-            );
-        }
-    }
-}
-
-impl<A, const D: usize, const Y: usize, const G: usize, const N: usize> Transform
-    for By<Inputs<'_>, A, D, Y, G, N>
+impl<const INPUTS: bool, A, const D: usize, const Y: usize, const G: usize, const N: usize> Transform
+    for By<'_, INPUTS, A, D, Y, G, N>
 where
     A: Axis<D, Y, G, N>,
 {
     #[inline(always)]
     unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
-        let work = self.work;
-        let [height, width] = work.extents;
-        let planes = [Some(work.plane), work.beside].into_iter().flatten();
+        let sources = self.sources;
+        let [height, width] = sources.extents;
+        let planes = [Some(sources.plane), sources.beside].into_iter().flatten();
         assert!(planes.map(<[f32]>::len).all(|len| len >= height * width * E::LEN), "a plane is too short");
-        let second_half = if work.beside.is_some() { S::LANES / 2 } else { 0 };
-        let room = (N * N - 1) * work.point + P::room(work.first + work.tiles.len()) + second_half;
-        assert!(work.to.len() >= room, "no room for all tiles");
+        let second_half = if sources.beside.is_some() { S::LANES / 2 } else { 0 };
+        let room = (N * N - 1) * sources.point + P::room(sources.first + sources.tiles.len()) + second_half;
+        assert!(sources.to.len() >= room, "no room for all tiles");
         // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written where
         // there is room, as asserted.
-        unsafe { work.along::<S, E, P, A, D, Y, G, N>() }
-    }
-}
-
-/// Transforms the gradients of tiles' outputs, `A dY Aᵀ`, a block of channels of each pixel.
-pub(crate) struct Gradients<'a> {
-    /// How kernels are filtered.
-    pub filter: Filter,
-    /// A plane: pixels of a block of channels, row by row.
-    pub plane: &'a [f32],
-    /// A second plane, whose values are stored beside those of the first ([`Store::Channels`]).
-    pub beside: Option<&'a [f32]>,
-    /// Rows and columns of the plane.
-    pub extents: [usize; 2],
-    /// First row and column of each tile's outputs; what lies outside the plane is 0.
-    pub tiles: &'a [[usize; 2]],
-    /// Where the values go: point by point `point` apart, a row of tiles each.
-    pub to: &'a mut [f32],
-    /// Distance of points.
-    pub point: usize,
-    /// Which tile of the row is the first.
-    pub first: usize,
-}
-
-impl Gradients<'_> {
-    /// Transforms on a tier.
-    pub fn run(self, isa: Isa, store: Store) {
-        match self.filter {
-            Filter::F2x3 => transform(isa, store, By::<_, F2x3, 4, 2, 3, 4>::new(self)),
-            Filter::F4x3 => transform(isa, store, By::<_, F4x3, 6, 4, 3, 7>::new(self)),
-            Filter::F4x5 => transform(isa, store, By::<_, F4x5, 8, 4, 5, 11>::new(self)),
-        }
-    }
-
-    /// # Safety
-    /// As for [`Transform::transform`]; plane and room are as long as the tiles ask for.
-    #[inline(always)]
-    unsafe fn along<S, E, P, A, const D: usize, const Y: usize, const G: usize, const N: usize>(self)
-    where
-        S: Simd,
-        E: Stored<S>,
-        P: Put<S>,
-        A: Axis<D, Y, G, N>,
-    {
-        let Self { plane, beside, extents, tiles, to, point, first, .. } = self;
-        // SAFETY: by contract.
         unsafe {
-            put_all!(
-                P,
-                [plane, beside],
-                (tiles, first),
-                (to.as_mut_ptr(), point, N),
-                A::gradients::<S>,
-                |plane, place, rows| {
-                    let square = Square::new(plane, extents, place.map(|at| at as isize), Y);
-                    for r in 0..Y {
-                        rows.write(r, A::gradients::<S>(square.row::<S, E, Y>(r)));
-                    }
-                }
-            );
+            if INPUTS {
+                put_all!(sources, A::inputs::<S>, D, N, <S, E, P>);
+            } else {
+                put_all!(sources, A::gradients::<S>, Y, N, <S, E, P>);
+            }
         }
-    }
-}
-
-impl<A, const D: usize, const Y: usize, const G: usize, const N: usize> Transform
-    for By<Gradients<'_>, A, D, Y, G, N>
-where
-    A: Axis<D, Y, G, N>,
-{
-    #[inline(always)]
-    unsafe fn transform<S: Simd, E: Stored<S>, P: Put<S>>(self) {
-        let work = self.work;
-        let [height, width] = work.extents;
-        let planes = [Some(work.plane), work.beside].into_iter().flatten();
-        assert!(planes.map(<[f32]>::len).all(|len| len >= height * width * E::LEN), "a plane is too short");
-        let second_half = if work.beside.is_some() { S::LANES / 2 } else { 0 };
-        let room = (N * N - 1) * work.point + P::room(work.first + work.tiles.len()) + second_half;
-        assert!(work.to.len() >= room, "no room for all tiles");
-        // SAFETY: the CPU has the instruction set by contract; pixels are read inside the plane and values written where
-        // there is room, as asserted.
-        unsafe { work.along::<S, E, P, A, D, Y, G, N>() }
     }
 }
 

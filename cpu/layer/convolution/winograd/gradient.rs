@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Squares, Tiling, can, packing};
+use super::{ALIGNMENT, Tiling, can, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::summed::Summed;
 use crate::kernel::vectorised::with_vectors;
-use crate::kernel::winograd::{Filter, Gradients, Store, WeightsBack};
+use crate::kernel::winograd::{Filter, Sources, Squares, Store, WeightsBack};
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
@@ -182,7 +182,8 @@ impl WinogradGradient {
                 let plane = unsafe { memory.read(gradient.part(start..start + plane_len)) };
                 let to = &mut gradients[vector * self.tiling.row_len(self.block)..];
                 let (filter, extents) = (self.tiling.filter, self.tiling.target_extents);
-                Gradients { filter, plane, beside: None, extents, tiles, to, point, first }
+                let (squares, beside, pad) = (Squares::Outputs, None, [0; 2]);
+                Sources { filter, squares, plane, beside, extents, tiles, pad, to, point, first }
                     .run(self.isa, self.tiling.store);
             }
         });

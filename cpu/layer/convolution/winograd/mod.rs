@@ -15,7 +15,7 @@ use quadrille_core::shape::Shape;
 use super::direction::{Setup, TILE_VECTORS};
 use super::weights::{Packing, Taps, Words};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::winograd::{Filter, Gradients, Inputs, Store};
+use crate::kernel::winograd::{Filter, Sources, Squares, Store};
 use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
@@ -82,15 +82,6 @@ fn packing(setup: &Setup<'_>, filter: Filter, turned: bool, precision: Precision
         isa: setup.numerics.isa,
         passes: vec![if turned { Taps::new((0..taps).rev(), taps) } else { Taps::all(taps) }],
     }
-}
-
-/// What is transformed of the source of a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Squares {
-    /// The inputs that the tile sees, by `Bᵀ`.
-    Inputs,
-    /// Its own pixels, which are gradients of outputs, by `A`.
-    Outputs,
 }
 
 /// The tiles of targets and of the sources that they see, image by image, row by row.
@@ -168,11 +159,7 @@ impl Tiling {
         let lanes = self.source.layout.block;
         let (plane_len, row_len) = (self.source.plane_len(), self.row_len(most));
         let point = self.rows(planes.len()) * row_len;
-        self.each_image(block, |image, first, places| {
-            let mut tiles = [[0isize; 2]; MOST];
-            for (tile, place) in tiles.iter_mut().zip(places) {
-                *tile = [0, 1].map(|a| place[a] as isize - self.pad[a] as isize);
-            }
+        self.each_image(block, |image, first, tiles| {
             let of = |plane: usize| {
                 let start = image * self.source.image_stride() + plane * plane_len;
                 // SAFETY: only read in this task.
@@ -186,19 +173,11 @@ impl Tiling {
                     Store::Numbers | Store::Tiles => i * row_len,
                 };
                 let beside = (step == 2 && plane + 1 < planes.end).then(|| of(plane + 1));
-                let values = of(plane);
-                let (filter, extents, to) = (self.filter, self.source_extents, &mut inputs[place..]);
-                match self.squares {
-                    Squares::Inputs => {
-                        let tiles = &tiles[..places.len()];
-                        Inputs { filter, plane: values, beside, extents, tiles, to, point, first }
-                            .run(self.isa, self.store);
-                    }
-                    Squares::Outputs => {
-                        Gradients { filter, plane: values, beside, extents, tiles: places, to, point, first }
-                            .run(self.isa, self.store);
-                    }
-                }
+                let pad = if self.squares == Squares::Inputs { self.pad } else { [0; 2] };
+                let (filter, squares, extents) = (self.filter, self.squares, self.source_extents);
+                let (plane, to) = (of(plane), &mut inputs[place..]);
+                Sources { filter, squares, plane, beside, extents, tiles, pad, to, point, first }
+                    .run(self.isa, self.store);
             }
         });
     }
