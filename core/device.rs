@@ -193,6 +193,10 @@ pub trait Device: Send + Sync {
         self.synchronize()
     }
 
+    /// Says that the host goes on although tasks of a step are left: until the next [`Device::synchronize`], what they touch is
+    /// waited for before it is read or written from outside. Nothing to do for a device that cannot wait for one task alone.
+    fn run_ahead(&self) {}
+
     /// Copies `values` to the beginning of a region.
     ///
     /// # Errors

@@ -1,17 +1,11 @@
 //! The step: the one place where tasks are submitted and their times are taken, for every backend.
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::device::{Device, DeviceError, Event, Scalars, Span};
 use crate::layer::SubTask;
 use crate::plan::{Overlap, Plan};
 use crate::task::TaskId;
-
-/// So often the host looks whether sources have loaded before it waits for the end of a step.
-const GLANCES: usize = 100;
-/// Loading takes some microseconds, and a thread that looks all the time would keep a core from computing.
-const BETWEEN_GLANCES: Duration = Duration::from_micros(50);
 
 /// When each task of a step ran. Made once per plan and used again, so that a step allocates nothing.
 #[derive(Debug)]
@@ -226,9 +220,11 @@ impl<E: Event> StepsAhead<E> {
         let step = Running { devices, plan, events: &running.events };
         call_early(&step, &mut beside);
         let settle = |events: &[E], task: usize| devices[plan.nodes[task].device.0].settle(&events[task]);
-        self.overlap.awaited.iter().try_for_each(|task| settle(&running.events, task.0))?;
+        // The last first: once that is done most others are, and the host is not woken for each of them.
+        self.overlap.awaited.iter().rev().try_for_each(|task| settle(&running.events, task.0))?;
         beside.into_iter().for_each(|beside| beside(&step));
-        (0..ended.events.len()).try_for_each(|task| settle(&ended.events, task))?;
+        (0..ended.events.len()).rev().try_for_each(|task| settle(&ended.events, task))?;
+        devices.iter().for_each(Device::run_ahead);
         ended.note_spans()
     }
 
@@ -272,23 +268,14 @@ fn synchronize<D: Device>(devices: &[D]) -> Result<(), DeviceError> {
     synchronized
 }
 
-/// Calls `beside` if the sources of a step that has begun load soon and the devices tell so.
+/// Calls `beside` as soon as the sources of a step that has begun have loaded, where devices tell so. A failure shows again when the
+/// step is waited for.
 fn call_early<D: Device>(step: &Running<'_, D>, beside: &mut Option<impl FnOnce(&Running<'_, D>)>) {
-    if step.devices.iter().all(Device::tells_tasks) && have_loaded(step.plan, step.events) {
+    let nodes = || step.plan.nodes.iter().enumerate();
+    let mut loads = nodes().filter(|(_, node)| node.task.sub == SubTask::Load).map(|(task, _)| TaskId(task));
+    if step.devices.iter().all(Device::tells_tasks) && loads.all(|load| step.settle(load).is_ok()) {
         beside.take().into_iter().for_each(|beside| beside(step));
     }
-}
-
-/// Gives the sources of a step that has begun some time to load. Whether they all have: a device that has failed never does.
-fn have_loaded<E: Event>(plan: &Plan, events: &[E]) -> bool {
-    let loads = || plan.nodes.iter().zip(events).filter(|(node, _)| node.task.sub == SubTask::Load);
-    for _ in 0..GLANCES {
-        if loads().all(|(_, event)| event.is_done()) {
-            return true;
-        }
-        std::thread::sleep(BETWEEN_GLANCES);
-    }
-    false
 }
 
 fn submit_all<D: Device>(

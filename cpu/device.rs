@@ -503,6 +503,10 @@ impl Device for CpuDevice {
         self.check_alive()
     }
 
+    fn run_ahead(&self) {
+        self.engine.lanes.run_ahead(self.index);
+    }
+
     fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
         let (span, blocked) = self.region(region, values.len())?;
         for (part, piece) in self.memory().pieces(span) {

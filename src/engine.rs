@@ -234,6 +234,10 @@ impl Device for WorkerDevice {
         }
     }
 
+    fn run_ahead(&self) {
+        either!(Self, self, device => device.run_ahead());
+    }
+
     fn synchronize(&self) -> Result<(), DeviceError> {
         either!(Self, self, device => device.synchronize())
     }

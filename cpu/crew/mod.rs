@@ -2,6 +2,7 @@
 
 mod awaited;
 mod bell;
+mod idle;
 #[cfg(not(loom))]
 mod log;
 mod queue;
@@ -15,6 +16,7 @@ mod threads;
 
 pub use awaited::Awaited;
 pub use bell::Bell;
+pub use idle::Idle;
 #[cfg(not(loom))]
 pub use log::{Interval, Recording, ThreadRecord};
 pub use queue::{Claim, LaneQueue, Offer, Ticket};

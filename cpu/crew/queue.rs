@@ -265,10 +265,9 @@ impl LaneQueue {
         last
     }
 
-    /// Moves the head past entry `seq`. True if the lane is empty now.
-    pub fn advance(&self, seq: u64) -> bool {
+    /// Moves the head past entry `seq`.
+    pub fn advance(&self, seq: u64) {
         self.head.store(seq + 1, Ordering::Release);
-        self.tail.load(Ordering::Acquire) == seq + 1
     }
 
     /// Number of entries that are done.

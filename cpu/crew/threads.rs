@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::log::{NOTHING, Pen, ThreadLog};
-use super::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
+use super::{Awaited, Bell, Claim, Idle, LaneQueue, Offer, Ticket};
 use quadrille_numa::memory::small::SmallPieces;
 
 use crate::arena::Arena;
@@ -39,15 +39,17 @@ struct Hand<'a> {
     home: usize,
 }
 
-/// One quadrant's lanes and its two bells.
+/// One quadrant's lanes and its bells.
 struct Quadrant {
     lanes: Box<[TimedLane]>,
     /// The other quadrants on the same node, from the next one on and round.
     near: Box<[usize]>,
     /// Rings for the crew.
     work: Bell,
-    /// Rings for the host when a lane ran empty, or what it waits for is done.
-    idle: Bell,
+    /// Where the host waits for the end of a step.
+    idle: Idle,
+    /// Rings for the host when the one entry that it waits for is done.
+    settled: Bell,
     awaited: Awaited,
     /// Whether a step was left before all of it was done, and nobody has waited for the rest since.
     ahead: AtomicBool,
@@ -89,7 +91,8 @@ impl Lanes {
             lanes: (0..each).map(|_| lane()).collect(),
             near: near(index),
             work: Bell::default(),
-            idle: Bell::default(),
+            idle: Idle::default(),
+            settled: Bell::default(),
             awaited: Awaited::default(),
             ahead: AtomicBool::new(false),
         };
@@ -185,15 +188,12 @@ impl Lanes {
     /// Waits until the lanes of a quadrant are empty, or something has failed.
     pub fn wait_idle(&self, device: usize) {
         let quadrant = &self.quadrants[device];
-        loop {
-            let heard = quadrant.idle.listen();
-            let is_done = |ticket| self.is_done(ticket);
-            let drained = quadrant.lanes.iter().all(|l| l.queue.is_drained(is_done));
-            if drained || self.failed.load(Ordering::Acquire) {
-                return;
-            }
-            quadrant.idle.sleep(heard);
-        }
+        quadrant.idle.wait(|| self.is_drained(quadrant) || self.failed.load(Ordering::Acquire));
+    }
+
+    /// Whether all lanes of a quadrant are empty.
+    fn is_drained(&self, quadrant: &Quadrant) -> bool {
+        quadrant.lanes.iter().all(|lane| lane.queue.is_drained(|ticket| self.is_done(ticket)))
     }
 
     /// Waits until the lanes of a quadrant are empty: no step is left.
@@ -206,16 +206,23 @@ impl Lanes {
     /// waits so.
     pub fn settle(&self, device: usize, ticket: Ticket) {
         let quadrant = &self.quadrants[device];
-        quadrant.ahead.store(true, Ordering::Relaxed);
+        if self.is_done(ticket) {
+            return;
+        }
         quadrant.awaited.name(ticket);
         loop {
-            let heard = quadrant.idle.listen();
+            let heard = quadrant.settled.listen();
             if self.is_done(ticket) || self.failed.load(Ordering::Acquire) {
                 quadrant.awaited.forget();
                 return;
             }
-            quadrant.idle.sleep(heard);
+            quadrant.settled.sleep(heard);
         }
+    }
+
+    /// Says that a step of a quadrant was left before all of it was done.
+    pub fn run_ahead(&self, device: usize) {
+        self.quadrants[device].ahead.store(true, Ordering::Relaxed);
     }
 
     /// Whether a step was left before all of it was done, on any quadrant.
@@ -233,6 +240,7 @@ impl Lanes {
         for quadrant in &self.quadrants {
             quadrant.work.ring();
             quadrant.idle.ring();
+            quadrant.settled.ring();
         }
     }
 
@@ -281,10 +289,10 @@ impl Lanes {
             }
             if lane.queue.finish(seq) {
                 span.1.store(self.now(), Ordering::Relaxed);
-                let empty = lane.queue.advance(seq);
-                self.finished(empty);
-                if !empty && self.quadrants[device].awaited.is(ticket) {
-                    self.quadrants[device].idle.ring();
+                lane.queue.advance(seq);
+                self.finished(lane.queue.is_drained(|ticket| self.is_done(ticket)));
+                if self.quadrants[device].awaited.is(ticket) {
+                    self.quadrants[device].settled.ring();
                 }
             }
             return true;
@@ -298,7 +306,7 @@ impl Lanes {
         for quadrant in &self.quadrants {
             quadrant.work.ring();
             if empty {
-                quadrant.idle.ring();
+                quadrant.idle.emptied(|| self.is_drained(quadrant));
             }
         }
     }

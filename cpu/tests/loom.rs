@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
-use quadrille_cpu::model::{Awaited, Bell, Claim, LaneQueue, Offer, Ticket};
+use quadrille_cpu::model::{Awaited, Bell, Claim, Idle, LaneQueue, Offer, Ticket};
 
 /// Orders with at most this many preemptions are tried, unless LOOM_MAX_PREEMPTIONS says otherwise. More take hours,
 /// and two or three find what there is to find (CHESS, OSDI 2008).
@@ -314,14 +314,17 @@ fn two_sleepers_hear_the_ring() {
 fn host_and_crew_wake_each_other() {
     model(|| {
         let lane = Arc::new(Lane::new(2, 2, &[1, 1]));
-        let (work, idle) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+        let (work, idle) = (Arc::new(Bell::default()), Arc::new(Idle::default()));
         let crew = {
             let (lane, work, idle) = (lane.clone(), work.clone(), idle.clone());
             thread::spawn(move || {
                 while lane.queue.passed() < 2 {
                     let heard = work.listen();
                     match lane.work(0, nobody) {
-                        Claim::Grain { .. } => idle.ring(),
+                        Claim::Grain { .. } if lane.queue.is_drained(nobody) => {
+                            idle.emptied(|| lane.queue.is_drained(nobody));
+                        }
+                        Claim::Grain { .. } => {}
                         _ => work.sleep(heard),
                     }
                 }
@@ -331,15 +334,33 @@ fn host_and_crew_wake_each_other() {
             lane.queue.push_task(seq, 1);
             work.ring();
         }
-        loop {
-            let heard = idle.listen();
-            if lane.queue.is_drained(nobody) {
-                break;
-            }
-            idle.sleep(heard);
-        }
+        idle.wait(|| lane.queue.is_drained(nobody));
         lane.observe();
         crew.join().unwrap();
+    });
+}
+
+/// Two threads end the last entries of two lanes at once, and each may see the other's lane as not empty yet, but not both: the
+/// host would sleep forever.
+#[test]
+fn the_host_is_woken_when_the_last_of_several_lanes_runs_empty() {
+    model(|| {
+        let lanes = Arc::new([Lane::new(2, 1, &[1]), Lane::new(2, 1, &[1])]);
+        let idle = Arc::new(Idle::default());
+        lanes.iter().for_each(|lane| assert!(lane.queue.push_task(0, 1).is_some()));
+        let are_drained = |lanes: &[Lane]| lanes.iter().all(|lane| lane.queue.is_drained(nobody));
+        let crew: Vec<_> = (0..2)
+            .map(|own| {
+                let (lanes, idle) = (lanes.clone(), idle.clone());
+                thread::spawn(move || {
+                    assert!(matches!(lanes[own].work(0, nobody), Claim::Grain { .. }));
+                    idle.emptied(|| are_drained(&lanes[..]));
+                })
+            })
+            .collect();
+        idle.wait(|| are_drained(&lanes[..]));
+        lanes.iter().for_each(Lane::observe);
+        crew.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 

@@ -14,6 +14,7 @@ mod sharing;
 mod spread;
 mod stepping;
 mod summing;
+mod waiting;
 
 use common::{branching_net, inception_net, lenet, nets, normalizing_net, residual_net, siamese_net};
 use quadrille_core::check::{Violation, check};
