@@ -25,7 +25,7 @@ pub mod verify;
 pub use describe::describe;
 pub use json::to_json;
 pub use pin::{Pinning, pin_current_thread, refusals, release_current_thread};
-pub use quadrant::{Partition, PartitionError, Quadrant, Wishes, cut, quadrants};
+pub use quadrant::{Cut, Partition, PartitionError, Quadrant, Wishes, cut, quadrants, third_level_caches};
 pub use strictness::Strictness;
 pub use threads::{Reserve, Role, Thread};
 pub use topology::{Core, Machine, TopologyError, detect, survey};

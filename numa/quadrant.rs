@@ -95,6 +95,12 @@ pub enum PartitionError {
         /// The numbers that would do.
         suggestions: String,
     },
+    /// Nothing to cut at.
+    #[error(
+        "nothing says here which cores share a third-level cache, so the machine cannot be cut at these; ask for a number of \
+         quadrants"
+    )]
+    NoCaches,
     /// The machine holds no CPU: it was not made by `topology::detect`.
     #[error("the machine has no CPUs to make a quadrant of")]
     NoCpus,
@@ -122,11 +128,23 @@ struct Piece {
     nodes: Vec<usize>,
 }
 
+/// Where a machine is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Between NUMA nodes.
+    Nodes,
+    /// Into so many quadrants, of all workers together.
+    Into(usize),
+    /// Between groups of cores that share a third-level cache. Where a NUMA node has several (EPYC in NPS1), what one of them has
+    /// written is far from the others.
+    Caches,
+}
+
 /// How a machine is to be cut.
 #[derive(Debug, Clone, Copy)]
 pub struct Wishes {
-    /// Quadrants of all workers together; one for each NUMA node if none is given.
-    pub quadrants: Option<usize>,
+    /// Where.
+    pub cut: Cut,
     /// Threads of each crew; as many for each of its cores as `smt` says if none is given.
     pub threads: Option<usize>,
     /// Hardware threads of a core that a crew uses; at least 1.
@@ -140,7 +158,12 @@ pub struct Wishes {
 impl Wishes {
     /// One worker whose crews have all cores.
     pub fn new(quadrants: Option<usize>, threads: Option<usize>) -> Self {
-        Self { quadrants, threads, smt: 1, reserve: Reserve::NONE, workers: 1 }
+        Self::at(quadrants.map_or(Cut::Nodes, Cut::Into), threads)
+    }
+
+    /// The same, cut there.
+    pub fn at(cut: Cut, threads: Option<usize>) -> Self {
+        Self { cut, threads, smt: 1, reserve: Reserve::NONE, workers: 1 }
     }
 }
 
@@ -162,15 +185,20 @@ pub fn quadrants(
 /// # Errors
 /// If the machine cannot be cut as wished.
 pub fn cut(machine: &Machine, wishes: &Wishes) -> Result<Partition, PartitionError> {
-    let Wishes { quadrants: requested, threads, reserve, workers, .. } = *wishes;
+    let Wishes { threads, reserve, workers, .. } = *wishes;
     let (homes, smt) = (homes(machine), wishes.smt.max(1));
     let (nodes, cpus) = (homes.len(), machine.cpus.len());
     if homes.is_empty() {
         return Err(PartitionError::NoCpus);
     }
-    check(requested, threads, nodes, cpus)?;
-    let count = requested.unwrap_or(nodes);
-    let (pieces, cut) = if count < nodes { join(&homes, count) } else { divide(&homes, count) };
+    check(wishes.cut, threads, nodes, cpus)?;
+    let (pieces, cut) = match wishes.cut {
+        Cut::Caches => (at_caches(&homes)?, "one for each third-level cache".to_owned()),
+        Cut::Into(count) if count < nodes => join(&homes, count),
+        Cut::Into(count) => divide(&homes, count),
+        Cut::Nodes => divide(&homes, nodes),
+    };
+    let count = pieces.len();
     let shared = count > cpus;
     let cap = if threads.is_none() { machine.quota.map(|limit| per_quadrant(limit, count)) } else { None };
     let sizes: Vec<usize> = pieces.iter().map(|piece| piece.units.len()).collect();
@@ -195,11 +223,15 @@ pub fn cut(machine: &Machine, wishes: &Wishes) -> Result<Partition, PartitionErr
         Quadrant { index, cpus, dram_node, fast_node, dram_nodes, fast_nodes, threads, pinned }
     });
     let quadrants: Vec<Quadrant> = made.collect();
-    let mut how = vec![match requested {
-        None if !machine.numa_known => "1 quadrant, since the NUMA nodes are unknown".to_string(),
-        None => format!("{}, one for each NUMA node with allowed CPUs", counted(count, "quadrant")),
-        Some(_) => format!("{} as asked: {cut}", counted(count, "quadrant")),
+    let mut how = vec![match wishes.cut {
+        Cut::Nodes if !machine.numa_known => "1 quadrant, since the NUMA nodes are unknown".to_string(),
+        Cut::Nodes => format!("{}, one for each NUMA node with allowed CPUs", counted(count, "quadrant")),
+        _ => format!("{} as asked: {cut}", counted(count, "quadrant")),
     }];
+    let caches = at_caches(&homes).map_or(0, |pieces| pieces.len());
+    if wishes.cut == Cut::Nodes && caches > nodes {
+        how.push(format!("{caches} third-level caches, at which --quadrants l3 would cut"));
+    }
     how.push(describe_threads(machine, &quadrants, wishes, capped, shared));
     let threads = all_threads(&quadrants, &pieces, &places, workers);
     how.extend(threads::describe(&threads, reserve));
@@ -238,22 +270,17 @@ fn order(units: &[Vec<usize>], smt: usize) -> Vec<usize> {
     used.chain(interleave(&rest)).collect()
 }
 
-fn check(
-    requested: Option<usize>,
-    threads: Option<usize>,
-    nodes: usize,
-    cpus: usize,
-) -> Result<(), PartitionError> {
-    match requested {
-        Some(0) => return Err(PartitionError::Zero { what: "the number of quadrants" }),
-        Some(requested) if requested > cpus.max(SHARED_QUADRANTS) => {
+fn check(cut: Cut, threads: Option<usize>, nodes: usize, cpus: usize) -> Result<(), PartitionError> {
+    match cut {
+        Cut::Into(0) => return Err(PartitionError::Zero { what: "the number of quadrants" }),
+        Cut::Into(requested) if requested > cpus.max(SHARED_QUADRANTS) => {
             return Err(PartitionError::TooManyQuadrants {
                 requested,
                 cpus,
                 most: cpus.max(SHARED_QUADRANTS),
             });
         }
-        Some(requested) if requested < nodes && !nodes.is_multiple_of(requested) => {
+        Cut::Into(requested) if requested < nodes && !nodes.is_multiple_of(requested) => {
             let divisors: Vec<String> =
                 (1..=nodes).filter(|&d| nodes.is_multiple_of(d)).map(|d| d.to_string()).collect();
             let suggestions = format!("{}, or more than {nodes}", divisors.join(", "));
@@ -305,6 +332,28 @@ fn join(homes: &[Home], count: usize) -> (Vec<Piece>, String) {
         pieces,
         format!("{size} of {} NUMA nodes joined in each, so memory is not bound to one node", homes.len()),
     )
+}
+
+/// How many third-level caches the allowed cores have, each counted once for every NUMA node that it spans.
+///
+/// # Errors
+/// If nothing says which cores share one.
+pub fn third_level_caches(machine: &Machine) -> Result<usize, PartitionError> {
+    at_caches(&homes(machine)).map(|pieces| pieces.len())
+}
+
+/// A piece for each group of cores of a node that share a third-level cache.
+fn at_caches(homes: &[Home]) -> Result<Vec<Piece>, PartitionError> {
+    let groups = homes.iter().flat_map(|home| {
+        let groups = home.cores.chunk_by(|one, next| one.l3 == next.l3);
+        groups.map(|cores| (home.node.os_index, cores))
+    });
+    let piece = |(node, cores): (usize, &[&Core])| {
+        let all_known = cores.iter().all(|core| core.l3.is_some());
+        let units = cores.iter().map(|core| core.cpus.clone()).collect();
+        all_known.then_some(Piece { units, nodes: vec![node] }).ok_or(PartitionError::NoCaches)
+    };
+    groups.map(piece).collect()
 }
 
 fn divide(homes: &[Home], count: usize) -> (Vec<Piece>, String) {

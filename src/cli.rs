@@ -98,8 +98,9 @@ pub struct MachineArgs {
     /// On a GPU: let convolutions and inner products round what they multiply to TF32 (10 bits of mantissa)
     #[arg(long)]
     pub tf32: bool,
-    /// Quadrants of each worker, or auto: as many as copies fit the fast memory [default: one for each NUMA node]
-    #[arg(long, value_name = "Q|auto")]
+    /// Quadrants of each worker; auto: as many as copies fit the fast memory; l3: one for each third-level cache [default: one
+    /// for each NUMA node]
+    #[arg(long, value_name = "Q|auto|l3")]
     pub quadrants: Option<Quadrants>,
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
@@ -488,9 +489,9 @@ Other machines: HWLOC_XMLFILE=FILE (of \"lstopo --of xml FILE\"; needs a build w
 HWLOC_FSROOT=FOLDER (of hwloc-gather-topology) shows the machine described there; nothing is bound. Training ignores
 these variables and says so.")]
 pub struct TopoArgs {
-    /// Quadrants to cut the machine into, or auto: as many as copies of --model fit the fast memory [default: one for each
-    /// NUMA node]
-    #[arg(long, value_name = "Q|auto")]
+    /// Quadrants to cut the machine into; auto: as many as copies of --model fit the fast memory; l3: one for each third-level
+    /// cache [default: one for each NUMA node]
+    #[arg(long, value_name = "Q|auto|l3")]
     pub quadrants: Option<Quadrants>,
     /// Threads of each quadrant [default: one for each of its cores]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]

@@ -6,7 +6,7 @@ use quadrille_gpu::{Arithmetic, Cuda};
 use quadrille_numa::memory::capacity::Capacity;
 use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::parts::{Copies, choose};
-use quadrille_numa::{Machine, Partition, Quadrant, Strictness, Wishes};
+use quadrille_numa::{Cut, Machine, Partition, Quadrant, Strictness, Wishes};
 
 use crate::cli::MachineArgs;
 use crate::device_choice::Switch;
@@ -159,7 +159,10 @@ pub fn crews(
         _ => None,
     };
     let chosen = choice.as_ref().map(|choice| choice.parts);
-    let asked = args.quadrants.and_then(Quadrants::count).or(chosen);
+    let asked = match args.quadrants {
+        Some(Quadrants::L3) => Some(caches_of_each(&machine, workers)?),
+        other => other.and_then(Quadrants::count).or(chosen),
+    };
     // The same in all processes of a training, whichever devices their own workers have.
     let quadrants = asked.unwrap_or(if args.device.is_cuda() { 1 } else { even });
     if quadrants > batch {
@@ -169,9 +172,12 @@ pub fn crews(
             machine.cpus.len()
         )));
     }
-    let asked = (workers > 1 || quadrants != nodes || args.quadrants.is_some())
-        .then_some(workers.saturating_mul(quadrants));
-    let wishes = Wishes { workers, smt: args.smt, reserve: args.reserve, ..Wishes::new(asked, args.threads) };
+    let cut = match args.quadrants {
+        Some(Quadrants::L3) => Cut::Caches,
+        None if workers == 1 && quadrants == nodes => Cut::Nodes,
+        _ => Cut::Into(workers.saturating_mul(quadrants)),
+    };
+    let wishes = Wishes { workers, smt: args.smt, reserve: args.reserve, ..Wishes::at(cut, args.threads) };
     let mut partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|e| usage(format!("--workers {workers} with {quadrants} quadrant(s) each: {e}")))?;
     let refused = unpinned_if_refused(&mut partition, args.strictness)?;
@@ -181,6 +187,19 @@ pub fn crews(
         .notes
         .extend(choice.map(|choice| format!("--quadrants auto takes {}: {}", choice.parts, choice.why)));
     Ok(crews)
+}
+
+/// Third-level caches that each of so many workers has, if they can share them evenly.
+fn caches_of_each(machine: &Machine, workers: usize) -> Result<usize, Failure> {
+    let usage = |message: String| Failure::new(Code::Usage, format!("--quadrants l3: {message}"));
+    let caches = quadrille_numa::third_level_caches(machine).map_err(|error| usage(error.to_string()))?;
+    if caches.is_multiple_of(workers) {
+        return Ok(caches / workers);
+    }
+    let several = if caches == 1 { "" } else { "s" };
+    Err(usage(format!(
+        "{workers} workers cannot share the {caches} third-level cache{several} of this machine evenly; ask for a number of quadrants"
+    )))
 }
 
 /// Refuses flags that say how quadrants compute where only GPUs do, and the other way round.

@@ -1,4 +1,4 @@
-//! `--quadrants`: a number of parts, or as many as the chip has fast memory for.
+//! `--quadrants`: a number of parts, one for each third-level cache, or as many as the chip has fast memory for.
 
 use std::str::FromStr;
 
@@ -12,6 +12,8 @@ pub enum Quadrants {
     Count(usize),
     /// As many as copies of the training fit the fast memory (`auto`).
     Auto,
+    /// One for each third-level cache (`l3`).
+    L3,
 }
 
 impl Quadrants {
@@ -19,7 +21,7 @@ impl Quadrants {
     pub fn count(self) -> Option<usize> {
         match self {
             Self::Count(count) => Some(count),
-            Self::Auto => None,
+            Self::Auto | Self::L3 => None,
         }
     }
 }
@@ -30,8 +32,9 @@ impl FromStr for Quadrants {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             _ if text == "auto" => Ok(Self::Auto),
+            _ if text == "l3" => Ok(Self::L3),
             Ok(count) if count > 0 => Ok(Self::Count(count)),
-            _ => Err("expected a whole number, at least 1, or auto".to_owned()),
+            _ => Err("expected a whole number, at least 1, auto or l3".to_owned()),
         }
     }
 }
@@ -72,10 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_or_auto() {
+    fn a_number_or_a_word() {
         assert_eq!("4".parse(), Ok(Quadrants::Count(4)));
         assert_eq!("auto".parse(), Ok(Quadrants::Auto));
-        for bad in ["0", "-1", "", "four", "AUTO", "4.0"] {
+        assert_eq!("l3".parse(), Ok(Quadrants::L3));
+        for bad in ["0", "-1", "", "four", "AUTO", "4.0", "L3", "l2"] {
             assert!(bad.parse::<Quadrants>().is_err(), "{bad}");
         }
     }

@@ -4,7 +4,7 @@ mod places;
 mod verify;
 
 use quadrille_cpu::isa::Isa;
-use quadrille_numa::Wishes;
+use quadrille_numa::{Cut, Wishes};
 
 use crate::cli::TopoArgs;
 use crate::failure::{Code, Failure};
@@ -15,15 +15,17 @@ pub fn run(args: &TopoArgs) -> Result<(), Failure> {
     let machine =
         quadrille_numa::survey().map_err(|error| Failure::new(Code::Environment, error.to_string()))?;
     let choice = places::choose(args, &machine)?;
-    let quadrants = match args.quadrants {
-        Some(Quadrants::Auto) => choice.as_ref().map(|choice| choice.parts * args.workers),
-        wish => wish.and_then(Quadrants::count),
+    let cut = match (args.quadrants, &choice) {
+        (Some(Quadrants::L3), _) => Cut::Caches,
+        (Some(Quadrants::Count(count)), _) => Cut::Into(count),
+        (Some(Quadrants::Auto), Some(choice)) => Cut::Into(choice.parts * args.workers),
+        _ => Cut::Nodes,
     };
     let wishes = Wishes {
         smt: args.smt,
         reserve: args.reserve,
         workers: args.workers,
-        ..Wishes::new(quadrants, args.threads)
+        ..Wishes::at(cut, args.threads)
     };
     let partition = quadrille_numa::cut(&machine, &wishes)
         .map_err(|error| Failure::new(Code::Usage, error.to_string()))?;

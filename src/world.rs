@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     fn cores(count: usize) -> Vec<Core> {
-        (0..count).map(|core| Core { cpus: vec![core, core + count], node: 0, socket: 0 }).collect()
+        (0..count).map(|core| Core { cpus: vec![core, core + count], node: 0, socket: 0, l3: None }).collect()
     }
 
     fn taken(count: usize, size: usize, sharing: Sharing) -> Vec<Option<Vec<usize>>> {

@@ -24,11 +24,22 @@ pub(super) fn cores(files: Files, nodes: &[Node]) -> (Vec<Core>, Vec<String>) {
                 0
             });
             let first = siblings.first().copied().unwrap_or(cpu);
-            let core = groups.entry(first).or_insert(Core { cpus: Vec::new(), node: node.os_index, socket });
+            let core = groups.entry(first).or_insert(Core {
+                cpus: Vec::new(),
+                node: node.os_index,
+                socket,
+                l3: None,
+            });
             core.cpus.push(cpu);
         }
         // Cores that share their last-level cache stay side by side, so that a cut keeps them together.
-        cores.extend(groups.into_values().map(|core| (last_level_group(files, core.cpus[0]), core)));
+        cores.extend(groups.into_values().map(|core| {
+            let first = core.cpus[0];
+            let shared = cache_groups(files, first);
+            let last = shared.iter().max_by_key(|(level, _)| *level).map_or(first, |(_, group)| *group);
+            let l3 = shared.iter().find(|(level, _)| *level == 3).map(|(_, group)| *group);
+            (last, Core { l3, ..core })
+        }));
     }
     cores.sort_by_key(|(group, core)| (core.node, *group, core.cpus[0]));
     let mut notes = Vec::new();
@@ -82,20 +93,19 @@ pub(super) fn caches(files: Files, cpu: usize) -> Vec<Cache> {
     caches
 }
 
-/// The smallest CPU of the largest group that shares a cache with this one: a name for the group.
-fn last_level_group(files: Files, cpu: usize) -> usize {
+/// The level of each of a CPU's caches, and the smallest of the CPUs that share it: a name for these.
+fn cache_groups(files: Files, cpu: usize) -> Vec<(usize, usize)> {
     let folder = format!("sys/devices/system/cpu/cpu{cpu}/cache");
     let indices = files.numbered(&folder, "index").unwrap_or_default();
-    let last = indices
+    indices
         .into_iter()
         .take(CACHES_LIMIT)
         .filter_map(|index| {
             let level = files.number(&format!("{folder}/index{index}/level")).ok()?;
             let shared = files.list(&format!("{folder}/index{index}/shared_cpu_list")).ok()?;
-            Some((level, *shared.first()?))
+            Some((level as usize, *shared.first()?))
         })
-        .max_by_key(|(level, _)| *level);
-    last.map_or(cpu, |(_, first)| first)
+        .collect()
 }
 
 /// The socket of a CPU.

@@ -121,6 +121,8 @@ pub struct Core {
     pub node: usize,
     /// The operating system number of its socket.
     pub socket: usize,
+    /// A name for the cores that share its third-level cache, the smallest of their CPUs; `None` if it has none or nobody tells.
+    pub l3: Option<usize>,
 }
 
 /// One NUMA node.

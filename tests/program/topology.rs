@@ -40,7 +40,31 @@ fn parts_are_chosen_by_what_a_training_copies() {
         stage.succeed("train --solver solver.prototxt --run a --max-iter 1 --quadrants auto").stdout;
     assert!(trained.contains("note        --quadrants auto takes "), "{trained}");
     let refused = stage.run("topo --quadrants many");
-    assert_eq!((refused.code, refused.stderr.contains("or auto")), (Some(2), true), "{}", refused.stderr);
+    assert_eq!((refused.code, refused.stderr.contains("auto or l3")), (Some(2), true), "{}", refused.stderr);
+}
+
+#[test]
+fn quadrants_are_cut_at_third_level_caches_if_that_is_asked_for() {
+    if !cfg!(feature = "hwloc") {
+        println!("skipped: built without the feature hwloc, which alone makes machines up");
+        return;
+    }
+    let epyc = "pack:1 numa:1 l3:6 core:8 pu:2";
+    let cut = topo("topo --quadrants l3", "HWLOC_SYNTHETIC", epyc);
+    assert!(
+        cut.stdout.contains("6 quadrants as asked: one for each third-level cache; 8 threads each"),
+        "{}",
+        cut.stdout
+    );
+    let whole = topo("topo", "HWLOC_SYNTHETIC", epyc);
+    assert!(
+        whole.stdout.contains("6 third-level caches, at which --quadrants l3 would cut"),
+        "{}",
+        whole.stdout
+    );
+    let unknown = topo("topo --quadrants l3", "HWLOC_SYNTHETIC", "pack:1 numa:1 core:8 pu:2");
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("ask for a number of quadrants"), "{}", unknown.stderr);
 }
 
 /// A Knights Landing whose fast memory holds more copies of LeNet than it has nodes.

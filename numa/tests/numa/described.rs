@@ -8,7 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use quadrille_numa::topology::{self, HAS_HWLOC, Machine, Source, Tier};
-use quadrille_numa::{Reserve, Wishes, cut, describe, quadrants, to_json};
+use quadrille_numa::{
+    Cut, PartitionError, Reserve, Wishes, cut, describe, quadrants, third_level_caches, to_json,
+};
 
 /// Whether this build can read files of hwloc; says aloud if not.
 fn can_read() -> bool {
@@ -161,6 +163,12 @@ fn a_line_describes_a_machine() {
     }
     let two = topology::read(&Source::Synthetic("pack:2 numa:1 core:3 pu:2".into())).expect("a machine");
     assert_eq!((two.cores.len(), two.cpus.len(), two.sockets.len()), (6, 12, 2));
+    assert_eq!(third_level_caches(&two), Err(PartitionError::NoCaches));
+    let epyc =
+        topology::read(&Source::Synthetic("pack:2 numa:1 l3:4 core:3 pu:2".into())).expect("a machine");
+    let caches = cut(&epyc, &Wishes::at(Cut::Caches, None)).expect("a partition");
+    let threads: Vec<usize> = caches.quadrants.iter().map(|quadrant| quadrant.threads).collect();
+    assert_eq!((third_level_caches(&epyc), threads), (Ok(8), vec![3; 8]));
     let said = topology::read(&Source::Synthetic("a cat".into())).expect_err("no machine").to_string();
     assert!(said.starts_with("HWLOC_SYNTHETIC=a cat: "), "{said}");
 }

@@ -184,3 +184,14 @@ pub fn epyc() -> Fixture {
     }
     fixture
 }
+
+/// An EPYC socket of 12 cores whose CPUs go round three third-level caches, in NPS1 or, cut in two, as two nodes that split the second cache.
+pub fn three_caches(nodes: &[NodeSpec]) -> Fixture {
+    let fixture = Fixture::machine("AMD EPYC 9224 24-Core Processor", nodes);
+    for cpu in 0..12 {
+        let third: Vec<String> = (0..4).map(|turn| (cpu % 3 + 3 * turn).to_string()).collect();
+        fixture.core(&[cpu], 0).cache(cpu, 0, 2, "Unified", "1024K", &cpu.to_string());
+        fixture.cache(cpu, 1, 3, "Unified", "32768K", &third.join(","));
+    }
+    fixture
+}

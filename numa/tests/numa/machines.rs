@@ -1,8 +1,8 @@
 //! Machines that are not here, described by folders: what is detected, and how it is cut.
 
-use crate::fixture::{Fixture, epyc, knl, laptop, node, two_sockets};
+use crate::fixture::{Fixture, epyc, knl, laptop, node, three_caches, two_sockets};
 use quadrille_numa::topology::{Tier, TopologyError, detect, detect_at};
-use quadrille_numa::{Partition, PartitionError, describe, quadrants};
+use quadrille_numa::{Cut, Partition, PartitionError, Wishes, cut, describe, quadrants, third_level_caches};
 
 fn cpus(partition: &Partition) -> Vec<Vec<usize>> {
     partition.quadrants.iter().map(|q| q.cpus.clone()).collect()
@@ -37,6 +37,34 @@ fn a_laptop_is_one_quadrant_with_a_thread_per_core() {
         partition.how,
         "1 quadrant, one for each NUMA node with allowed CPUs; 4 threads (one per core), pinned"
     );
+}
+
+#[test]
+fn a_machine_is_cut_at_its_third_level_caches_if_that_is_asked_for() {
+    let machine = three_caches(&[node("0-11", 64, "10")]).detect();
+    let caches = Wishes::at(Cut::Caches, None);
+    assert_eq!(cpus(&cut(&machine, &caches).unwrap()), [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]);
+    assert_eq!(third_level_caches(&machine), Ok(3));
+    let how = |wishes: &Wishes| cut(&machine, wishes).unwrap().how;
+    assert!(how(&caches).starts_with("3 quadrants as asked: one for each third-level cache; 4 threads each"));
+    let hint = "3 third-level caches, at which --quadrants l3 would cut";
+    assert!(how(&Wishes::new(None, None)).contains(hint), "{}", how(&Wishes::new(None, None)));
+    assert!(!how(&Wishes::new(Some(2), None)).contains("third-level"));
+
+    // A quadrant is on one node, whatever shares a cache.
+    let split = three_caches(&[node("0-5", 32, "10 12"), node("6-11", 32, "12 10")]).detect();
+    assert_eq!(cpus(&cut(&split, &caches).unwrap()), [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11]]);
+    let fewer = three_caches(&[node("0-11", 64, "10")]);
+    let fewer = fewer.allow("0-1,3", "0").detect();
+    assert_eq!(cpus(&cut(&fewer, &caches).unwrap()), [vec![0, 3], vec![1]]);
+}
+
+#[test]
+fn a_cut_at_unknown_caches_is_refused() {
+    for machine in [two_sockets().detect(), laptop().detect()] {
+        let refused = cut(&machine, &Wishes::at(Cut::Caches, None));
+        assert_eq!(refused.map(|partition| partition.how), Err(PartitionError::NoCaches));
+    }
 }
 
 #[test]

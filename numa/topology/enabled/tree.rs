@@ -250,7 +250,8 @@ fn find_cores(topology: &Topology, cpus: &[usize], home_of: &BTreeMap<usize, usi
             object.ancestors().filter(|o| o.object_type().is_cpu_data_cache()).last().unwrap_or(core);
         let first = |object: &TopologyObject| cpus_of(object).first().copied().unwrap_or(cpu);
         let key = (node, first(cached), first(core));
-        groups.entry(key).or_insert(Core { cpus: Vec::new(), node, socket }).cpus.push(cpu);
+        let l3 = object.first_ancestor_with_type(ObjectType::L3Cache).map(first);
+        groups.entry(key).or_insert(Core { cpus: Vec::new(), node, socket, l3 }).cpus.push(cpu);
     }
     let sorted = groups.into_values().map(|mut core| {
         core.cpus.sort_unstable();
