@@ -2,6 +2,7 @@
 
 mod breakdown;
 mod data;
+mod distance;
 mod engine;
 mod glp4nn;
 mod kernels;

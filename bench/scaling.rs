@@ -4,8 +4,10 @@
 use std::path::PathBuf;
 
 use quadrille_cpu::isa::{Isa, Numerics, Precision};
+use quadrille_numa::Machine;
 use serde_json::{Value, json};
 
+use crate::distance;
 use crate::ours::{Iterations, Run, ours};
 use crate::record::{geometric_mean, median, surroundings, write};
 
@@ -38,6 +40,10 @@ pub struct Args {
     /// Threads to compare with one, or to make quadrants of
     #[arg(long, default_value_t = 2, value_name = "N")]
     threads: usize,
+    /// Count only pairs during which the CPUs of the first and the last thread are within so many nanoseconds of each other: in a
+    /// virtual machine they may move behind different caches and back
+    #[arg(long, value_name = "NS")]
+    within: Option<f64>,
     /// Where to write the record
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -80,7 +86,15 @@ const BATCHES: [(&str, u64); 6] = [
 ];
 
 /// Both sides.
-type Pair = [Run; 2];
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    runs: [Run; 2],
+    /// Nanoseconds from the CPU of the first thread to that of the last, before the pair or behind it: the more of both.
+    apart: Option<f64>,
+}
+
+/// Of so many pairs that are wanted as many times more are tried, if they are not to be further apart than asked for.
+const TRIES: usize = 10;
 
 /// Runs the pairs, prints the ratios and writes the record.
 pub fn run(args: &Args) -> Result<(), String> {
@@ -92,10 +106,11 @@ pub fn run(args: &Args) -> Result<(), String> {
     }
     let around = surroundings();
     let [first, second] = args.over.names(args.threads);
-    println!("{:16} {:>6} {first:>12} {second:>12} {:>7}", "network", "batch", "ratio");
+    let machine = quadrille_numa::detect().map_err(|error| error.to_string())?;
+    println!("{:16} {:>6} {first:>12} {second:>12} {:>7} {:>8}", "network", "batch", "ratio", "ns apart");
     let mut networks = Vec::new();
     for net in &args.nets {
-        networks.push(compare(args, net)?);
+        networks.push(compare(args, &machine, net)?);
     }
     let medians: Vec<f64> = networks.iter().filter_map(|net| net["median_ratio"].as_f64()).collect();
     let mean = geometric_mean(&medians);
@@ -108,6 +123,7 @@ pub fn run(args: &Args) -> Result<(), String> {
         "dtype": args.precision.to_string(),
         "threads": args.threads,
         "iterations": args.iters,
+        "within_ns": args.within,
         "surroundings": around,
         "networks": networks,
         "geometric_mean_ratio": mean,
@@ -115,39 +131,59 @@ pub fn run(args: &Args) -> Result<(), String> {
     args.record.as_ref().map_or(Ok(()), |path| write(path, &record))
 }
 
-fn compare(args: &Args, net: &str) -> Result<Value, String> {
+fn compare(args: &Args, machine: &Machine, net: &str) -> Result<Value, String> {
     let known = BATCHES.iter().find(|(name, _)| *name == net).map(|(_, batch)| *batch);
     let batch = args.batch.or(known).unwrap_or(16);
-    let mut pairs: Vec<Pair> = Vec::new();
-    for _ in 0..args.pairs.max(1) {
+    let wanted = args.pairs.max(1);
+    let (mut pairs, mut left_out) = (Vec::new(), 0);
+    while pairs.len() < wanted {
         let on = |[quadrants, threads]: [usize; 2]| {
             let (count, precision) = (args.iters, args.precision);
             ours(net, Iterations { batch, quadrants, threads, count, precision })
         };
         let [first, second] = args.over.cuts(args.threads);
-        let pair = [on(first)?, on(second)?];
-        println!("{}", line(net, &pair, ratio(&pair)));
-        pairs.push(pair);
+        let before = distance::across(machine, args.threads);
+        let runs = [on(first)?, on(second)?];
+        let behind = distance::across(machine, args.threads);
+        let pair = Pair { runs, apart: before.zip(behind).map(|(before, behind)| before.max(behind)) };
+        let counts = args.within.is_none_or(|most| pair.apart.is_some_and(|apart| apart <= most));
+        println!("{}{}", line(net, &pair, ratio(&pair)), if counts { "" } else { "  left out" });
+        match counts {
+            true => pairs.push(pair),
+            false if left_out == TRIES * wanted => {
+                return Err(format!(
+                    "--within {}: {left_out} pairs were further apart",
+                    args.within.unwrap_or(0.0)
+                ));
+            }
+            false => left_out += 1,
+        }
     }
-    Ok(summarize(net, &pairs))
+    Ok(summarize(net, &pairs, left_out))
 }
 
-fn ratio([first, second]: &Pair) -> f64 {
-    first.ms / second.ms
+fn ratio(pair: &Pair) -> f64 {
+    pair.runs[0].ms / pair.runs[1].ms
 }
 
-fn line(name: &str, [first, second]: &Pair, ratio: f64) -> String {
-    format!("{name:16} {:6} {:12.3} {:12.3} {ratio:7.3}", first.batch, first.ms, second.ms)
+fn line(name: &str, pair: &Pair, ratio: f64) -> String {
+    let [first, second] = pair.runs;
+    let apart = pair.apart.map_or("-".to_owned(), |ns| format!("{ns:.0}"));
+    format!("{name:16} {:6} {:12.3} {:12.3} {ratio:7.3} {apart:>8}", first.batch, first.ms, second.ms)
 }
 
-fn summarize(net: &str, pairs: &[Pair]) -> Value {
-    let all = |side: usize| pairs.iter().map(move |pair| pair[side].ms).collect::<Vec<f64>>();
+fn summarize(net: &str, pairs: &[Pair], left_out: usize) -> Value {
+    let all = |side: usize| pairs.iter().map(move |pair| pair.runs[side].ms).collect::<Vec<f64>>();
     let ratios: Vec<f64> = pairs.iter().map(ratio).collect();
-    let middle = [0, 1].map(|side| Run { ms: median(&all(side)), ..pairs[0][side] });
+    let middle = [0, 1].map(|side| Run { ms: median(&all(side)), ..pairs[0].runs[side] });
+    let apart: Option<Vec<f64>> = pairs.iter().map(|pair| pair.apart).collect();
+    let middle = Pair { runs: middle, apart: apart.map(|apart| median(&apart)) };
     println!("{}", line("  median", &middle, median(&ratios)));
     json!({
         "network": net,
-        "batch": middle[0].batch,
+        "batch": middle.runs[0].batch,
+        "ns_between_cpus": pairs.iter().map(|pair| pair.apart).collect::<Vec<_>>(),
+        "pairs_left_out": left_out,
         "first_ms": all(0),
         "second_ms": all(1),
         "ratio_first_over_second": ratios,
@@ -161,10 +197,17 @@ mod tests {
 
     #[test]
     fn a_summary_has_the_median_of_the_ratios() {
-        let pair = |ms: [f64; 2]| ms.map(|ms| Run { ms, batch: 8, peak_memory_mib: None });
+        let pair = |ms: [f64; 2]| Pair {
+            runs: ms.map(|ms| Run { ms, batch: 8, peak_memory_mib: None }),
+            apart: Some(10.0 * ms[0]),
+        };
         let pairs = [pair([4.0, 2.0]), pair([9.0, 6.0]), pair([5.0, 2.0])];
-        let summary = summarize("a", &pairs);
+        let summary = summarize("a", &pairs, 4);
         assert_eq!((&summary["median_ratio"], &summary["batch"]), (&json!(2.0), &json!(8)));
         assert_eq!(summary["second_ms"], json!([2.0, 6.0, 2.0]));
+        assert_eq!(
+            (&summary["pairs_left_out"], &summary["ns_between_cpus"]),
+            (&json!(4), &json!([40.0, 90.0, 50.0]))
+        );
     }
 }
