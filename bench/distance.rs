@@ -28,7 +28,7 @@ impl Ball {
 }
 
 /// Nanoseconds from one CPU to another, one way; `None` if they are one, or threads cannot be pinned to them.
-pub fn between([one, other]: [usize; 2]) -> Option<f64> {
+fn between([one, other]: [usize; 2]) -> Option<f64> {
     if one == other {
         return None;
     }
@@ -62,7 +62,7 @@ fn rounds(ball: &Ball) -> Vec<f64> {
     (0..ROUNDS as u32).map(round).collect()
 }
 
-/// The same between the first of a machine's CPUs and the last of so many.
+/// Nanoseconds from the first of a machine's cores to the last of so many, one way; `None` where that is not to be had.
 pub fn across(machine: &Machine, threads: usize) -> Option<f64> {
     let cpus: Vec<usize> = machine.cores.iter().filter_map(|core| core.cpus.first().copied()).collect();
     between([*cpus.first()?, *cpus.get(threads.checked_sub(1)?)?])

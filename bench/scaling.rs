@@ -93,7 +93,7 @@ struct Pair {
     apart: Option<f64>,
 }
 
-/// Of so many pairs that are wanted as many times more are tried, if they are not to be further apart than asked for.
+/// For each pair that is wanted so many may be left out, since their CPUs are further apart than asked for.
 const TRIES: usize = 10;
 
 /// Runs the pairs, prints the ratios and writes the record.

@@ -49,6 +49,17 @@ impl Bell {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// Sleeps until `is_over`, which is looked at whenever the bell rings.
+    pub fn wait(&self, is_over: impl Fn() -> bool) {
+        loop {
+            let heard = self.listen();
+            if is_over() {
+                return;
+            }
+            self.sleep(heard);
+        }
+    }
+
     /// Sleeps until the bell has rung since `heard`.
     pub fn sleep(&self, heard: u64) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);

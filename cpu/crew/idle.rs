@@ -36,12 +36,6 @@ impl Idle {
 
     /// Sleeps until `is_over`.
     pub fn wait(&self, is_over: impl Fn() -> bool) {
-        loop {
-            let heard = self.bell.listen();
-            if is_over() {
-                return;
-            }
-            self.bell.sleep(heard);
-        }
+        self.bell.wait(is_over);
     }
 }

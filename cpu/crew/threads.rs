@@ -210,14 +210,8 @@ impl Lanes {
             return;
         }
         quadrant.awaited.name(ticket);
-        loop {
-            let heard = quadrant.settled.listen();
-            if self.is_done(ticket) || self.failed.load(Ordering::Acquire) {
-                quadrant.awaited.forget();
-                return;
-            }
-            quadrant.settled.sleep(heard);
-        }
+        quadrant.settled.wait(|| self.is_done(ticket) || self.failed.load(Ordering::Acquire));
+        quadrant.awaited.forget();
     }
 
     /// Says that a step of a quadrant was left before all of it was done.

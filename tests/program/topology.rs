@@ -45,6 +45,19 @@ fn parts_are_chosen_by_what_a_training_copies() {
 
 #[test]
 fn quadrants_are_cut_at_third_level_caches_if_that_is_asked_for() {
+    let stage = Stage::new();
+    for command in ["topo", "train --solver solver.prototxt --run a --max-iter 1 --workers 1"] {
+        let here = stage.run(&format!("{command} --quadrants l3"));
+        match here.code {
+            Some(0) => {
+                assert!(here.stdout.contains("as asked: one for each third-level cache"), "{}", here.stdout)
+            }
+            code => {
+                assert_eq!(code, Some(2), "{}", here.stderr);
+                assert!(here.stderr.contains("ask for a number of quadrants"), "{}", here.stderr);
+            }
+        }
+    }
     if !cfg!(feature = "hwloc") {
         println!("skipped: built without the feature hwloc, which alone makes machines up");
         return;

@@ -185,7 +185,7 @@ pub fn epyc() -> Fixture {
     fixture
 }
 
-/// An EPYC socket of 12 cores whose CPUs go round three third-level caches, in NPS1 or, cut in two, as two nodes that split the second cache.
+/// An EPYC socket of 12 cores whose CPUs go round three third-level caches, on these nodes.
 pub fn three_caches(nodes: &[NodeSpec]) -> Fixture {
     let fixture = Fixture::machine("AMD EPYC 9224 24-Core Processor", nodes);
     for cpu in 0..12 {
