@@ -47,7 +47,7 @@ pub(super) mod avx2 {
     use super::super::{Kernels, Pixel, Tile, WeightTile, tile, weight};
     use crate::kernel::simd::{Avx2, Product};
 
-    tables!("avx2,fma", Avx2, [One 1, Vector 8], tiles [1 2 3 4 5 6], weights [1 2 3 4]);
+    tables!("avx2,fma", Avx2, [One 1, Vector 8], tiles [1 2 3 4 5 6], weights [1 2 3 4 5 6]);
 }
 
 /// AVX-512F: 32 registers; 14 × 2 sums.
