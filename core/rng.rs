@@ -84,18 +84,48 @@ impl Stream {
 
     /// Element `i`, uniform in [0, 1), with 24 bits of resolution.
     pub fn uniform(&self, i: u64) -> f32 {
-        (self.bits(i) >> 8) as f32 * (1.0 / (1 << 24) as f32)
+        uniform(self.bits(i))
+    }
+
+    /// Elements `first`, `first + 1`, … as [`Self::uniform`] gives them.
+    pub fn uniforms(&self, first: u64, out: &mut [f32]) {
+        self.elements(first, out, |words| words.map(uniform));
     }
 
     /// Element `i` of a standard normal distribution (Box–Muller on one block).
     pub fn normal(&self, i: u64) -> f32 {
-        let words = self.block(i / 2);
-        let pair = if i.is_multiple_of(2) { [words[0], words[1]] } else { [words[2], words[3]] };
-        // (0, 1] for the logarithm's sake.
-        let u = (f64::from(pair[0]) + 1.0) / 4_294_967_296.0;
-        let v = f64::from(pair[1]) / 4_294_967_296.0;
-        ((-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()) as f32
+        normals(self.block(i / 2))[(i % 2) as usize]
     }
+
+    /// Elements `first`, `first + 1`, … as [`Self::normal`] gives them.
+    pub fn normals(&self, first: u64, out: &mut [f32]) {
+        self.elements(first, out, normals);
+    }
+
+    /// Elements from `first` on, of which `of` makes `EACH` from each block.
+    fn elements<const EACH: usize>(&self, first: u64, out: &mut [f32], of: impl Fn([u32; 4]) -> [f32; EACH]) {
+        let (block, skipped) = (first / EACH as u64, (first % EACH as u64) as usize);
+        let (begun, whole) = out.split_at_mut(((EACH - skipped) % EACH).min(out.len()));
+        begun.copy_from_slice(&of(self.block(block))[skipped..][..begun.len()]);
+        for (block, part) in (first.div_ceil(EACH as u64)..).zip(whole.chunks_mut(EACH)) {
+            part.copy_from_slice(&of(self.block(block))[..part.len()]);
+        }
+    }
+}
+
+/// Random bits as a number in [0, 1).
+fn uniform(bits: u32) -> f32 {
+    (bits >> 8) as f32 * (1.0 / (1 << 24) as f32)
+}
+
+/// Two numbers of a standard normal distribution.
+fn normals([a, b, c, d]: [u32; 4]) -> [f32; 2] {
+    [[a, b], [c, d]].map(|[a, b]| {
+        // (0, 1] for the logarithm's sake.
+        let u = (f64::from(a) + 1.0) / 4_294_967_296.0;
+        let v = f64::from(b) / 4_294_967_296.0;
+        ((-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()) as f32
+    })
 }
 
 /// The seed of everything that layers draw in one step of `worker`: another in each iteration and on each worker.
@@ -222,6 +252,24 @@ mod tests {
             for i in 0..9 {
                 let alone = stream.block(first.wrapping_add(i as u64));
                 assert_eq!(together.map(|word| word[i]), alone, "{i} of {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn elements_drawn_together_are_those_drawn_alone() {
+        let stream = Stream::new(11, Purpose::Filler(3), 0);
+        for (first, count) in [(0, 1), (0, 64), (3, 65), (5, 200), (1 << 34, 7)] {
+            let [mut uniforms, mut normals] = [(); 2].map(|()| vec![f32::NAN; count]);
+            stream.uniforms(first, &mut uniforms);
+            stream.normals(first, &mut normals);
+            for i in 0..count {
+                let at = first + i as u64;
+                assert_eq!(
+                    [uniforms[i], normals[i]],
+                    [stream.uniform(at), stream.normal(at)],
+                    "{i} of {first}"
+                );
             }
         }
     }

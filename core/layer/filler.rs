@@ -1,5 +1,7 @@
 //! How a parameter starts. Semantics of Caffe's fillers; the random numbers are our own.
 
+use rayon::prelude::*;
+
 use crate::rng::Stream;
 use crate::shape::Shape;
 
@@ -65,50 +67,74 @@ impl Default for Filler {
     }
 }
 
+/// Values that a thread fills at once.
+const PART: usize = 1 << 14;
+
 impl Filler {
     /// Fills `out`, a parameter of `shape`, from `stream`.
     pub fn fill(&self, shape: &Shape, stream: &Stream, out: &mut [f32]) {
-        let each = |out: &mut [f32], f: &dyn Fn(u64) -> f32| {
-            for (i, value) in out.iter_mut().enumerate() {
-                *value = f(i as u64);
-            }
-        };
+        self.fill_part(shape, stream, 0, out);
+        self.scale_rows(shape, out);
+    }
+
+    /// The same values by all threads of rayon's pool: a large net's weights are the longest work before its first step.
+    pub fn fill_by_all(&self, shape: &Shape, stream: &Stream, out: &mut [f32]) {
+        let parts = out.par_chunks_mut(PART).enumerate();
+        parts.for_each(|(i, part)| self.fill_part(shape, stream, i * PART, part));
+        self.scale_rows(shape, out);
+    }
+
+    /// The values from number `first` on, before rows are scaled: each depends on its place alone.
+    fn fill_part(&self, shape: &Shape, stream: &Stream, first: usize, out: &mut [f32]) {
+        let at = first as u64;
+        let each = |out: &mut [f32], f: &dyn Fn(f32) -> f32| out.iter_mut().for_each(|v| *v = f(*v));
         match *self {
             Self::Constant(value) => out.fill(value),
-            Self::Uniform { min, max } => each(out, &|i| min + (max - min) * stream.uniform(i)),
+            Self::Uniform { min, max } => {
+                stream.uniforms(at, out);
+                each(out, &|u| min + (max - min) * u);
+            }
             Self::Gaussian { mean, std, sparse } => {
-                let count = out.len() as u64;
-                let kept = sparse.map_or(2.0, |s| s as f32 / shape.dim(0) as f32);
-                // The choice of what stays uses numbers beyond those of the values (two words a value).
-                each(out, &|i| {
-                    let stays = stream.uniform(2 * count + 4 + i) < kept;
-                    if stays { mean + std * stream.normal(i) } else { 0.0 }
-                });
+                stream.normals(at, out);
+                each(out, &|n| mean + std * n);
+                if let Some(sparse) = sparse {
+                    let kept = sparse as f32 / shape.dim(0) as f32;
+                    // The choice of what stays uses numbers beyond those of the values (two words a value).
+                    let chosen = 2 * shape.count() as u64 + 4 + at;
+                    let stays = |i: usize| stream.uniform(chosen + i as u64) < kept;
+                    out.iter_mut().enumerate().filter(|(i, _)| !stays(*i)).for_each(|(_, v)| *v = 0.0);
+                }
             }
             Self::Xavier(norm) => {
                 let scale = (3.0 / norm.n(shape)).sqrt();
-                each(out, &|i| scale * (2.0 * stream.uniform(i) - 1.0));
+                stream.uniforms(at, out);
+                each(out, &|u| scale * (2.0 * u - 1.0));
             }
             Self::Msra(norm) => {
                 let std = (2.0 / norm.n(shape)).sqrt();
-                each(out, &|i| std * stream.normal(i));
+                stream.normals(at, out);
+                each(out, &|n| std * n);
             }
-            Self::PositiveUnitBall => {
-                each(out, &|i| stream.uniform(i));
-                for part in out.chunks_mut(shape.count() / shape.dim(0)) {
-                    let sum: f32 = part.iter().sum();
-                    part.iter_mut().for_each(|v| *v /= sum);
-                }
-            }
+            Self::PositiveUnitBall => stream.uniforms(at, out),
             Self::Bilinear => {
                 let width = shape.dim(3);
                 let half = width.div_ceil(2) as f32;
                 // Caffe's since 2017; before it kernels of 2, 3, 6, 7, … taps were not symmetric.
                 let centre = (width as f32 - 1.0) / (2.0 * half);
-                each(out, &|i| {
-                    let (x, y) = ((i as usize % width) as f32, ((i as usize / width) % width) as f32);
-                    (1.0 - (x / half - centre).abs()) * (1.0 - (y / half - centre).abs())
-                });
+                for (i, value) in (first..).zip(out) {
+                    let (x, y) = ((i % width) as f32, ((i / width) % width) as f32);
+                    *value = (1.0 - (x / half - centre).abs()) * (1.0 - (y / half - centre).abs());
+                }
+            }
+        }
+    }
+
+    /// What is left to do when all values are there.
+    fn scale_rows(&self, shape: &Shape, out: &mut [f32]) {
+        if *self == Self::PositiveUnitBall {
+            for part in out.chunks_mut(shape.count() / shape.dim(0)) {
+                let sum: f32 = part.iter().sum();
+                part.iter_mut().for_each(|v| *v /= sum);
             }
         }
     }
@@ -124,6 +150,29 @@ mod tests {
         let mut out = vec![f32::NAN; shape.count()];
         filler.fill(&shape, &Stream::new(1, Purpose::Filler(0), 0), &mut out);
         out
+    }
+
+    /// Two parts and a bit more, which begins in the middle of a block of random words.
+    #[test]
+    fn all_threads_fill_what_one_does() {
+        let shape = Shape::new([2, PART / 4 + 1, 2, 2]);
+        let stream = Stream::new(9, Purpose::Filler(3), 0);
+        let norm = VarianceNorm::Average;
+        for filler in [
+            Filler::Constant(2.5),
+            Filler::Uniform { min: -1.0, max: 2.0 },
+            Filler::Gaussian { mean: 0.5, std: 0.1, sparse: None },
+            Filler::Gaussian { mean: 0.5, std: 0.1, sparse: Some(1) },
+            Filler::Xavier(norm),
+            Filler::Msra(norm),
+            Filler::PositiveUnitBall,
+            Filler::Bilinear,
+        ] {
+            let [mut one, mut all] = [(); 2].map(|()| vec![f32::NAN; shape.count()]);
+            filler.fill(&shape, &stream, &mut one);
+            filler.fill_by_all(&shape, &stream, &mut all);
+            assert!(one == all, "{filler:?}");
+        }
     }
 
     #[test]

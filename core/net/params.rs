@@ -137,12 +137,12 @@ impl ParamLayout {
         buckets
     }
 
-    /// Fills a packed buffer of weights (all of it, padding with 0) from `seed`.
+    /// Fills a packed buffer of weights (all of it, padding with 0) from `seed`, by all threads of rayon's pool.
     pub fn fill(&self, seed: u64, weights: &mut [f32]) {
         weights.fill(0.0);
         for (i, view) in self.views.iter().enumerate() {
             let stream = Stream::new(seed, Purpose::Filler(i as u32), 0);
-            view.filler.fill(&view.shape, &stream, &mut weights[view.range()]);
+            view.filler.fill_by_all(&view.shape, &stream, &mut weights[view.range()]);
         }
     }
 }
