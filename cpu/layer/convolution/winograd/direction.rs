@@ -14,7 +14,7 @@ use quadrille_core::layer::SubTask;
 use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
 use super::super::weights::{Packing, Words};
 use super::overlap::Overlap;
-use super::{ALIGNMENT, Tiling, can, packing};
+use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{End, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::stored::{Origin, with_stored};
@@ -124,11 +124,11 @@ impl Winograd {
         self.taps.sources.div_ceil(self.taps.source_block)
     }
 
-    /// Elements of one point of a block's inputs, and of its products.
+    /// Elements from one point of a block's inputs to the next, and of its products.
     fn points(&self) -> [usize; 2] {
         let vectors = self.packing.targets.div_ceil(self.packing.vector);
-        let rows = self.tiling.rows(self.planes());
-        [rows * self.tiling.row_len(self.block), vectors * self.block * self.packing.vector]
+        let products = vectors * self.block * self.packing.vector;
+        [self.tiling.point_len(self.planes(), self.block), apart(products)]
     }
 
     /// Elements of scratch for a grain.

@@ -117,10 +117,10 @@ impl WinogradGradient {
         self.packing.sources.div_ceil(self.packing.source_block)
     }
 
-    /// Elements of one point of a block's sources, and of its gradients.
+    /// Elements from one point of a block's sources to the next, and of its gradients.
     fn points(&self) -> [usize; 2] {
         let vectors = self.packing.targets.div_ceil(self.packing.vector);
-        [self.planes(), vectors].map(|v| v * self.tiling.row_len(self.block))
+        [self.planes(), vectors].map(|planes| self.tiling.point_len(planes, self.block))
     }
 
     /// Elements of scratch for a grain.

@@ -17,7 +17,7 @@ use super::weights::{Packing, Taps, Words};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::winograd::{Filter, Sources, Squares, Store};
 use crate::layout::Arrangement;
-use crate::machine::Machine;
+use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
 
 /// Most tiles that are transformed at once.
@@ -25,6 +25,12 @@ const MOST: usize = 64;
 
 /// Elements that may be left out so that scratch begins at a cache line.
 const ALIGNMENT: usize = 16;
+
+/// Elements from a point to the next, of which each has so many: an odd number of cache lines. All points of a tile are written
+/// and read one after the other, and an even number of lines apart they would share a few sets of a cache.
+fn apart(elements: usize) -> usize {
+    (elements.div_ceil(LINE) | 1) * LINE
+}
 
 /// Whether a filter can do a layer at all.
 pub(super) fn can(layer: &Convolution, filter: Filter) -> bool {
@@ -140,6 +146,11 @@ impl Tiling {
         vectors * self.source.layout.block
     }
 
+    /// Elements from a point of `planes` blocks of channels to the next, of at most `most` tiles.
+    fn point_len(&self, planes: usize, most: usize) -> usize {
+        apart(self.rows(planes) * self.row_len(most))
+    }
+
     /// Rows that `planes` blocks of channels need.
     fn rows(&self, planes: usize) -> usize {
         if self.store == Store::Channels { planes.div_ceil(2) } else { planes }
@@ -158,7 +169,7 @@ impl Tiling {
     ) {
         let lanes = self.source.layout.block;
         let (plane_len, row_len) = (self.source.plane_len(), self.row_len(most));
-        let point = self.rows(planes.len()) * row_len;
+        let point = self.point_len(planes.len(), most);
         self.each_image(block, |image, first, tiles| {
             let of = |plane: usize| {
                 let start = image * self.source.image_stride() + plane * plane_len;
