@@ -151,12 +151,12 @@ impl Strip {
             }
             let column = (first + (inside.start * apart) as isize) as usize;
             let from = &source[column * pixel..];
-            if apart == 1 {
-                to.copy_from_slice(&from[..to.len()]);
-                continue;
-            }
-            for (to, from) in to.chunks_exact_mut(pixel).zip(from.chunks(apart * pixel)) {
-                to.copy_from_slice(&from[..pixel]);
+            match (apart, pixel) {
+                (1, _) => to.copy_from_slice(&from[..to.len()]),
+                (_, 1) => every::<1>(from, apart, to),
+                (_, 8) => every::<8>(from, apart, to),
+                (_, 16) => every::<16>(from, apart, to),
+                _ => unreachable!("pixels are single numbers or vectors, not {pixel} numbers"),
             }
         }
     }
@@ -215,6 +215,12 @@ impl Strip {
             }
         }
     }
+}
+
+/// Copies pixels 0, `apart`, `2 · apart`, … of `PIXEL` numbers, which is known here since a call for each would take longer than the copy.
+fn every<const PIXEL: usize>(from: &[f32], apart: usize, to: &mut [f32]) {
+    let from = from.as_chunks::<PIXEL>().0.iter().step_by(apart);
+    to.as_chunks_mut::<PIXEL>().0.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
 }
 
 /// Fills `to` with words of two pixels of one channel: columns `first`, `first + apart`, …, each with the one `second`

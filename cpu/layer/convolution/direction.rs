@@ -85,6 +85,7 @@ impl Direction {
         let passes = passes_of(setup);
         let View { words, in_place, content, pixel, kind, block } = View::new(setup, &passes);
         let passes = if let Words::Taps(columns) = words { passes.paired_taps(columns) } else { passes };
+        let passes = if block == 1 { passes.by_phase() } else { passes };
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let groups = setup.layer.group;

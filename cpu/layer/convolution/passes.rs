@@ -210,6 +210,18 @@ impl Passes {
         self.passes.iter().all(alone) && self.source == self.target && self.sees_in_place()
     }
 
+    /// The same passes with the taps of a row in the order of the phases of a strip ([`Strip::tap`]): of plain planes, those of one
+    /// phase see elements that lie side by side.
+    pub fn by_phase(mut self) -> Self {
+        let (least, lattice) = (self.reach(1)[0], self.lattice(1) as isize);
+        let phases = self.source_step[1] as isize / lattice;
+        let phase = |tap: &Tap| (tap.offset[1] - least) / lattice % phases;
+        for pass in &mut self.passes {
+            pass.taps.sort_by_key(|tap| (tap.offset[0], phase(tap), tap.offset[1]));
+        }
+        self
+    }
+
     /// The same passes of a convolution of kernels of `columns` columns, with only the first of each two taps of a row.
     pub fn paired_taps(mut self, columns: usize) -> Self {
         self.passes.iter_mut().for_each(|p| p.taps.retain(|tap| (tap.index % columns).is_multiple_of(2)));

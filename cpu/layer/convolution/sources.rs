@@ -75,11 +75,14 @@ pub(super) fn sources_of(
             let seen: Vec<bool> = pass.taps.iter().map(|t| inside(t.offset[0])).collect();
             let known = seen_by.iter().position(|other| *other == seen);
             known.unwrap_or_else(|| {
-                let mut starts = vec![0];
-                let mut visible: Vec<Run> = Vec::new();
+                let (mut starts, mut visible) = (vec![0], Vec::new());
                 for chunk in &chunks {
-                    visible
-                        .extend(runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(r, _)| *r));
+                    let seen = runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(run, _)| *run);
+                    // Blocks of channels keep a run for each tap, with which the next pixels are asked for.
+                    match packing.source_block {
+                        1 => visible.extend(joined(seen)),
+                        _ => visible.extend(seen),
+                    }
                     starts.push(visible.len());
                 }
                 kinds.push((visible, starts));
@@ -97,6 +100,21 @@ pub(super) fn sources_of(
         Sources { count: first, chunks: chunks.len(), kinds, rows, pairs }
     };
     passes.passes.iter().map(of).collect()
+}
+
+/// Runs with those that go on where the last one ends as one: of plain planes, the taps of a row. A tile of few registers is done
+/// with a single source before it has found the next run.
+fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if [last.offset + last.len, last.first + last.len] == [run.offset, run.first] => {
+                last.len += run.len;
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined
 }
 
 /// Cuts runs into chunks of at most `most` sources, but at least one run; always one chunk, even of no run.
