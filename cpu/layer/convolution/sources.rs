@@ -77,7 +77,8 @@ pub(super) fn sources_of(
             known.unwrap_or_else(|| {
                 let (mut starts, mut visible) = (vec![0], Vec::new());
                 for chunk in &chunks {
-                    let seen = runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(run, _)| *run);
+                    let seen =
+                        runs[chunk.clone()].iter().filter(|(_, tap)| inside(*tap)).map(|(run, _)| *run);
                     // Blocks of channels keep a run for each tap, with which the next pixels are asked for.
                     match packing.source_block {
                         1 => visible.extend(joined(seen)),

@@ -26,6 +26,9 @@ use crate::layout::Arrangement;
 use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
 
+/// Most register tiles of a block: they are found once for all points, since small layers take little longer to multiply.
+const MOST_COLUMNS: usize = 32;
+
 /// One direction.
 pub(in crate::layer::convolution) struct Winograd {
     isa: Isa,
@@ -81,6 +84,8 @@ impl Winograd {
         let count = tiling.count();
         let together = overlap.map_or(1, |overlap| overlap.tiles);
         let block = (block / together * together).min(count);
+        let columns = block.div_ceil(kernels[0].tiles.len());
+        assert!(columns <= MOST_COLUMNS, "a block of {block} tiles of outputs has {columns} register tiles");
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
         let tile_parts = count.div_ceil(block).min(wanted);
@@ -210,11 +215,14 @@ impl Winograd {
         let (products, sums) = rest.split_at_mut(points * products);
         let planes = group * self.planes()..(group + 1) * self.planes();
         self.tiling.transform(grain.memory, arrays.source, planes, block.clone(), self.block, inputs);
+        let mut parts = [(0, 0); MOST_COLUMNS];
         let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
+        let count = columns.zip(&mut parts).map(|(column, to)| *to = column).count();
+        let columns = &parts[..count];
         // SAFETY: transformed in the stage before.
         let packed = |tile| unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
         // A single column reads weights as fast as it could ask for them.
-        let asks = columns.clone().nth(1).is_some();
+        let asks = columns.len() > 1;
         for point in 0..points {
             for tile in targets.clone() {
                 let next =
@@ -223,7 +231,7 @@ impl Winograd {
                     true => self.first_chunk(next, packed(next[1])),
                     false => &[],
                 });
-                self.multiply([point, tile], packed(tile), soon, inputs, products, columns.clone());
+                self.multiply([point, tile], packed(tile), soon, inputs, products, columns);
             }
         }
         for tile in targets {
@@ -252,7 +260,7 @@ impl Winograd {
         soon: Option<&[f32]>,
         inputs: &[f32],
         products: &mut [f32],
-        columns: impl Iterator<Item = (usize, usize)> + Clone,
+        columns: &[(usize, usize)],
     ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let sources = self.packing.words(self.packing.sources);
@@ -266,30 +274,31 @@ impl Winograd {
                 let next = self.chunks.get(i + 1).map(|next| words(next));
                 let soon =
                     next.map_or(soon, |n| &weights[n.start * vectors * lanes..n.end * vectors * lanes]);
-                (soon, soon.len().div_ceil(LINE * runs.len() * columns.clone().count()))
+                (soon, soon.len().div_ceil(LINE * runs.len() * columns.len()))
             });
-            for (step, (column, count)) in columns.clone().enumerate() {
+            let mut tile = Tile {
+                runs,
+                x: inputs.as_ptr(),
+                x_pixel: lanes,
+                w: weights.as_ptr(),
+                y,
+                y_pixel: lanes,
+                y_vector: self.block * lanes,
+                below: None,
+                start: if i == 0 { Start::Zero } else { Start::There },
+                end: End::There,
+                relu: false,
+                sign: None,
+                ahead: ahead.as_ptr(),
+                ahead_lines: lines,
+            };
+            for (column, count) in columns {
+                tile.x = inputs.as_ptr().wrapping_add(column * lanes);
+                tile.y = y.wrapping_add(column * lanes);
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
-                unsafe {
-                    let tile = Tile {
-                        runs,
-                        x: inputs.as_ptr().add(column * lanes),
-                        x_pixel: lanes,
-                        w: weights.as_ptr(),
-                        y: y.add(column * lanes),
-                        y_pixel: lanes,
-                        y_vector: self.block * lanes,
-                        below: None,
-                        start: if i == 0 { Start::Zero } else { Start::There },
-                        end: End::There,
-                        relu: false,
-                        sign: None,
-                        ahead: ahead.as_ptr().wrapping_add(step * runs.len() * lines * LINE),
-                        ahead_lines: lines,
-                    };
-                    self.kernels[vectors - 1].tiles[count - 1](&tile);
-                }
+                unsafe { self.kernels[vectors - 1].tiles[count - 1](&tile) }
+                tile.ahead = tile.ahead.wrapping_add(runs.len() * lines * LINE);
             }
         }
     }
