@@ -132,3 +132,47 @@ fn chunks(runs: &[(Run, isize)], most: usize) -> Vec<Range<usize>> {
     chunks.push(start..runs.len());
     chunks
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::kernel::strip::Content;
+    use crate::layer::convolution::passes::Tap;
+    use crate::layer::convolution::weights::{Taps, Words};
+
+    /// Seven taps of a row, two channels, a stride of 2: columns 0, 2, 4 and 6 of a channel lie side by side, as 1, 3 and 5 do.
+    #[test]
+    fn taps_of_a_phase_of_plain_planes_are_one_run() {
+        let taps = (0..7).map(|c| Tap { index: c, offset: [0, c as isize] }).collect();
+        let pass = Pass { taps, first: [0; 2], step: [1; 2], places: [0..1, 0..4] };
+        let (source, target, source_step, places) = ([1, 13], [1, 4], [1, 2], [1, 4]);
+        let passes =
+            Passes { passes: vec![pass], source, target, source_step, places, overlap: false }.by_phase();
+        let strip = passes.strip(Content::Copy, 2, 1, 1);
+        let packing = Packing {
+            groups: 1,
+            sources: 2,
+            targets: 8,
+            source_block: 1,
+            words: Words::Numbers,
+            kernel: Taps::all(7),
+            vector: 8,
+            tile_vectors: 2,
+            targets_are_outputs: true,
+            isa: Isa::Portable,
+            passes: Packing::taps(&passes, 7),
+        };
+        let sources = sources_of(&passes, Some(&strip), &packing, strip.plane_len(), 100).remove(0);
+        let runs: Vec<[usize; 3]> = sources
+            .of_row(0, 0)
+            .iter()
+            .map(|run| [run.offset, run.len, run.first].map(|number| number as usize))
+            .collect();
+        let [even, odd] = [0, 1].map(|column| strip.tap(0, column));
+        let second = strip.plane_len();
+        assert_eq!(runs, [[even, 4, 0], [odd, 3, 4], [second + even, 4, 7], [second + odd, 3, 11]]);
+        let order: Vec<usize> = passes.passes[0].taps.iter().map(|tap| tap.index).collect();
+        assert_eq!(order, [0, 2, 4, 6, 1, 3, 5]);
+    }
+}
