@@ -87,16 +87,15 @@ impl Filler {
     /// The values from number `first` on, before rows are scaled: each depends on its place alone.
     fn fill_part(&self, shape: &Shape, stream: &Stream, first: usize, out: &mut [f32]) {
         let at = first as u64;
-        let each = |out: &mut [f32], f: &dyn Fn(f32) -> f32| out.iter_mut().for_each(|v| *v = f(*v));
         match *self {
             Self::Constant(value) => out.fill(value),
             Self::Uniform { min, max } => {
                 stream.uniforms(at, out);
-                each(out, &|u| min + (max - min) * u);
+                out.iter_mut().for_each(|u| *u = min + (max - min) * *u);
             }
             Self::Gaussian { mean, std, sparse } => {
                 stream.normals(at, out);
-                each(out, &|n| mean + std * n);
+                out.iter_mut().for_each(|n| *n = mean + std * *n);
                 if let Some(sparse) = sparse {
                     let kept = sparse as f32 / shape.dim(0) as f32;
                     // The choice of what stays uses numbers beyond those of the values (two words a value).
@@ -108,12 +107,12 @@ impl Filler {
             Self::Xavier(norm) => {
                 let scale = (3.0 / norm.n(shape)).sqrt();
                 stream.uniforms(at, out);
-                each(out, &|u| scale * (2.0 * u - 1.0));
+                out.iter_mut().for_each(|u| *u = scale * (2.0 * *u - 1.0));
             }
             Self::Msra(norm) => {
                 let std = (2.0 / norm.n(shape)).sqrt();
                 stream.normals(at, out);
-                each(out, &|n| std * n);
+                out.iter_mut().for_each(|n| *n *= std);
             }
             Self::PositiveUnitBall => stream.uniforms(at, out),
             Self::Bilinear => {
@@ -152,7 +151,7 @@ mod tests {
         out
     }
 
-    /// Two parts and a bit more, which begins in the middle of a block of random words.
+    /// Two parts and a few values more.
     #[test]
     fn all_threads_fill_what_one_does() {
         let shape = Shape::new([2, PART / 4 + 1, 2, 2]);

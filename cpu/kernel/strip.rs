@@ -217,7 +217,8 @@ impl Strip {
     }
 }
 
-/// Copies pixels 0, `apart`, `2 · apart`, … of `PIXEL` numbers, which is known here since a call for each would take longer than the copy.
+/// Copies pixels 0, `apart`, `2 · apart`, … of `PIXEL` numbers: a constant, since a call for each pixel would take longer than
+/// its copy.
 fn every<const PIXEL: usize>(from: &[f32], apart: usize, to: &mut [f32]) {
     let from = from.as_chunks::<PIXEL>().0.iter().step_by(apart);
     to.as_chunks_mut::<PIXEL>().0.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
