@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::super::weights::Packing;
-use super::{ALIGNMENT, Tiling, can, packing};
+use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::summed::Summed;
@@ -17,12 +17,9 @@ use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::{Memory, Span};
 
-/// Elements behind the sums of each point: powers of two apart, those of a weight would share few sets of a cache.
-const POINT_PADDING: usize = 64;
-
 /// Elements from a point of the sums of a tile of targets to the next.
 fn point_len(packing: &Packing, tile: usize) -> usize {
-    packing.sources * packing.vectors(tile) * packing.vector + POINT_PADDING
+    apart(packing.sources * packing.vectors(tile) * packing.vector)
 }
 
 /// Elements of the sums of all tiles: each has room for as many as the first.
