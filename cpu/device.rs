@@ -129,7 +129,7 @@ impl Bound {
         let layer = &program.nets[device].layers[payload.index];
         match sub {
             SubTask::Update => Stages::one(layer.update.grains()),
-            SubTask::Load => Stages::one(1),
+            SubTask::Load => Stages::one(layer.loads.len()),
             SubTask::AddShared => Stages::one(layer.shared.len()),
             SubTask::Gather | SubTask::Total | SubTask::Norm => {
                 layer.gradients.stages(sub).unwrap_or(Stages::one(1))
@@ -191,10 +191,9 @@ impl Work for Bound {
             SubTask::Total => layer.gradients.total(&mut grain),
             SubTask::Norm => layer.gradients.norm(&mut grain),
             SubTask::Load => {
-                for (stage, storage) in &layer.loads {
-                    // SAFETY: the task's only grain; stage and storage are different arrays.
-                    unsafe { net.memory.write(*storage).copy_from_slice(net.memory.read(*stage)) }
-                }
+                let Some((stage, storage)) = layer.loads.get(grain.index).copied() else { return };
+                // SAFETY: grains have pieces of their own; stage and storage are different arrays.
+                unsafe { net.memory.write(storage).copy_from_slice(net.memory.read(stage)) }
             }
             SubTask::AddShared => {
                 let Some((own, gradient)) = layer.shared.get(grain.index).copied() else { return };

@@ -33,7 +33,7 @@ pub(crate) struct BoundLayer {
     /// The parts of the packed weights that it updates as it finds the gradient on each of several devices, which have the
     /// histories of these parts only.
     pub stepped: Vec<Range<usize>>,
-    /// What is loaded: from where, and to where.
+    /// What is loaded: from where, and to where, a piece for each grain.
     pub loads: Vec<(Span, Span)>,
     /// Gradients of the layer's own, and to which of shared parameters they are added: a piece for each grain.
     pub shared: Vec<(Span, Span)>,
@@ -73,7 +73,8 @@ impl MappedNet {
             .map(|(index, kernel)| {
                 let id = LayerId(index);
                 let tops = net.layer(id).tops.iter().map(|t| net.blob(*t).data);
-                let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s)))).collect();
+                let loads = tops.filter_map(|s| map.stage(s).map(|stage| (stage, map.storage(s))));
+                let loads = loads.flat_map(|(from, to)| pieces(from, to)).collect();
                 let update = Update::new(net, id, options, &norms);
                 let source = kernel.gradient_source().map(|source| (DeviceId(device), source));
                 let norm_lane = lanes.workspace_of(id, SubTask::Norm);
@@ -155,9 +156,11 @@ pub(crate) struct BoundNet {
 }
 
 /// Grains of a task, a layer's or a transfer, that are worth running at once on so many threads: of what is bound by memory, half
-/// as many, since fewer threads than a quadrant has take all of its bandwidth.
+/// as many, since fewer threads than a quadrant has take all of its bandwidth; but not of a load, beside which there is nothing to
+/// run.
 pub(crate) fn width(task: Option<(&BoundLayer, SubTask)>, threads: usize) -> u32 {
     match task {
+        Some((_, SubTask::Load)) => u32::MAX,
         Some((layer, sub)) if layer.computes && sub != SubTask::Update => u32::MAX,
         _ => u32::try_from(threads.div_ceil(2)).unwrap_or(u32::MAX),
     }
@@ -189,13 +192,18 @@ fn computes(net: &Net, id: LayerId) -> bool {
 
 /// What a layer adds to gradients of shared parameters, in pieces that are worth a grain.
 fn shared_pieces(net: &Net, id: LayerId, map: &mut MemoryMap) -> Vec<(Span, Span)> {
-    let mut pieces = Vec::new();
+    let mut all = Vec::new();
     for (own, param) in net.layer(id).grads_to_add() {
         let (own, gradient) = (map.aux(own, net.aux[own.0]), MemoryMap::param(net, Packed::Gradients, param));
-        for start in (0..own.len()).step_by(COPY_GRAIN) {
-            let part = start..(start + COPY_GRAIN).min(own.len());
-            pieces.push((own.part(part.clone()), gradient.part(part)));
-        }
+        all.extend(pieces(own, gradient));
     }
-    pieces
+    all
+}
+
+/// Two spans of the same length in pieces that are worth a grain.
+fn pieces(from: Span, to: Span) -> impl Iterator<Item = (Span, Span)> {
+    (0..from.len()).step_by(COPY_GRAIN).map(move |start| {
+        let part = start..(start + COPY_GRAIN).min(from.len());
+        (from.part(part.clone()), to.part(part))
+    })
 }

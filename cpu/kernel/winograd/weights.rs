@@ -4,6 +4,7 @@ use super::Filter;
 use super::axis::{Axis, F2x3, F4x3, F4x5};
 use super::table::{Line, Table};
 use crate::kernel::simd::Simd;
+use crate::kernel::stored::Origin;
 use crate::kernel::summed::Summed;
 use crate::kernel::vectorised::Explicit;
 use crate::kernel::words::{Narrow, Narrowing};
@@ -17,7 +18,7 @@ pub(crate) struct Weights<'a> {
     /// Distance of taps.
     pub tap: usize,
     /// Where the values go: point by point, `point` apart.
-    pub to: &'a mut [f32],
+    pub to: Origin,
     /// Distance of points.
     pub point: usize,
     /// Elements, whole vectors, that lie side by side in both.
@@ -41,7 +42,7 @@ impl Weights<'_> {
                 for c in 0..N {
                     let values = A::weights::<S>(rows.column(c));
                     for (r, value) in values.into_iter().enumerate() {
-                        S::store(to.as_mut_ptr().add((r * N + c) * point + at), value);
+                        S::store(to.first().add((r * N + c) * point + at), value);
                     }
                 }
             }
@@ -55,8 +56,8 @@ impl Explicit for Weights<'_> {
         let Self { filter, count, .. } = self;
         assert!(count.is_multiple_of(S::LANES), "{count} elements are no whole vectors");
         assert!(self.taps.len() >= (filter.taps() - 1) * self.tap + count, "taps are too short");
-        assert!(self.to.len() >= (filter.points() - 1) * self.point + count, "no room for all points");
-        // SAFETY: the CPU has the instruction set by contract; all lies inside the slices, as asserted.
+        // SAFETY: the CPU has the instruction set by contract; all taps lie inside the slice, as asserted, and there is room
+        // for the points by that of `Origin`.
         unsafe {
             match filter {
                 Filter::F2x3 => self.along::<S, F2x3, 4, 2, 3, 4>(),
@@ -105,7 +106,7 @@ pub(crate) struct WeightWords<'a> {
     /// How many sources. What a last one lacks in a second is 0.
     pub sources: usize,
     /// Where the words go: point by point, `point` apart; pair by pair of sources, `pair` apart.
-    pub to: &'a mut [f32],
+    pub to: Origin,
     /// Distance of points.
     pub point: usize,
     /// Distance of pairs.
@@ -138,7 +139,7 @@ impl WeightWords<'_> {
                         None => [W::Registers::zero(); N],
                     };
                     for (r, (value, other)) in values.into_iter().zip(others).enumerate() {
-                        W::words(value, other, to.as_mut_ptr().add((r * N + c) * point + i * pair));
+                        W::words(value, other, to.first().add((r * N + c) * point + i * pair));
                     }
                 }
             }
@@ -152,9 +153,7 @@ impl Narrowing for WeightWords<'_> {
         let Self { filter, sources, .. } = self;
         let lanes = <N::Registers as Simd>::LANES;
         assert!(self.taps.len() >= (filter.taps() - 1) * self.tap + sources * lanes, "taps are too short");
-        let words = sources.div_ceil(2).saturating_sub(1) * self.pair + lanes;
-        assert!(self.to.len() >= (filter.points() - 1) * self.point + words, "no room for all points");
-        // SAFETY: the CPU has the instructions by contract; all lies inside the slices, as asserted.
+        // SAFETY: as for `Weights`.
         unsafe {
             match filter {
                 Filter::F2x3 => self.along::<N, F2x3, 4, 2, 3, 4>(),

@@ -48,6 +48,8 @@ struct Cut {
 pub(super) struct Direction {
     passes: Passes,
     pub packing: Packing,
+    /// Parts of a tile that are packed by a grain each.
+    packing_parts: usize,
     source: Arrangement,
     target: Arrangement,
     /// `None` if taps see the source where it lies.
@@ -124,6 +126,7 @@ impl Direction {
         let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
         Some(Self {
             passes,
+            packing_parts: packing.parts(packing.len()),
             packing,
             source,
             target,
@@ -157,9 +160,9 @@ impl Direction {
         self.cut.images * self.cut.rows * self.cut.tiles * self.cut.groups
     }
 
-    /// Grains of the packing of weights: one for each tile.
+    /// Grains of the packing of weights.
     pub fn packing_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles()
+        self.packing.groups * self.packing.tiles() * self.packing_parts
     }
 
     /// Elements of scratch for a grain: strips, then sums.
@@ -172,14 +175,13 @@ impl Direction {
         self.strip.as_ref().map_or(0, |s| s.len() * self.images)
     }
 
-    /// Packs the weights of the grain's tile.
+    /// Packs the weights of the grain's piece.
     pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
-        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
-        // SAFETY: grains have tiles of their own; weights are only read in this task.
-        let (weights, packed) = unsafe {
-            (grain.memory.read(weights), grain.memory.write(packed.part(self.packing.tile(group, tile))))
-        };
-        self.packing.pack(weights, group, tile, packed, grain.scratch);
+        let piece = self.packing.piece(grain.index, self.packing_parts);
+        let packed = packed.part(self.packing.elements_of(&piece));
+        // SAFETY: grains have pieces of their own; weights are only read in this task.
+        let (weights, packed) = unsafe { (grain.memory.read(weights), grain.memory.write(packed)) };
+        self.packing.pack(weights, &piece, packed, grain.scratch);
     }
 
     /// Computes a grain.

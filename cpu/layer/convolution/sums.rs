@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::direction::{Setup, TILE_VECTORS, cheapest};
 use super::passes::Passes;
 use super::weights::{Packing, Taps, Words};
+use crate::kernel::stored::Origin;
 use crate::kernel::summed::Summed;
 use crate::layer::{Grain, share};
 use crate::layout::Arrangement;
@@ -20,6 +21,8 @@ pub(super) struct Sums {
     target: Arrangement,
     image_parts: usize,
     tile_parts: usize,
+    /// Parts of a tile that are added up by a grain each.
+    unpacking_parts: usize,
 }
 
 /// What a grain sums up.
@@ -45,7 +48,8 @@ impl Sums {
         let costs = [3 * packing.len(), cost * setup.source.len()];
         let [image_parts, tile_parts] =
             cheapest(wanted.div_ceil(packing.groups), [1..=most, 1..=packing.tiles()], costs);
-        Self { packing, target: setup.target, image_parts, tile_parts }
+        let unpacking_parts = packing.parts(image_parts * packing.len());
+        Self { packing, target: setup.target, image_parts, tile_parts, unpacking_parts }
     }
 
     /// Whether several grains see each image.
@@ -63,9 +67,9 @@ impl Sums {
         self.packing.groups * self.image_parts * self.tile_parts
     }
 
-    /// Grains that add the sums up: one for each tile.
+    /// Grains that add the sums up.
     pub fn unpacking_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles()
+        self.packing.groups * self.packing.tiles() * self.unpacking_parts
     }
 
     /// Elements of the sums of all grains.
@@ -93,20 +97,20 @@ impl Sums {
         gradient.part(start..start + self.packing.vectors(tile) * plane)
     }
 
-    /// Adds the sums of the grain's tile in the order of the images and turns them into Caffe's order of weights.
+    /// Adds the sums of the grain's piece in the order of the images and turns them into Caffe's order of weights.
     pub fn unpack(&self, grain: &Grain<'_>, partials: Span, weight_grad: Span) {
-        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
-        let place = self.packing.tile(group, tile);
+        let piece = self.packing.piece(grain.index, self.unpacking_parts);
+        let place = self.packing.tile(piece.group, piece.tile);
         let distance = self.packing.len();
         let last = (self.image_parts - 1) * distance;
-        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
-        // before, and nobody writes sums in this one.
+        let rows = weight_grad.part(self.packing.rows(piece.group, piece.tile));
+        // SAFETY: grains have pieces of their own, whose weights lie in the rows of their tile; all was summed up in the
+        // stage before, and nobody writes sums in this one.
         let (gradient, sums) = unsafe {
-            let rows = self.packing.rows(group, tile);
             let sums = partials.part(place.start..last + place.end);
-            (grain.memory.write(weight_grad.part(rows)), grain.memory.read(sums))
+            (Origin::new(grain.memory.pointer(rows)), grain.memory.read(sums))
         };
-        self.packing.unpack(Summed::new(sums, self.image_parts, distance), tile, gradient);
+        self.packing.unpack(Summed::new(sums, self.image_parts, distance), &piece, gradient);
     }
 }
 

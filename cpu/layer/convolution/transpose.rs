@@ -3,8 +3,11 @@
 //! A square takes 64 shuffles or less, so what takes time is memory: each square touches a line of as many targets, kilobytes apart.
 //! Prefetchers find nothing in that, so with each square the lines of one that comes some squares later are asked for.
 
+use std::slice;
+
 use super::weights::{Block, Packing, Part};
 use crate::kernel::simd::{Simd, Square};
+use crate::kernel::stored::Origin;
 use crate::kernel::summed::Summed;
 use crate::kernel::vectorised::Explicit;
 use crate::machine::LINE;
@@ -26,8 +29,8 @@ pub(super) struct FromRows<'a> {
     pub ahead: usize,
     pub part: &'a Part,
     pub block: &'a Block<'a>,
-    /// From the first of the part's targets on.
-    pub gradient: &'a mut [f32],
+    /// The weights of the part's targets, from the first on.
+    pub gradient: Origin,
 }
 
 /// Cache lines of a target's weights between those that are turned and those that are asked for.
@@ -176,7 +179,10 @@ impl Explicit for FromRows<'_> {
                     unsafe { S::turn(square.0.as_ptr(), S::LANES, [count, lanes], &mut turned) }
                     let start = side.start - base + lane * side.distance + first;
                     for (i, row) in turned.0.chunks_exact(S::LANES).take(lanes).enumerate() {
-                        let to = &mut gradient[start + i * side.distance..][..count];
+                        // SAFETY: weights of the block and of the part's targets, which nobody else touches.
+                        let to = unsafe {
+                            slice::from_raw_parts_mut(gradient.first().add(start + i * side.distance), count)
+                        };
                         S::prefetch(to.as_ptr().wrapping_add(LINES_AHEAD * LINE));
                         // Of a length that is not known a copy is a call.
                         if count == S::LANES {

@@ -10,9 +10,12 @@ use super::passes::Passes;
 use super::pointwise::Pointwise;
 use super::transpose::{FromRows, ToRows};
 use crate::isa::Isa;
+use crate::kernel::stored::Origin;
 use crate::kernel::summed::Summed;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
+use crate::layer::share;
+use crate::machine::Machine;
 
 /// Which two weights share a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +145,36 @@ impl Packing {
         })
     }
 
+    /// Parts into which each tile is cut where tiles are packed or turned back, of `elements` in all: as many as are worth a
+    /// grain of their own, since whoever has none waits.
+    pub fn parts(&self, elements: usize) -> usize {
+        let machine = Machine::of(self.isa);
+        let wanted = (elements / machine.grain_elements).clamp(1, machine.task_grains);
+        wanted.div_ceil(self.groups * self.tiles()).min(self.blocks().count())
+    }
+
+    /// What a grain packs or turns back if each tile is cut into `parts`.
+    pub fn piece(&self, grain: usize, parts: usize) -> Piece {
+        let (tile, part) = (grain / parts, grain % parts);
+        let blocks = share(self.blocks().count(), part, parts);
+        Piece { group: tile / self.tiles(), tile: tile % self.tiles(), blocks }
+    }
+
+    /// The blocks of a piece.
+    pub fn blocks_of(&self, piece: &Piece) -> impl Iterator<Item = Block<'_>> + Clone {
+        self.blocks().skip(piece.blocks.start).take(piece.blocks.len())
+    }
+
+    /// The elements of a piece.
+    pub fn elements_of(&self, piece: &Piece) -> Range<usize> {
+        let mut blocks = self.blocks_of(piece);
+        let first = blocks.next().map_or(0, |block| block.depth);
+        let end = self.blocks().nth(piece.blocks.end).map_or(self.depth(), |block| block.depth);
+        let (start, width) =
+            (self.tile(piece.group, piece.tile).start, self.vectors(piece.tile) * self.vector);
+        start + first * width..start + end * width
+    }
+
     /// Where the weight of (target, source, tap 0) of a group stands in Caffe's order.
     pub fn place(&self, group: usize, target: usize, source: usize) -> usize {
         let kernel = self.kernel.len();
@@ -159,15 +192,16 @@ impl Packing {
         Part { group, first, lanes: width.min(self.targets - first), width }
     }
 
-    /// Packs one tile of `weights` into `packed`, which is that tile alone. `scratch` holds [`Packing::scratch`] elements.
-    pub fn pack(&self, weights: &[f32], group: usize, tile: usize, packed: &mut [f32], scratch: &mut [f32]) {
-        let part = self.targets_of(group, tile);
+    /// Packs a piece of `weights` into `packed`, which is that piece alone. `scratch` holds [`Packing::scratch`] elements.
+    pub fn pack(&self, weights: &[f32], piece: &Piece, mut packed: &mut [f32], scratch: &mut [f32]) {
+        let part = self.targets_of(piece.group, piece.tile);
         if self.words != Words::Numbers {
-            return self.pack_words(weights, &part, packed, scratch);
+            return self.pack_words(weights, &part, piece, packed, scratch);
         }
-        for block in self.blocks() {
-            let packed = &mut packed[block.depth * part.width..][..block.rows() * part.width];
-            self.pack_block(weights, &part, &block, packed);
+        for block in self.blocks_of(piece) {
+            let (rows, rest) = packed.split_at_mut(block.rows() * part.width);
+            self.pack_block(weights, &part, &block, rows);
+            packed = rest;
         }
     }
 
@@ -187,19 +221,29 @@ impl Packing {
         }
     }
 
-    /// Packs a tile in words: each block in numbers first, then row by row.
-    fn pack_words(&self, weights: &[f32], part: &Part, packed: &mut [f32], scratch: &mut [f32]) {
+    /// Packs a piece in words: each block in numbers first, then row by row.
+    fn pack_words(
+        &self,
+        weights: &[f32],
+        part: &Part,
+        piece: &Piece,
+        mut packed: &mut [f32],
+        scratch: &mut [f32],
+    ) {
         let width = part.width;
         if self.kernel.len() == 1 && self.words == Words::Sources {
-            let start = self.place(part.group, part.first, 0);
+            let first = piece.blocks.start * self.source_block;
+            let sources = self.sources.min(piece.blocks.end * self.source_block) - first;
+            let start = self.place(part.group, part.first, first);
             let steps = if self.targets_are_outputs { [1, self.sources] } else { [self.targets, 1] };
-            let (weights, sources, lanes) = (&weights[start..], self.sources, part.lanes);
+            let (weights, lanes) = (&weights[start..], part.lanes);
             return with_words(Pointwise { weights, sources, steps, lanes, width, packed, scratch });
         }
-        for block in self.blocks() {
+        for block in self.blocks_of(piece) {
             let count = block.sources.len();
             let words = self.words(count);
-            let packed = &mut packed[block.depth * width..][..words * block.taps.len() * width];
+            let (to, rest) = packed.split_at_mut(words * block.taps.len() * width);
+            packed = rest;
             let all = if self.words == Words::Sources {
                 block.clone()
             } else {
@@ -221,15 +265,15 @@ impl Packing {
                     }
                 }
             };
-            with_words(PairedRows { numbers, width, rows, packed });
+            with_words(PairedRows { numbers, width, rows, packed: to });
         }
     }
 
-    /// Writes one packed tile of ∇W into the rows of `gradient` that belong to its targets: `gradient` begins at the
-    /// first of them.
-    pub fn unpack(&self, packed: Summed<'_>, tile: usize, gradient: &mut [f32]) {
-        let part = self.targets_of(0, tile);
-        for block in self.blocks() {
+    /// Writes a piece of ∇W, of which `packed` has the whole tile, into the rows of `gradient` that belong to the tile's targets:
+    /// `gradient` begins at the first of them, and nobody else touches the piece's sources there.
+    pub fn unpack(&self, packed: Summed<'_>, piece: &Piece, gradient: Origin) {
+        let part = self.targets_of(0, piece.tile);
+        for block in self.blocks_of(piece) {
             let len = block.rows() * part.width;
             let ahead = len * ELEMENTS_AHEAD.div_ceil(len);
             self.unpack_block(packed.from(block.depth * part.width), ahead, &part, &block, gradient);
@@ -243,7 +287,7 @@ impl Packing {
         ahead: usize,
         part: &Part,
         block: &Block<'_>,
-        gradient: &mut [f32],
+        gradient: Origin,
     ) {
         with_vectors(self.isa, FromRows { packing: self, packed, ahead, part, block, gradient });
     }
@@ -279,6 +323,15 @@ impl<F: Fn(usize) -> (usize, Option<usize>)> Narrowing for PairedRows<'_, F> {
 
 /// Elements of packed sums between those that are read and those that are asked for, at least.
 const ELEMENTS_AHEAD: usize = 4096;
+
+/// Some blocks of a tile: what a grain packs or turns back.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    pub group: usize,
+    pub tile: usize,
+    /// Which of [`Packing::blocks`].
+    pub blocks: Range<usize>,
+}
 
 /// Some targets that lie side by side.
 #[derive(Clone, Debug)]

@@ -35,8 +35,9 @@ pub(in crate::layer::convolution) struct Winograd {
     /// Whether a ReLU follows: forward.
     relu: bool,
     packing: Packing,
-    /// The packing before weights are transformed.
+    /// The packing before weights are transformed, and parts of a tile of it that a grain each transforms.
     taps: Packing,
+    packing_parts: usize,
     tiling: Tiling,
     /// Of ∇A over the tiles of forward.
     overlap: Option<Overlap>,
@@ -102,6 +103,7 @@ impl Winograd {
             target_extents,
             block,
             chunks: chunks(&packing, block, most),
+            packing_parts: taps.parts(filter.transformed(taps.len())),
             packing,
             taps,
             kernels,
@@ -115,9 +117,9 @@ impl Winograd {
         self.tiling.filter.transformed(self.packing.len())
     }
 
-    /// Grains of the transformation of weights: one for each tile of targets.
+    /// Grains of the transformation of weights.
     pub fn packing_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles()
+        self.taps.groups * self.taps.tiles() * self.packing_parts
     }
 
     /// Grains of the computation.
@@ -159,21 +161,22 @@ impl Winograd {
         self.tiling.filter.taps() * self.taps.source_block * self.packing.vectors(0) * self.packing.vector
     }
 
-    /// Transforms the weights of the grain's tile.
+    /// Transforms the weights of the grain's piece.
     pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
-        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
-        // SAFETY: grains have tiles of their own; weights are only read in this task.
-        let (weights, to) = unsafe {
-            (grain.memory.read(weights), grain.memory.write(packed.part(self.packed_tile(group, tile))))
-        };
-        let (filter, part) = (self.tiling.filter, self.taps.targets_of(group, tile));
+        let piece = self.taps.piece(grain.index, self.packing_parts);
+        let to = packed.part(self.packed_tile(piece.group, piece.tile));
+        // SAFETY: weights are only read in this task.
+        let weights = unsafe { grain.memory.read(weights) };
+        // SAFETY: grains have sources of their own of each point of a tile.
+        let to = |first: usize| unsafe { Origin::new(grain.memory.pointer(to).add(first)) };
+        let (filter, part) = (self.tiling.filter, self.taps.targets_of(piece.group, piece.tile));
         let width = part.width;
         let point = self.packing.words(self.packing.sources) * width;
         let taps = &mut grain.scratch[..self.weights_len()];
-        for block in self.taps.blocks() {
+        for block in self.taps.blocks_of(&piece) {
             let (first, sources) = (self.packing.words(block.sources.start) * width, block.sources.len());
             if self.packing.words == Words::Numbers {
-                let (to, count) = (&mut to[first..], sources * width);
+                let (to, count) = (to(first), sources * width);
                 self.taps.pack_block(weights, &part, &block, taps);
                 with_vectors(self.isa, Weights { filter, taps, tap: count, to, point, count });
                 continue;
@@ -181,7 +184,7 @@ impl Winograd {
             // Words are made of a vector of targets at a time.
             for (i, part) in part.vectors(self.taps.vector).enumerate() {
                 self.taps.pack_block(weights, &part, &block, taps);
-                let (tap, to) = (sources * part.width, &mut to[first + i * part.width..]);
+                let (tap, to) = (sources * part.width, to(first + i * part.width));
                 with_words(WeightWords { filter, taps, tap, sources, to, point, pair: width });
             }
         }

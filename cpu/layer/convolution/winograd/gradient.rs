@@ -9,6 +9,7 @@ use super::super::weights::Packing;
 use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
+use crate::kernel::stored::Origin;
 use crate::kernel::summed::Summed;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{Filter, Sources, Squares, Store, WeightsBack};
@@ -41,6 +42,8 @@ pub(in crate::layer::convolution) struct WinogradGradient {
     /// Parts of the tiles, and of the tiles of target channels.
     tile_parts: usize,
     target_parts: usize,
+    /// Parts of a tile of targets that are added up by a grain each.
+    unpacking_parts: usize,
 }
 
 impl WinogradGradient {
@@ -82,6 +85,7 @@ impl WinogradGradient {
             isa: setup.numerics.isa,
             offsets,
             tiling,
+            unpacking_parts: packing.parts(tile_parts * sums),
             packing,
             target: setup.target,
             block,
@@ -96,9 +100,9 @@ impl WinogradGradient {
         self.packing.groups * self.tile_parts * self.target_parts
     }
 
-    /// Grains that add the sums up: one for each tile of targets.
+    /// Grains that add the sums up.
     pub fn unpacking_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles()
+        self.packing.groups * self.packing.tiles() * self.unpacking_parts
     }
 
     /// Elements of the sums of all parts of the tiles.
@@ -227,23 +231,24 @@ impl WinogradGradient {
         }
     }
 
-    /// Adds the sums of the grain's tile in the order of the parts, transforms them back and writes the rows of the
+    /// Adds the sums of the grain's piece in the order of the parts, transforms them back and writes them to the rows of the
     /// gradient, block by block of sources.
     pub fn unpack(&self, grain: &mut Grain<'_>, partials: Span, weight_grad: Span) {
-        let (group, tile) = (grain.index / self.packing.tiles(), grain.index % self.packing.tiles());
+        let piece = self.packing.piece(grain.index, self.unpacking_parts);
+        let (group, tile) = (piece.group, piece.tile);
         let place = self.sums(group, tile);
         let last = (self.tile_parts - 1) * self.part_len();
-        // SAFETY: grains have tiles of their own, whose targets' weights lie together; all was summed up in the stage
-        // before, and nobody writes sums in this one.
+        let rows = weight_grad.part(self.packing.rows(group, tile));
+        // SAFETY: grains have pieces of their own, whose weights lie in the rows of their tile; all was summed up in the
+        // stage before, and nobody writes sums in this one.
         let (gradient, sums) = unsafe {
-            let rows = self.packing.rows(group, tile);
             let sums = partials.part(place.start..last + place.end);
-            (grain.memory.write(weight_grad.part(rows)), grain.memory.read(sums))
+            (Origin::new(grain.memory.pointer(rows)), grain.memory.read(sums))
         };
         let sums = Summed::new(sums, self.tile_parts, self.part_len());
         let (filter, part) = (self.tiling.filter, self.packing.targets_of(0, tile));
         let point = point_len(&self.packing, tile);
-        for block in self.packing.blocks() {
+        for block in self.packing.blocks_of(&piece) {
             let count = block.sources.len() * part.width;
             let taps = &mut grain.scratch[..block.rows() * part.width];
             let points = sums.from(block.sources.start * part.width);

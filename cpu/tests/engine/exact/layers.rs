@@ -103,6 +103,27 @@ fn convolutions_of_blocks() {
     exact("convolutions of blocks", &cases.chain(rectified).collect::<Vec<_>>());
 }
 
+/// So many weights between few targets that several grains pack each tile, and turn it back, of every way and direction.
+#[test]
+fn convolutions_whose_tiles_several_grains_pack() {
+    let same = |out: usize, k: usize| Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) };
+    let strided = |layer: Convolution| Convolution { stride: [2, 2], ..layer };
+    let layers = [
+        (same(20, 1), [2111, 3, 3]),
+        (same(2111, 1), [20, 3, 3]),
+        (same(20, 3), [300, 7, 6]),
+        (same(300, 3), [20, 7, 6]),
+        (same(20, 5), [150, 7, 6]),
+        (strided(same(20, 3)), [300, 7, 6]),
+        (strided(same(300, 3)), [20, 7, 6]),
+        (Convolution { group: 2, ..same(40, 3) }, [600, 4, 4]),
+    ];
+    let case = |(layer, [c, h, w]): &(Convolution, [usize; 3])| {
+        Case::new(Layer::Convolution(layer.clone()), &[&[2, *c, *h, *w]])
+    };
+    exact("convolutions of many weights", &layers.iter().map(case).collect::<Vec<_>>());
+}
+
 /// So many images that gradients of weights copy what they read, of a layer whose blobs are copied, too, and which leaves pixels out:
 /// as many stages as there are.
 #[test]

@@ -169,10 +169,11 @@ fn frozen_parameters_stay() {
     }
 }
 
+/// More than one grain.
 #[test]
 fn loads_copy_the_stage() {
     for isa in tiers("loads") {
-        let case = Case::new(Layer::Convolution(convolution(2, [2, 2])), &[&[5, 3, 4, 7]]);
+        let case = Case::new(Layer::Convolution(convolution(2, [2, 2])), &[&[40, 3, 20, 21]]);
         let plan = case.plan();
         let worker = worker(std::slice::from_ref(&case.net), &plan, 2, &options(isa)).expect("a worker");
         let device = &worker.devices(0)[0];
@@ -180,7 +181,7 @@ fn loads_copy_the_stage() {
         let storage = case.storage(Operand::Bottom(0)).expect("a storage");
         device.write(Region::Stage(storage), &x).expect("a stage");
         let source = case.net.blob(case.net.layer(case.id).bottoms[0]).producer;
-        let task = Task { layer: source, sub: SubTask::Load, tile: Tile { first: 0, images: 5 } };
+        let task = Task { layer: source, sub: SubTask::Load, tile: Tile { first: 0, images: 40 } };
         let lane = plan.lane_of(DeviceId(0), source, SubTask::Load).expect("a task of the plan");
         device.submit(lane, &task).expect("a known task");
         device.synchronize().expect("alive");
