@@ -1,7 +1,7 @@
 //! One convolution alone on the engine: its sub-tasks, their times and what they computed.
 
 use quadrille_core::device::{Device, Event, Packed, Region, Scalars};
-use quadrille_core::layer::{Input, Layer, Normalization, SoftmaxWithLoss, SubTask};
+use quadrille_core::layer::{Convolution, Input, Layer, Normalization, SoftmaxWithLoss, SubTask};
 use quadrille_core::net::{GivenState, LayerId, LayerSpec, Net, NetSpec, NetState, Phase, StorageId};
 use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::rng::{Purpose, Stream};
@@ -12,13 +12,21 @@ use quadrille_cpu::{CpuDevice, CpuWorker, CrewSpec, EngineError, EngineOptions, 
 
 use crate::shapes::ConvolutionShape;
 
+/// Most channels of images, which come from the data and not from a layer.
+const IMAGE_CHANNELS: usize = 4;
+
 /// What is measured, in the order in which it runs.
 pub const SUBS: [SubTask; 3] = [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight];
 
-/// The layer's name in its net.
+/// The layer's name in its net, and that of the one that would compute its bottom.
 const NAME: &str = "it";
+const BEFORE: &str = "before";
 
-/// A convolution between an input and a loss, so that all its gradients exist.
+/// An implementation whose blobs lie plain.
+const PLAIN: &str = "im2col-gemm";
+
+/// A convolution between another one and a loss, so that all its gradients exist, and its bottom lies as in a network: in blocks, in
+/// bf16 if that is asked for, unless it is an image of a few channels.
 pub struct Case {
     net: Net,
     id: LayerId,
@@ -53,7 +61,7 @@ impl Case {
     /// If no such convolution is possible.
     pub fn new(shape: &ConvolutionShape) -> Result<Self, String> {
         let impossible = |reason: String| format!("{}: {reason}", shape.name);
-        let [n, _, h, w] = shape.input;
+        let [n, channels, h, w] = shape.input;
         let layer = shape.layer();
         let [rows, columns] =
             layer.output([h, w]).ok_or_else(|| impossible("the kernel is larger than the image".into()))?;
@@ -63,12 +71,26 @@ impl Case {
         };
         // A class a channel: the only loss that adds no parameters of its own.
         let loss = SoftmaxWithLoss { axis: 1, ignore_label: None, normalization: Normalization::None };
-        let layers = vec![
-            input("x", &shape.input),
+        let before = Convolution {
+            num_output: channels,
+            kernel: [1; 2],
+            pad: [0; 2],
+            stride: [1; 2],
+            dilation: [1; 2],
+            group: 1,
+            ..layer.clone()
+        };
+        let image = channels <= IMAGE_CHANNELS;
+        let mut layers = vec![
+            input("x", &if image { shape.input } else { [n, 1, h, w] }),
             input("label", &[n, rows, columns]),
-            LayerSpec::new(NAME, Layer::Convolution(layer), &["x"], &["top"]),
+            LayerSpec::new(BEFORE, Layer::Convolution(before), &["x"], &["bottom"]),
+            LayerSpec::new(NAME, Layer::Convolution(layer), &[if image { "x" } else { "bottom" }], &["top"]),
             LayerSpec::new("loss", Layer::SoftmaxWithLoss(loss), &["top", "label"], &["loss"]),
         ];
+        if image {
+            layers.retain(|layer| layer.name != BEFORE);
+        }
         let file = "<shape>".into();
         let spec = NetSpec {
             name: shape.name.clone(),
@@ -93,10 +115,15 @@ impl Case {
     }
 
     fn worker(&self, numerics: Numerics, kernel: &str, crew: &CrewSpec) -> Result<CpuWorker, EngineError> {
+        let plain = !["tiles", "winograd"].iter().any(|blocked| kernel.starts_with(blocked));
+        let mut kernels = vec![(NAME.to_owned(), kernel.to_owned())];
+        if plain && self.net.layers.iter().any(|layer| layer.name == BEFORE) {
+            kernels.push((BEFORE.to_owned(), PLAIN.to_owned()));
+        }
         let options = EngineOptions {
             isa: numerics.isa,
             precision: numerics.precision,
-            kernels: vec![(NAME.to_owned(), kernel.to_owned())],
+            kernels,
             rule: Rule::default(),
             elastic: false,
             spin: true,
@@ -206,8 +233,8 @@ mod tests {
     use super::*;
     use quadrille_cpu::isa::Isa;
 
-    fn case() -> (ConvolutionShape, Case) {
-        let shape: ConvolutionShape = "small 3 4 7 9 6 3 2 2x1 1x0 1 2".parse().unwrap();
+    fn case(line: &str) -> (ConvolutionShape, Case) {
+        let shape: ConvolutionShape = line.parse().unwrap();
         let case = Case::new(&shape).unwrap();
         (shape, case)
     }
@@ -218,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_engine_tells_its_implementations() {
-        let (_, case) = case();
+        let (_, case) = case("small 3 4 7 9 6 3 2 2x1 1x0 1 2");
         let names = case.implementations(Isa::Portable.into(), &crew()).unwrap();
         assert!(names.len() > 1 && names.last().is_some_and(|last| last == "reference"), "{names:?}");
     }
@@ -251,7 +278,14 @@ mod tests {
 
     #[test]
     fn results_are_those_of_the_formula() {
-        let (shape, case) = case();
+        for line in ["small 3 4 7 9 6 3 2 2x1 1x0 1 2", "blocks 2 32 5 6 20 3 3 1 1 1 1"] {
+            check_results(line);
+        }
+    }
+
+    /// By every implementation of the highest tier.
+    fn check_results(line: &str) {
+        let (shape, case) = case(line);
         let count = |blob| case.net.blob(blob).shape.count();
         let layer = case.net.layer(case.id);
         let weight = case.net.params.view(layer.params[0]).range();
