@@ -66,7 +66,7 @@ impl WeightGradient {
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let passes = Passes::forward(layer, setup.input, setup.output);
-        let sums = Sums::new(setup, &passes, 1);
+        let sums = Sums::new(setup, &passes, size_of::<f32>() / setup.numerics.precision.in_word());
         let packing = &sums.packing;
         let planes = packing.sources.div_ceil(pixel);
         let content = if narrow { Content::Pixels(layer.stride[1]) } else { Content::Copy };

@@ -35,9 +35,9 @@ pub(super) struct Share {
 }
 
 impl Sums {
-    /// Shares them out. `passes` are those of the forward direction, `cost` what it costs a part of the tiles to read each
-    /// element of the source.
-    pub fn new(setup: &Setup<'_>, passes: &Passes, cost: usize) -> Self {
+    /// Shares them out. `passes` are those of the forward direction, `bytes` what each part of the tiles moves for an element of the
+    /// source, or as many as take the time of what it does with it.
+    pub fn new(setup: &Setup<'_>, passes: &Passes, bytes: usize) -> Self {
         let machine = Machine::of(setup.numerics.isa);
         let packing = packing(setup, passes);
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
@@ -45,7 +45,7 @@ impl Sums {
         // reading and adding them.
         let most = machine.partial_bytes / (size_of::<f32>() * packing.len());
         let most = most.clamp(1, setup.source.images);
-        let costs = [3 * packing.len(), cost * setup.source.len()];
+        let costs = [3 * size_of::<f32>() * packing.len(), bytes * setup.source.len()];
         let [image_parts, tile_parts] =
             cheapest(wanted.div_ceil(packing.groups), [1..=most, 1..=packing.tiles()], costs);
         let unpacking_parts = packing.parts(image_parts * packing.len());

@@ -117,6 +117,9 @@ pub(super) struct PlaneGradient {
     block_rows: usize,
 }
 
+/// What a part of the tiles costs for each element of the source, in bytes to and from memory: it copies all of them to planes.
+const COPY_BYTES: usize = 16;
+
 impl PlaneGradient {
     /// Prepares ∇W; `None` if the tier has no planes, or another way is needed. `setup` is that of the forward direction.
     pub fn new(setup: &Setup<'_>) -> Option<Self> {
@@ -125,9 +128,8 @@ impl PlaneGradient {
         let (kind, geometry) = Kind::new(setup).filter(|_| setup.target.layout == blocks)?;
         let machine = Machine::of(setup.numerics.isa);
         let (source, target) = (setup.source, setup.target);
-        // Each part of the tiles copies the source, which costs more than reading it.
         let passes = Passes::forward(setup.layer, setup.input, setup.output);
-        let sums = Sums::new(setup, &passes, 4);
+        let sums = Sums::new(setup, &passes, COPY_BYTES);
         let bytes = |walk: usize| kind.planes() * geometry.plane_len(walk) * size_of::<u16>();
         let height = geometry.output[0];
         let fits = |walk: usize| bytes(walk) <= machine.plane_bytes;
