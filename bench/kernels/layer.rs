@@ -80,17 +80,17 @@ impl Case {
             group: 1,
             ..layer.clone()
         };
-        let image = channels <= IMAGE_CHANNELS;
-        let mut layers = vec![
-            input("x", &if image { shape.input } else { [n, 1, h, w] }),
+        let mut layers = if channels <= IMAGE_CHANNELS {
+            vec![input("bottom", &shape.input)]
+        } else {
+            let before = LayerSpec::new(BEFORE, Layer::Convolution(before), &["x"], &["bottom"]);
+            vec![input("x", &[n, 1, h, w]), before]
+        };
+        layers.extend([
             input("label", &[n, rows, columns]),
-            LayerSpec::new(BEFORE, Layer::Convolution(before), &["x"], &["bottom"]),
-            LayerSpec::new(NAME, Layer::Convolution(layer), &[if image { "x" } else { "bottom" }], &["top"]),
+            LayerSpec::new(NAME, Layer::Convolution(layer), &["bottom"], &["top"]),
             LayerSpec::new("loss", Layer::SoftmaxWithLoss(loss), &["top", "label"], &["loss"]),
-        ];
-        if image {
-            layers.retain(|layer| layer.name != BEFORE);
-        }
+        ]);
         let file = "<shape>".into();
         let spec = NetSpec {
             name: shape.name.clone(),

@@ -162,7 +162,7 @@ impl Direction {
 
     /// Grains of the packing of weights.
     pub fn packing_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles() * self.packing_parts
+        self.packing.grains(self.packing_parts)
     }
 
     /// Elements of scratch for a grain: strips, then sums.

@@ -69,7 +69,7 @@ impl Sums {
 
     /// Grains that add the sums up.
     pub fn unpacking_grains(&self) -> usize {
-        self.packing.groups * self.packing.tiles() * self.unpacking_parts
+        self.packing.grains(self.unpacking_parts)
     }
 
     /// Elements of the sums of all grains.

@@ -150,7 +150,12 @@ impl Packing {
     pub fn parts(&self, elements: usize) -> usize {
         let machine = Machine::of(self.isa);
         let wanted = (elements / machine.grain_elements).clamp(1, machine.task_grains);
-        wanted.div_ceil(self.groups * self.tiles()).min(self.blocks().count())
+        wanted.div_ceil(self.grains(1)).min(self.blocks().count())
+    }
+
+    /// Grains that pack or turn back all tiles if each is cut into `parts`.
+    pub fn grains(&self, parts: usize) -> usize {
+        self.groups * self.tiles() * parts
     }
 
     /// What a grain packs or turns back if each tile is cut into `parts`.

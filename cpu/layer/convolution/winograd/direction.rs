@@ -119,7 +119,7 @@ impl Winograd {
 
     /// Grains of the transformation of weights.
     pub fn packing_grains(&self) -> usize {
-        self.taps.groups * self.taps.tiles() * self.packing_parts
+        self.taps.grains(self.packing_parts)
     }
 
     /// Grains of the computation.

@@ -25,6 +25,15 @@ fn with_relu(layer: &Convolution) -> Convolution {
     Convolution { relu: true, ..layer.clone() }
 }
 
+/// A convolution whose top is as large as its bottom.
+fn same(out: usize, k: usize) -> Convolution {
+    Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) }
+}
+
+fn strided(layer: Convolution) -> Convolution {
+    Convolution { stride: [2, 2], ..layer }
+}
+
 #[test]
 fn convolutions_of_awkward_shapes() {
     let rectangular = Convolution { pad: [2, 1], stride: [2, 1], ..convolution(5, [3, 4]) };
@@ -71,8 +80,6 @@ fn convolutions_of_images() {
 /// Shapes of the networks: whole blocks, odd channel counts, groups that begin at blocks, strides with gradients.
 #[test]
 fn convolutions_of_blocks() {
-    let same = |out: usize, k: usize| Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) };
-    let strided = |layer: Convolution| Convolution { stride: [2, 2], ..layer };
     let layers = [
         (same(64, 3), [32, 14, 14]),
         (same(16, 3), [48, 7, 7]),
@@ -106,8 +113,6 @@ fn convolutions_of_blocks() {
 /// So many weights between few targets that several grains pack each tile, and turn it back, of every way and direction.
 #[test]
 fn convolutions_whose_tiles_several_grains_pack() {
-    let same = |out: usize, k: usize| Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) };
-    let strided = |layer: Convolution| Convolution { stride: [2, 2], ..layer };
     let layers = [
         (same(20, 1), [2111, 3, 3]),
         (same(2111, 1), [20, 3, 3]),
