@@ -10,7 +10,9 @@
 
 use std::ops::Range;
 
-use super::{Binder, Grain, Stages, share};
+use quadrille_core::layer::SubTask;
+
+use super::{Array, Binder, Grain, Stages, share};
 use crate::kernel::channels::{Numbers, Planes, WIDEST, joined};
 use crate::layout::Arrangement;
 use crate::memory::Span;
@@ -195,5 +197,51 @@ impl Channels {
         // SAFETY: callers write each plane in one grain.
         let to = unsafe { grain.memory.write(to.part(channels)) };
         to.copy_from_slice(&numbers[..count]);
+    }
+}
+
+/// The sums of each channel of an array over images and pixels, such as the gradient of a bias. Grains have parts of the images
+/// rather than channels, so that a thread reads the images whose gradients it wrote.
+#[derive(Clone, Copy)]
+pub(super) struct Totals {
+    channels: Channels,
+    from: Array,
+    /// Sums of the cells.
+    parts: Span,
+    to: Span,
+}
+
+impl Totals {
+    /// Those of `from`, found by a sub-task.
+    pub fn new(binder: &mut Binder<'_>, sub: SubTask, from: Array, to: Span) -> Self {
+        let channels = Channels::new(&from.lies, binder);
+        Self { channels, from, parts: binder.workspace(sub, channels.workspace()), to }
+    }
+
+    /// First the sums of the cells, then those of the planes.
+    pub fn stages(&self) -> Stages {
+        if self.channels.parts > 1 { self.channels.once().then(1) } else { self.channels.once() }
+    }
+
+    /// Finds a grain's.
+    pub fn run(&self, grain: &Grain<'_>) {
+        let channels = &self.channels;
+        if grain.stage == 1 {
+            for plane in grain.share(channels.planes()) {
+                let [sums, _] = channels.sums(grain, self.parts, plane);
+                channels.write(grain, self.to, plane, &sums.map(|sum| sum as f32));
+            }
+            return;
+        }
+        for cell in channels.cells(grain) {
+            // SAFETY: only read in this task.
+            let planes =
+                channels.places(cell).map(|place| unsafe { grain.memory.read(self.from.part(place)) });
+            let sums = channels.passes.total(planes);
+            match channels.parts {
+                1 => channels.write(grain, self.to, cell.plane, &sums),
+                _ => channels.leave(grain, self.parts, cell, [sums, [0.0; WIDEST]]),
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net};
 
-use super::channels::Channels;
+use super::channels::{Channels, Totals};
 use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::Numerics;
 use crate::kernel::channels::Affine;
@@ -33,27 +33,27 @@ struct Kernel {
     bottom_grad: Option<Array>,
     top_grad: Option<Array>,
     factors_grad: Option<Span>,
-    bias_grad: Option<Span>,
-    /// Sums of the cells, of ∇W and of ∇B.
+    /// Sums of the cells of ∇W.
     factor_sums: Span,
-    bias_sums: Span,
+    bias_grad: Option<Totals>,
 }
 
 pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     let channels = Channels::new(&binder.arrangement(Operand::Bottom(0))?, binder);
     let has_factors = matches!(binder.layer().layer, Layer::Scale(_));
     let bias = usize::from(has_factors);
+    let top_grad = binder.array(Operand::TopGrad(0));
+    let bias_grad = top_grad.zip(binder.span(Operand::ParamGrad(bias)));
     Some(Box::new(Kernel {
         bottom: binder.array(Operand::Bottom(0))?,
         top: binder.array(Operand::Top(0))?,
         factors: if has_factors { Some(binder.span(Operand::Param(0))?) } else { None },
         bias: binder.span(Operand::Param(bias)),
         bottom_grad: binder.array(Operand::BottomGrad(0)),
-        top_grad: binder.array(Operand::TopGrad(0)),
+        top_grad,
         factors_grad: if has_factors { binder.span(Operand::ParamGrad(0)) } else { None },
-        bias_grad: binder.span(Operand::ParamGrad(bias)),
         factor_sums: binder.workspace(SubTask::GradWeight, channels.workspace()),
-        bias_sums: binder.workspace(SubTask::GradBias, channels.workspace()),
+        bias_grad: bias_grad.map(|(from, to)| Totals::new(binder, SubTask::GradBias, from, to)),
         channels,
     }))
 }
@@ -81,13 +81,12 @@ impl Kernel {
         }
     }
 
-    /// First the sums of the cells, then those of the planes.
-    fn sum(&self, grain: &Grain<'_>, to: Span, with_bottom: bool) {
-        let workspace = if with_bottom { self.factor_sums } else { self.bias_sums };
+    /// Sums of the gradient of the top times the bottom: first those of the cells, then those of the planes.
+    fn correlate(&self, grain: &Grain<'_>, to: Span) {
         let (channels, Some(top_grad)) = (&self.channels, self.top_grad) else { return };
         if grain.stage == 1 {
             for plane in grain.share(channels.planes()) {
-                let sums = channels.sums(grain, workspace, plane)[usize::from(with_bottom)];
+                let [_, sums] = channels.sums(grain, self.factor_sums, plane);
                 channels.write(grain, to, plane, &sums.map(|sum| sum as f32));
             }
             return;
@@ -95,11 +94,10 @@ impl Kernel {
         for cell in channels.cells(grain) {
             // SAFETY: arrays that this task only reads.
             let read = |array: Array, place| unsafe { grain.memory.read(array.part(place)) };
-            // Without factors the bottom does not matter: its products are sums that nobody asks for.
-            let x = if with_bottom { self.bottom } else { top_grad };
-            let planes = channels.places(cell).map(|place| (read(top_grad, place.clone()), read(x, place)));
+            let planes =
+                channels.places(cell).map(|place| (read(top_grad, place.clone()), read(self.bottom, place)));
             let sums = channels.passes.correlate(&Affine::IDENTITY, false, planes);
-            channels.leave(grain, workspace, cell, sums);
+            channels.leave(grain, self.factor_sums, cell, sums);
         }
     }
 }
@@ -107,8 +105,9 @@ impl Kernel {
 impl LayerKernel for Kernel {
     fn stages(&self, sub: SubTask) -> Stages {
         let cells = self.channels.once();
-        match sub {
-            SubTask::GradWeight | SubTask::GradBias => cells.then(1),
+        match (sub, &self.bias_grad) {
+            (SubTask::GradWeight, _) => cells.then(1),
+            (SubTask::GradBias, Some(bias)) => bias.stages(),
             _ => cells,
         }
     }
@@ -127,13 +126,13 @@ impl LayerKernel for Kernel {
 
     fn grad_weight(&self, grain: &mut Grain<'_>) {
         if let Some(to) = self.factors_grad {
-            self.sum(grain, to, true);
+            self.correlate(grain, to);
         }
     }
 
     fn grad_bias(&self, grain: &mut Grain<'_>) {
-        if let Some(to) = self.bias_grad {
-            self.sum(grain, to, false);
+        if let Some(bias) = &self.bias_grad {
+            bias.run(grain);
         }
     }
 }

@@ -309,6 +309,37 @@ impl<'a, I: Iterator<Item = (Option<&'a [f32]>, &'a [f32], &'a [f32], &'a mut [f
     }
 }
 
+/// Sets sums to those of all planes.
+pub(super) struct Total<'m, I> {
+    pub planes: I,
+    pub sums: &'m mut Numbers,
+}
+
+impl<'a, I: Iterator<Item = &'a [f32]>> OnStored for Total<'_, I> {
+    #[inline(always)]
+    unsafe fn run<S: Simd, E: Stored<S>>(self) {
+        // SAFETY: by contract; pieces hold whole pixels.
+        unsafe {
+            let mut sums = S::zero();
+            let mut planes = self.planes.peekable();
+            while let Some(plane) = planes.next() {
+                let next = ahead(plane, planes.peek().copied());
+                for (number, piece) in plane.chunks(PIECE * E::LEN).enumerate() {
+                    let (pixels, x) = (piece.len() / E::LEN, piece.as_ptr());
+                    let next = next.wrapping_add(number * PIECE * E::LEN);
+                    let mut chains = [S::zero(); CHAINS];
+                    sum!(pixels, |pixel, chain| {
+                        S::prefetch_far(next.wrapping_add(pixel * E::LEN));
+                        chains[chain] = S::add(chains[chain], E::load(x.add(pixel * E::LEN)));
+                    });
+                    sums = S::add(sums, total::<S>(chains));
+                }
+            }
+            S::store(self.sums.as_mut_ptr(), sums);
+        }
+    }
+}
+
 /// Sets sums to Σ dy and Σ dy · (x − mean).
 pub(super) struct Correlate<'f, I> {
     pub affine: &'f Affine,

@@ -125,6 +125,20 @@ impl Planes {
         sums.map(|row| folded(&row, self.block))
     }
 
+    /// The sums of the values of some planes' channels.
+    pub fn total<'a>(&self, planes: impl Iterator<Item = &'a [f32]>) -> Numbers {
+        if self.has_vectors() {
+            let mut sums = [0.0; WIDEST];
+            self.by_vectors(blocks::Total { planes, sums: &mut sums });
+            return sums;
+        }
+        let mut sums = [0.0; ROW];
+        for x in planes {
+            on(self.isa, rows::Total { x, sums: &mut sums });
+        }
+        folded(&sums, self.block)
+    }
+
     /// Σ dy and Σ dy · (x − mean), with dy as a ReLU of `affine` lets it pass, over pairs of `dy` and `x`.
     pub fn correlate<'a>(
         &self,

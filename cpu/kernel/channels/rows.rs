@@ -305,6 +305,24 @@ impl Correlate<'_> {
     }
 }
 
+/// Adds the numbers of a plane to sums.
+pub(super) struct Total<'a> {
+    pub x: &'a [f32],
+    pub sums: &'a mut Row,
+}
+
+impl Vectorised for Total<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let (x, rest) = self.x.as_chunks::<ROW>();
+        // The sums of a plane are apart from those so far, so that they are short.
+        let mut sums = [0.0; ROW];
+        x.iter().for_each(|x| add(&mut sums, x));
+        sums.iter_mut().zip(rest).for_each(|(sum, x)| *sum += x);
+        add(self.sums, &sums);
+    }
+}
+
 #[inline(always)]
 fn correlate<const RELU: bool>(affine: &Affine, dy: &[f32], x: &[f32], plain: &mut Row, product: &mut Row) {
     let places = dy.len().min(x.len()).min(ROW);

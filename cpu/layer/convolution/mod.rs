@@ -31,12 +31,10 @@ use self::subsample::Subsample;
 use self::unfolded::Unfolded;
 use self::ways::{Way, WeightWay};
 use self::winograd::{Winograd, WinogradGradient};
-use super::{Array, Binder, Grain, LayerKernel, Stages, share};
+use super::channels::Totals;
+use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::simd::Simd;
-use crate::kernel::stored::{OnStored, Stored, with_stored};
 use crate::kernel::winograd::Filter;
-use crate::layout::Arrangement;
 use crate::machine::Machine;
 use crate::memory::Span;
 
@@ -97,12 +95,11 @@ struct Tiles {
     bottom_grad: Option<Array>,
     top_grad: Option<Array>,
     weight_grad: Option<Span>,
-    bias_grad: Option<Span>,
+    bias_grad: Option<Totals>,
     /// Whether ∇A is added to what is there.
     adds: bool,
     /// Whether the backward of a ReLU goes over ∇A, whose values are the bottom.
     rectifies: bool,
-    outputs: Arrangement,
     /// For a layer that does not see every pixel of its bottom.
     seen: Option<Seen>,
     /// Packed weights of forward and of ∇A, the padded bias, and the sums of ∇W.
@@ -276,6 +273,8 @@ fn build(
     };
     let padded = padded_outputs(layer, output.layout.block);
     let bias = binder.span(Operand::Param(1));
+    let top_grad = binder.array(Operand::TopGrad(0));
+    let bias_grad = top_grad.zip(binder.span(Operand::ParamGrad(1)));
     Some(Box::new(Tiles {
         isa: binder.isa,
         packed: binder.workspace(SubTask::Forward, forward.packed_len()),
@@ -293,12 +292,11 @@ fn build(
         weights: binder.span(Operand::Param(0))?,
         bias,
         bottom_grad: binder.array(Operand::BottomGrad(0)),
-        top_grad: binder.array(Operand::TopGrad(0)),
+        top_grad,
         weight_grad: binder.span(Operand::ParamGrad(0)),
-        bias_grad: binder.span(Operand::ParamGrad(1)),
+        bias_grad: bias_grad.map(|(from, to)| Totals::new(binder, SubTask::GradBias, from, to)),
         adds,
         rectifies,
-        outputs: output,
         seen: subsample.map(|subsample| Seen::new(binder, subsample)),
     }))
 }
@@ -324,12 +322,14 @@ impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
         let seen = self.seen.as_ref().map(|seen| Stages::one(seen.grains));
         let before = |stages: Stages| seen.map_or(stages, |gather| gather.followed_by(stages));
-        match (sub, &self.activation, &self.weight) {
-            (SubTask::Forward, _, _) => before(self.forward.stages()),
-            (SubTask::GradActivation, Some(a), _) => seen.map_or(a.stages(), |s| a.stages().followed_by(s)),
-            (SubTask::GradWeight, _, Some(w)) => before(w.stages()),
-            _ => Stages::one(self.outputs.channels.div_ceil(self.outputs.layout.block)),
-        }
+        let after = |stages: Stages| seen.map_or(stages, |gather| stages.followed_by(gather));
+        let stages = match sub {
+            SubTask::Forward => Some(before(self.forward.stages())),
+            SubTask::GradActivation => self.activation.as_ref().map(|way| after(way.stages())),
+            SubTask::GradWeight => self.weight.as_ref().map(|way| before(way.stages())),
+            _ => self.bias_grad.as_ref().map(Totals::stages),
+        };
+        stages.unwrap_or(Stages::one(1))
     }
 
     fn scratch(&self) -> usize {
@@ -399,50 +399,9 @@ impl LayerKernel for Tiles {
         weight.run(grain, [source, top_grad.span, self.sums, weight_grad]);
     }
 
-    /// Sums each block of channels over images and pixels: image by image, so that no chain is longer than an image.
     fn grad_bias(&self, grain: &mut Grain<'_>) {
-        let (Some(bias_grad), Some(top_grad)) = (self.bias_grad, self.top_grad) else { return };
-        let Arrangement { images, channels, layout, .. } = self.outputs;
-        let (blocks, plane) = (channels.div_ceil(layout.block), self.outputs.plane_len());
-        for block in share(blocks, grain.index, grain.grains) {
-            let mut sums = [0.0f32; MAX_BLOCK];
-            for image in 0..images {
-                let start = (image * blocks + block) * plane;
-                // SAFETY: only read in this task.
-                let dy = unsafe { grain.memory.read(top_grad.part(start..start + plane)) };
-                let mut of_image = [0.0f32; MAX_BLOCK];
-                with_stored(self.isa, layout.precision, Pixels { dy, sums: &mut of_image });
-                sums.iter_mut().zip(of_image).for_each(|(sum, value)| *sum += value);
-            }
-            let first = block * layout.block;
-            let part = bias_grad.part(first..(first + layout.block).min(channels));
-            // SAFETY: grains have blocks of their own.
-            let db = unsafe { grain.memory.write(part) };
-            db.copy_from_slice(&sums[..db.len()]);
-        }
-    }
-}
-
-/// The widest block of channels of any tier.
-const MAX_BLOCK: usize = 16;
-
-/// The sum of the pixels of a block of channels.
-struct Pixels<'a> {
-    dy: &'a [f32],
-    sums: &'a mut [f32; MAX_BLOCK],
-}
-
-impl OnStored for Pixels<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd, E: Stored<S>>(self) {
-        assert!(S::LANES <= MAX_BLOCK, "a vector is a block");
-        // SAFETY: the CPU has the instructions by contract; a pixel is a vector, and there is room for the sums of one.
-        unsafe {
-            let mut sum = S::zero();
-            for pixel in self.dy.chunks_exact(E::LEN) {
-                sum = S::add(sum, E::load(pixel.as_ptr()));
-            }
-            S::store(self.sums.as_mut_ptr(), sum);
+        if let Some(bias) = &self.bias_grad {
+            bias.run(grain);
         }
     }
 }
