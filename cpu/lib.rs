@@ -43,5 +43,5 @@ pub use worker::{CpuWorker, CrewSpec, EngineError, EngineOptions, MappedWorker, 
 /// The queue, the bell and what the host waits for of a crew, for the models in `tests/loom.rs`.
 #[doc(hidden)]
 pub mod model {
-    pub use crate::crew::{Awaited, Bell, Claim, Idle, LaneQueue, Offer, Ticket};
+    pub use crate::crew::{Awaited, Bell, Claim, Home, Idle, LaneQueue, Offer, Reach, Ticket};
 }

@@ -14,7 +14,7 @@ use quadrille_core::task::{Copy, DeviceId};
 use quadrille_numa::memory::plan::Need;
 
 use crate::arena::{Arena, ArenaPlace, Homes, OutOfMemory, Purpose};
-use crate::crew::{CrewThread, Crews, Lanes, Recording, Scratch, Work};
+use crate::crew::{CrewThread, Crews, Home, Lanes, Recording, Scratch, Work, homes};
 use crate::device::{Bound, BoundProgram, CpuDevice, Engine, TwoSteps};
 use crate::isa::{Isa, Numerics, Precision};
 use crate::lanes::{LaneTable, lanes_of};
@@ -30,6 +30,31 @@ pub struct CrewSpec {
     pub name: String,
     /// One entry for each thread: the CPU that it is pinned to, or `None` to let it roam.
     pub cpus: Vec<Option<usize>>,
+    /// For each thread a name of the third-level cache that its CPU is behind; empty if all are behind one, or nobody knows.
+    pub caches: Vec<usize>,
+}
+
+impl CrewSpec {
+    /// Threads that may roam.
+    pub fn roaming(name: &str, threads: usize) -> Self {
+        Self { name: name.to_owned(), cpus: vec![None; threads], caches: Vec::new() }
+    }
+
+    /// How many third-level caches its threads are behind, as far as that is known.
+    pub fn known_caches(&self) -> usize {
+        let mut names = self.caches.clone();
+        names.sort_unstable();
+        names.dedup();
+        names.len().max(1)
+    }
+
+    /// The homes of the threads among so many shares, or more.
+    fn homes(&self, most: usize) -> Vec<Home> {
+        match self.caches.len() == self.cpus.len() {
+            true => homes(&self.caches, most),
+            false => homes(&vec![0; self.cpus.len()], most),
+        }
+    }
 }
 
 /// What a worker's devices are to run.
@@ -245,9 +270,8 @@ impl MappedWorker {
         let first_like =
             |own: &&Homes| homes.iter().position(|other| other.are_near(own)).unwrap_or_default();
         let nodes: Vec<usize> = homes.iter().map(first_like).collect();
-        let most = self.crews.iter().map(|crew| crew.cpus.len()).max().unwrap_or(1);
-        let shares = most.min(Machine::of(self.isa).shares);
-        let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest, shares));
+        let of_threads: Vec<_> = self.crews.iter().map(|c| c.homes(Machine::of(self.isa).shares)).collect();
+        let lanes = Arc::new(Lanes::new(&nodes, &priorities, self.longest, &of_threads));
         let steps = self.crews.iter().map(|_| TwoSteps::default()).collect();
         let bound = Arc::new(Bound { programs, steps });
         let cpus: Vec<Vec<Option<usize>>> = self.crews.iter().map(|c| c.cpus.clone()).collect();

@@ -8,10 +8,12 @@
 // Allowed in one file, `memory/system.rs`.
 #![deny(unsafe_code)]
 
+mod caches;
 pub mod cpu_list;
 pub mod describe;
 mod drawing;
 mod environment;
+mod handover;
 mod json;
 pub mod memory;
 pub mod parts;
@@ -22,7 +24,9 @@ pub mod threads;
 pub mod topology;
 pub mod verify;
 
+pub use caches::Caches;
 pub use describe::describe;
+pub use handover::handover;
 pub use json::to_json;
 pub use pin::{Pinning, pin_current_thread, refusals, release_current_thread};
 pub use quadrant::{Cut, Partition, PartitionError, Quadrant, Wishes, cut, quadrants, third_level_caches};

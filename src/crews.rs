@@ -6,7 +6,7 @@ use quadrille_gpu::{Arithmetic, Cuda};
 use quadrille_numa::memory::capacity::Capacity;
 use quadrille_numa::memory::plan::FastMemory;
 use quadrille_numa::parts::{Copies, choose};
-use quadrille_numa::{Cut, Machine, Partition, Quadrant, Strictness, Wishes};
+use quadrille_numa::{Caches, Cut, Machine, Partition, Quadrant, Strictness, Wishes};
 
 use crate::cli::MachineArgs;
 use crate::device_choice::Switch;
@@ -38,6 +38,8 @@ pub struct Crews {
     pub on_gpus: OnGpus,
     /// What was decided, for the first lines.
     pub how: String,
+    /// Of quadrants behind several third-level caches that the system takes for one, what was measured.
+    pub caches: Vec<String>,
     /// What the machine made us note.
     pub notes: Vec<String>,
 }
@@ -115,7 +117,8 @@ impl Crews {
             None => (self.how.as_str(), None),
         };
         say!("machine     {cut}");
-        others.iter().for_each(|others| say!("            {others}"));
+        let others = others.into_iter().chain(self.caches.iter().map(String::as_str));
+        others.for_each(|others| say!("            {others}"));
     }
 }
 
@@ -233,10 +236,12 @@ fn numerics_of(args: &MachineArgs) -> Numerics {
 /// Gives the quadrants of a machine to workers, each as many.
 pub fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &MachineArgs) -> Crews {
     let per_worker = partition.quadrants.len() / workers;
+    let caches: Vec<Caches> =
+        partition.quadrants.iter().map(|quadrant| Caches::of(machine, quadrant)).collect();
     let crew = |index: usize| {
         let quadrant = &partition.quadrants[index];
         let cpus: Vec<Option<usize>> = (0..quadrant.threads).map(|t| quadrant.cpu_of_thread(t)).collect();
-        CrewSpec { name: format!("quadrant {index}"), cpus }
+        CrewSpec { name: format!("quadrant {index}"), cpus, caches: caches[index].of_threads.clone() }
     };
     let threads: usize = partition.quadrants.iter().map(|q| q.threads).sum();
     let arithmetic = match (args.precision, args.tf32) {
@@ -259,6 +264,7 @@ pub fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &M
         gpus: Vec::new(),
         on_gpus: OnGpus { arithmetic, graph: args.cuda_graph != Some(Switch::Off) },
         how: partition.how.clone(),
+        caches: caches.into_iter().filter_map(|found| found.note).collect(),
         notes: machine.notes.clone(),
     }
 }

@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn crew() -> CrewSpec {
-        CrewSpec { name: "crew".to_owned(), cpus: vec![None; 2] }
+        CrewSpec::roaming("crew", 2)
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub fn crew(threads: Option<usize>) -> Result<CrewSpec, String> {
     let cut = quadrille_numa::quadrants(&machine, Some(1), threads).map_err(|error| error.to_string())?;
     let quadrant = cut.quadrants.first().ok_or("a machine without a quadrant")?;
     let cpus = (0..quadrant.threads).map(|thread| quadrant.cpu_of_thread(thread)).collect();
-    Ok(CrewSpec { name: "quadrant 0".to_owned(), cpus })
+    Ok(CrewSpec { name: "quadrant 0".to_owned(), cpus, caches: Vec::new() })
 }
 
 fn measure(

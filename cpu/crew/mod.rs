@@ -2,6 +2,7 @@
 
 mod awaited;
 mod bell;
+mod home;
 mod idle;
 #[cfg(not(loom))]
 mod log;
@@ -16,14 +17,16 @@ mod threads;
 
 pub use awaited::Awaited;
 pub use bell::Bell;
+pub use home::Home;
 pub use idle::Idle;
 #[cfg(not(loom))]
 pub use log::{Interval, Recording, ThreadRecord};
-pub use queue::{Claim, LaneQueue, Offer, Ticket};
+pub use queue::{Claim, LaneQueue, Offer, Reach, Ticket};
 #[cfg(not(loom))]
 pub use threads::CrewThread;
 #[cfg(not(loom))]
 pub(crate) use {
+    home::homes,
     queue::MAX_GRAINS,
     threads::{Crews, Lanes, Scratch, Work},
 };

@@ -4,8 +4,8 @@
 //! is. One thread pushes at a time (the device sees to that); any number claim and finish.
 //!
 //! - The grains of an entry are divided into *shares* of neighbours, one for each few threads of the crew. A thread takes
-//!   the grains of its own share first, then those that others have left. So it finds in its caches what it wrote for the same images a
-//!   task before, and threads of one share alone write the word that hands its grains out.
+//!   the grains of its own share first, then those that others have left ([`Home`]), and threads of one share alone write the word that
+//!   hands its grains out.
 //! - That word packs the number of the entry whose grains were last taken from the share with how many of them were. A claim is a
 //!   compare-and-swap on it. A word with a lower entry says that nothing of the head's share was taken yet: the head moves on only when
 //!   all grains are finished, so it has taken all of the shares before. Words only ever grow, so a claim by
@@ -22,6 +22,7 @@
 //!   the last finisher has seen all others' writes, and its release store of `head` passes them on to every later
 //!   acquire load. Passing a wait is a read-modify-write of `head` and so continues that release.
 
+use super::Home;
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 const GRAIN_BITS: u32 = 24;
@@ -124,6 +125,15 @@ pub enum Offer {
     All,
 }
 
+/// Which shares of a task a thread asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Those behind its cache.
+    Near,
+    /// All of them, these first.
+    All,
+}
+
 /// One lane's queue.
 #[derive(Debug)]
 pub struct LaneQueue {
@@ -188,9 +198,9 @@ impl LaneQueue {
         Some(seq)
     }
 
-    /// Takes a grain of the head if there is one, of share `home` if that has any; passes waits that `is_done` says are
-    /// over.
-    pub fn claim(&self, home: usize, offer: Offer, is_done: impl Fn(Ticket) -> bool) -> Claim {
+    /// Takes a grain of the head if there is one within reach, of the thread's own share if that has any; passes waits that `is_done`
+    /// says are over.
+    pub fn claim(&self, home: &Home, reach: Reach, offer: Offer, is_done: impl Fn(Ticket) -> bool) -> Claim {
         let mut seq = self.head.load(Ordering::Acquire);
         loop {
             if seq >= self.tail.load(Ordering::Acquire) {
@@ -213,10 +223,10 @@ impl LaneQueue {
             if offer == Offer::Wanted && self.is_satisfied(seq, slot, grains) {
                 return Claim::Busy;
             }
-            let taken = (0..self.shares.len()).find_map(|turn| {
-                let share = (home + turn) % self.shares.len();
-                self.take(share, seq, grains)
-            });
+            let mut taken = home.near().find_map(|share| self.take(share, seq, grains));
+            if reach == Reach::All && taken.is_none() {
+                taken = home.far(self.shares.len()).find_map(|share| self.take(share, seq, grains));
+            }
             let Some((grain, begins)) = taken else { return Claim::Busy };
             let first = begins && slot.begun.swap(1, Ordering::Relaxed) == 0;
             return Claim::Grain { seq, payload: entry, grain, first };

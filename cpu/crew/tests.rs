@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Claim, Crews, Interval, LaneQueue, Lanes, Offer, Recording, Scratch, Work};
+use super::{Claim, Crews, Home, Interval, LaneQueue, Lanes, Offer, Reach, Recording, Scratch, Work, homes};
 
 #[path = "../tests/engine/watchdog.rs"]
 mod watchdog;
@@ -77,6 +77,11 @@ fn start_with(
     start_on(&nodes, priorities, threads, spin)
 }
 
+/// The homes of quadrants' threads, each with a share of its own, behind one cache.
+fn homes_of(quadrants: usize, threads: usize) -> Vec<Vec<Home>> {
+    vec![homes(&vec![0; threads], threads); quadrants]
+}
+
 /// The same for quadrants on these nodes.
 fn start_on(
     nodes: &[usize],
@@ -84,7 +89,7 @@ fn start_on(
     threads: usize,
     spin: u32,
 ) -> (Arc<Lanes>, Arc<Recorder>, Crews) {
-    let lanes = Arc::new(Lanes::new(nodes, &[priorities.to_vec()], 64, threads));
+    let lanes = Arc::new(Lanes::new(nodes, &[priorities.to_vec()], 64, &homes_of(nodes.len(), threads)));
     let recorder = Arc::new(Recorder::default());
     let work: Arc<dyn Work> = recorder.clone();
     let cpus = vec![vec![None; threads]; nodes.len()];
@@ -155,7 +160,7 @@ fn higher_lanes_come_first() {
 #[test]
 fn the_program_that_runs_decides_which_lanes_come_first() {
     let order = must_end("a crew of one", || {
-        let lanes = Arc::new(Lanes::new(&[0], &[vec![0, 1, 2], vec![1, 0]], 64, 1));
+        let lanes = Arc::new(Lanes::new(&[0], &[vec![0, 1, 2], vec![1, 0]], 64, &homes_of(1, 1)));
         for lane in 0..3 {
             lanes.push_task(lane, u64::from(lane), 1).unwrap();
         }
@@ -176,10 +181,34 @@ fn lanes_of_one_priority_take_turns() {
     assert_eq!(order_of(&[1, 0, 0]), [20, 10, 21, 11, 22, 12, 0, 1, 2]);
 }
 
+/// A thread behind one of two caches, which finds work of the other's in a higher lane: a task of one grain is that of the last share.
+#[test]
+fn what_is_near_comes_before_higher_lanes() {
+    let order = |caches: &'static [usize]| {
+        must_end("one thread of two", move || {
+            let lanes = Arc::new(Lanes::new(&[0], &[vec![0, 1]], 64, &[homes(caches, 2)]));
+            lanes.push_task(0, 1, 1).unwrap();
+            lanes.push_task(1, 2, 2).unwrap();
+            let recorder = Arc::new(Recorder::default());
+            let work: Arc<dyn Work> = recorder.clone();
+            let scratch = [Scratch { len: 3, home: None }];
+            let started = Crews::start(lanes.clone(), &work, &[vec![None]], &scratch, 0);
+            let _crews = started.expect("a thread");
+            lanes.wait_idle(0);
+            assert_eq!(recorder.grains.load(Ordering::Relaxed), 3, "what is far is not left");
+            recorder.order.lock().unwrap().clone()
+        })
+    };
+    assert_eq!(order(&[0, 0]), [1, 2]);
+    assert_eq!(order(&[0, 1]), [2, 1]);
+}
+
 #[test]
 fn a_narrow_task_is_offered_to_as_many_as_it_wants() {
     let queue = LaneQueue::new(2, 1);
-    let claim = |offer| queue.claim(0, offer, |_| panic!("no wait was pushed"));
+    let claim = |offer| {
+        queue.claim(&Home { share: 0, near: 0..1 }, Reach::All, offer, |_| panic!("no wait was pushed"))
+    };
     let grain = |grain| Claim::Grain { seq: 0, payload: 7, grain, first: grain == 0 };
     queue.push_narrow(7, 4, 2).unwrap();
     assert_eq!([claim(Offer::Wanted), claim(Offer::Wanted)], [grain(0), grain(1)]);
@@ -289,7 +318,7 @@ fn intervals(recording: &Recording) -> Vec<(usize, Vec<Interval>)> {
 #[test]
 fn threads_note_what_they_run_while_that_is_recorded() {
     must_end("quadrants that are recorded", || {
-        let lanes = Arc::new(Lanes::new(&[0, 0], &[vec![0, 1, 2, 3], vec![0, 1]], 64, 2));
+        let lanes = Arc::new(Lanes::new(&[0, 0], &[vec![0, 1, 2, 3], vec![0, 1]], 64, &homes_of(2, 1)));
         let recorder = Arc::new(Recorder::default());
         let work: Arc<dyn Work> = recorder.clone();
         let scratch = [Scratch { len: 3, home: None }; 2];

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::home::shares;
 use super::log::{NOTHING, Pen, ThreadLog};
-use super::{Awaited, Bell, Claim, Idle, LaneQueue, Offer, Ticket};
+use super::{Awaited, Bell, Claim, Home, Idle, LaneQueue, Offer, Reach, Ticket};
 use quadrille_numa::memory::small::SmallPieces;
 
 use crate::arena::Arena;
@@ -32,16 +33,23 @@ struct TimedLane {
 
 /// What a thread runs grains with.
 struct Hand<'a> {
+    /// Its quadrant.
+    device: usize,
     work: &'a dyn Work,
     scratch: &'a mut [f32],
     pen: Pen<'a>,
-    /// The share of a task's grains that it takes first.
-    home: usize,
+    /// Whose grains of its own quadrant it takes first, and of any other.
+    home: Home,
+    abroad: Home,
 }
 
 /// One quadrant's lanes and its bells.
 struct Quadrant {
     lanes: Box<[TimedLane]>,
+    /// Of each of its threads.
+    homes: Vec<Home>,
+    /// What its threads ask for, in this order: where all are behind one cache nothing is far.
+    asks: &'static [(Reach, Offer)],
     /// The other quadrants on the same node, from the next one on and round.
     near: Box<[usize]>,
     /// Rings for the crew.
@@ -55,6 +63,18 @@ struct Quadrant {
     ahead: AtomicBool,
 }
 
+/// What a thread asks for where its quadrant is behind one cache. What is bound by memory gets the threads that it needs, and the
+/// others look for work in the lanes below before they join them.
+const BEHIND_ONE: &[(Reach, Offer)] = &[(Reach::All, Offer::Wanted), (Reach::All, Offer::All)];
+
+/// The same behind one of several caches: first what is near in any lane.
+const BEHIND_SEVERAL: &[(Reach, Offer)] = &[
+    (Reach::Near, Offer::Wanted),
+    (Reach::Near, Offer::All),
+    (Reach::All, Offer::Wanted),
+    (Reach::All, Offer::All),
+];
+
 /// The lanes of all quadrants of a worker, shared by their crews.
 pub(crate) struct Lanes {
     quadrants: Vec<Quadrant>,
@@ -65,7 +85,6 @@ pub(crate) struct Lanes {
     /// The program whose tasks the threads note in their logs, if any.
     pub(super) recorded: AtomicUsize,
     each: usize,
-    shares: usize,
     origin: Instant,
     stopping: AtomicBool,
     failed: AtomicBool,
@@ -73,12 +92,12 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// For each quadrant, of which those with one number in `nodes` help each other, as many lanes as any of `programs` has
-    /// priorities, one for each of its lanes, of which 0 is served first; each lane holds at least `capacity` entries and hands
-    /// grains out in so many shares.
-    pub fn new(nodes: &[usize], programs: &[Vec<u8>], capacity: usize, shares: usize) -> Self {
+    /// For each quadrant, with the homes of its threads, of which those with one number in `nodes` help each other, as many lanes as any
+    /// of `programs` has priorities, one for each of its lanes, of which 0 is served first; each lane holds at least `capacity`
+    /// entries.
+    pub fn new(nodes: &[usize], programs: &[Vec<u8>], capacity: usize, homes: &[Vec<Home>]) -> Self {
         let each = programs.iter().map(Vec::len).max().unwrap_or(0);
-        let lane = || {
+        let lane = |shares: usize| {
             let queue = LaneQueue::new(capacity, shares);
             let spans = (0..queue.capacity()).map(|_| Default::default()).collect();
             TimedLane { queue, spans, pushing: Mutex::new(()) }
@@ -88,7 +107,12 @@ impl Lanes {
             others.filter(|other| nodes[*other] == nodes[quadrant]).collect()
         };
         let quadrant = |index: usize| Quadrant {
-            lanes: (0..each).map(|_| lane()).collect(),
+            lanes: (0..each).map(|_| lane(shares(&homes[index]))).collect(),
+            asks: match homes[index].iter().any(|home| home.near.len() < shares(&homes[index])) {
+                true => BEHIND_SEVERAL,
+                false => BEHIND_ONE,
+            },
+            homes: homes[index].clone(),
             near: near(index),
             work: Bell::default(),
             idle: Idle::default(),
@@ -97,7 +121,6 @@ impl Lanes {
             ahead: AtomicBool::new(false),
         };
         Self {
-            shares,
             quadrants: (0..nodes.len()).map(quadrant).collect(),
             groups: programs.iter().map(|priorities| groups(priorities, each)).collect(),
             program: AtomicUsize::new(0),
@@ -122,11 +145,6 @@ impl Lanes {
     /// Lanes of a quadrant.
     pub fn each(&self) -> usize {
         self.each
-    }
-
-    /// The share of tasks' grains that is a thread's own: neighbours have the same, or the next.
-    fn share_of(&self, thread: usize, threads: usize) -> usize {
-        thread * self.shares / threads
     }
 
     /// Says which program's tasks come now.
@@ -250,19 +268,19 @@ impl Lanes {
         self.origin.elapsed().as_nanos() as u64
     }
 
-    /// Takes and runs one grain of a quadrant. False if there was none to take. What is bound by memory gets the threads that
-    /// it needs, and the others look for work in the lanes below before they join them. Of lanes of one priority, those
-    /// from number `turn` on come first.
-    fn work_once(&self, device: usize, of: &mut Hand<'_>, turn: usize) -> bool {
+    /// Takes and runs one grain of a quadrant, in the order of `asks`. False if there was none to take. Of lanes of one priority,
+    /// those from number `turn` on come first.
+    fn work_once(&self, device: usize, of: &mut Hand<'_>, asks: &[(Reach, Offer)], turn: usize) -> bool {
         let lanes = &self.quadrants[device].lanes;
         let Some(groups) = self.groups.get(self.program.load(Ordering::Relaxed)) else { return false };
-        let in_order = |offer| {
+        let in_order = |ask| {
             let in_turn = groups.iter().flat_map(move |group| rotated(group, turn));
-            in_turn.map(move |lane| (offer, *lane))
+            in_turn.map(move |lane| (ask, *lane))
         };
-        for (offer, index) in [Offer::Wanted, Offer::All].into_iter().flat_map(in_order) {
+        for (&(reach, offer), index) in asks.iter().flat_map(in_order) {
             let lane = &lanes[index];
-            let claim = lane.queue.claim(of.home, offer, |ticket| self.is_done(ticket));
+            let home = if device == of.device { &of.home } else { &of.abroad };
+            let claim = lane.queue.claim(home, reach, offer, |ticket| self.is_done(ticket));
             let Claim::Grain { seq, payload, grain, first } = claim else { continue };
             let ticket = Ticket { lane: (device * self.each() + index) as u32, seq };
             let span = &lane.spans[lane.queue.slot_of(seq)];
@@ -308,27 +326,28 @@ impl Lanes {
     /// Takes and runs one grain of a quadrant on the same node, for a thread that has found none in its own. As long as the thread
     /// looks around it asks one of them at a time, so that many idle threads do not hold up those that work; then, before it
     /// sleeps, all.
-    fn help(&self, device: usize, of: &mut Hand<'_>, look: Option<u32>) -> bool {
-        let near = &self.quadrants[device].near;
+    fn help(&self, of: &mut Hand<'_>, look: Option<u32>) -> bool {
+        let near = &self.quadrants[of.device].near;
         let asked = match look {
             Some(look) if !near.is_empty() => std::slice::from_ref(&near[look as usize % near.len()]),
             _ => near,
         };
-        asked.iter().any(|other| self.work_once(*other, of, 0))
+        asked.iter().any(|other| self.work_once(*other, of, BEHIND_ONE, 0))
     }
 
     /// The life of a crew's thread.
-    fn serve(&self, device: usize, mut of: Hand<'_>, spin_looks: u32) {
+    fn serve(&self, mut of: Hand<'_>, spin_looks: u32) {
+        let device = of.device;
         let quadrant = &self.quadrants[device];
         let (mut looks, mut turn) = (0, 0usize);
         while !self.stopping.load(Ordering::Acquire) {
             let heard = quadrant.work.listen();
             let failed = self.failed.load(Ordering::Acquire);
             let look = (looks < spin_looks).then_some(looks);
-            if !failed && self.work_once(device, &mut of, turn) {
+            if !failed && self.work_once(device, &mut of, quadrant.asks, turn) {
                 looks = 0;
                 turn = turn.wrapping_add(1);
-            } else if !failed && self.help(device, &mut of, look) {
+            } else if !failed && self.help(&mut of, look) {
                 looks = 0;
             } else if self.stopping.load(Ordering::Acquire) {
                 return;
@@ -434,7 +453,7 @@ impl Crews {
                 let (lanes, work, report) = (lanes.clone(), work.clone(), report.clone());
                 let (pieces, log) = (pieces.clone(), Arc::new(ThreadLog::default()));
                 crews.logs.push(([device, thread], log.clone()));
-                let home = lanes.share_of(thread, threads);
+                let home = lanes.quadrants[device].homes[thread].clone();
                 let body = move || {
                     let arrival = arrive([device, thread], cpu, scratch, &pieces);
                     let scratch = arrival.scratch.clone();
@@ -446,11 +465,8 @@ impl Crews {
                     // SAFETY: the arena is this thread's alone; others ask the system where it is, and read nothing.
                     let scratch =
                         unsafe { std::slice::from_raw_parts_mut(scratch.start().as_ptr(), scratch.len) };
-                    lanes.serve(
-                        device,
-                        Hand { work: &*work, scratch, pen: Pen::new(&log), home },
-                        spin_looks,
-                    );
+                    let (pen, abroad) = (Pen::new(&log), Home::elsewhere(home.share));
+                    lanes.serve(Hand { device, work: &*work, scratch, pen, home, abroad }, spin_looks);
                 };
                 let name = format!("crew {device}.{thread}");
                 crews.handles.push(std::thread::Builder::new().name(name).spawn(body)?);

@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
-use quadrille_cpu::model::{Awaited, Bell, Claim, Idle, LaneQueue, Offer, Ticket};
+use quadrille_cpu::model::{Awaited, Bell, Claim, Home, Idle, LaneQueue, Offer, Reach, Ticket};
 
 /// Orders with at most this many preemptions are tried, unless LOOM_MAX_PREEMPTIONS says otherwise. More take hours,
 /// and two or three find what there is to find (CHESS, OSDI 2008).
@@ -52,6 +52,11 @@ fn nobody(_: Ticket) -> bool {
     panic!("no wait was pushed")
 }
 
+/// The home of a thread behind one cache with all others, whose share is `share`.
+fn home_of(share: usize, shares: usize) -> Home {
+    Home { share, near: 0..shares }
+}
+
 /// One lane and what its grains touch: entry `seq` with payload `seq` has the cells `2·seq` and `2·seq + 1`.
 struct Lane {
     queue: LaneQueue,
@@ -59,6 +64,7 @@ struct Lane {
     grains: Vec<u32>,
     /// Grains of each entry that were said to be its first.
     begun: Vec<AtomicUsize>,
+    shares: usize,
     offer: Offer,
 }
 
@@ -67,13 +73,13 @@ impl Lane {
         let cells = Cells::new(2 * grains.len());
         let begun = grains.iter().map(|_| AtomicUsize::new(0)).collect();
         let queue = LaneQueue::new(capacity, shares);
-        Self { queue, cells, grains: grains.to_vec(), begun, offer: Offer::All }
+        Self { queue, cells, grains: grains.to_vec(), begun, shares, offer: Offer::All }
     }
 
     /// Claims and runs one grain. A grain finds all that entries before its own have written, and writes a cell of
     /// its own.
     fn work(&self, home: usize, is_done: impl Fn(Ticket) -> bool) -> Claim {
-        let claim = self.queue.claim(home, self.offer, is_done);
+        let claim = self.queue.claim(&home_of(home, self.shares), Reach::All, self.offer, is_done);
         if let Claim::Grain { seq, payload, grain, first } = claim {
             assert_eq!(payload, seq, "the grain belongs to another entry");
             assert!(grain < self.grains[seq as usize], "the entry has no such grain");
@@ -253,7 +259,9 @@ fn a_wait_orders_two_lanes() {
         second.push_task(7, 1);
         let follow = {
             let (first, second, read) = (first.clone(), second.clone(), read.clone());
-            move || match second.claim(0, Offer::All, |ticket| first.queue.passed() > ticket.seq) {
+            move || match second
+                .claim(&home_of(0, 2), Reach::All, Offer::All, |ticket| first.queue.passed() > ticket.seq)
+            {
                 Claim::Grain { seq, payload, grain, first: begins } => {
                     assert_eq!((seq, payload, grain, begins), (1, 7, 0, true));
                     first.assert_done(1);

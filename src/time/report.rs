@@ -4,7 +4,7 @@ use quadrille_core::layer::SubTask;
 use quadrille_core::net::{LayerId, Net};
 use quadrille_core::plan::Schedule;
 use quadrille_cpu::kernel::ceilings::Ceilings;
-use quadrille_cpu::{BlobBytes, Choice};
+use quadrille_cpu::{BlobBytes, Choice, CrewSpec};
 use quadrille_io::data::DataSource;
 use serde_json::{Value, json};
 
@@ -224,6 +224,7 @@ impl Report<'_> {
         let layers: Vec<Value> =
             self.choices.iter().enumerate().map(|(i, c)| self.layer_json(i, c)).collect();
         let whole = self.whole();
+        let caches: Vec<usize> = self.machine.workers.iter().flatten().map(CrewSpec::known_caches).collect();
         json!({
             "network": self.net.name,
             "file": self.net.file.to_string(),
@@ -233,6 +234,7 @@ impl Report<'_> {
             "schedule": self.schedule.0.to_string(),
             "threads": self.threads,
             "quadrants": self.quadrants,
+            "caches_of_quadrants": caches,
             "iterations": self.measured.iterations,
             "iteration_ms": whole.ms,
             "graph_iteration_ms": self.as_graph,

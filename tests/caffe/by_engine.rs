@@ -64,7 +64,7 @@ impl Run {
         let plan = planned(stage);
         let part = (net.parts > 1).then(|| planned(Stage::Part));
         let plans: Vec<&Plan> = part.iter().chain([&plan]).collect();
-        let crew = CrewSpec { name: "quadrant 0".into(), cpus: vec![None; THREADS] };
+        let crew = CrewSpec::roaming("quadrant 0", THREADS);
         let worker = CpuWorker::new(&[crew], &[Program { nets, plans: &plans }], options).expect("a worker");
         let device = worker.devices(0).remove(0);
         let histories = options.rule.kind.histories();

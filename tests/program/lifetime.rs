@@ -17,7 +17,7 @@ fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> V
     let nets = [net];
     let options = PlanOptions::new(plan::Stage::Iteration);
     let plan = Plan::build(&nets, options).expect("a plan");
-    let crews = [CrewSpec { name: "quadrant".into(), cpus: vec![None; threads] }];
+    let crews = [CrewSpec::roaming("quadrant", threads)];
     let rule = Rule::sgd(0.9, 5e-4);
     let options = EngineOptions {
         isa: numerics.isa,

@@ -77,9 +77,14 @@ pub fn ways(test: &str, net: &Net, id: LayerId) -> Vec<(Numerics, &'static str)>
     ways
 }
 
-/// Crews of `threads` unpinned threads each.
+/// Crews of `threads` unpinned threads each; from three on, all but the first are as behind another cache.
 pub fn crews(quadrants: usize, threads: usize) -> Vec<CrewSpec> {
-    (0..quadrants).map(|q| CrewSpec { name: format!("quadrant {q}"), cpus: vec![None; threads] }).collect()
+    let caches = |threads: usize| (0..threads).map(|thread| usize::from(threads > 2 && thread > 0)).collect();
+    let crew = |q: usize| CrewSpec {
+        caches: caches(threads),
+        ..CrewSpec::roaming(&format!("quadrant {q}"), threads)
+    };
+    (0..quadrants).map(crew).collect()
 }
 
 /// Options without forced kernels, momentum or decay.

@@ -161,7 +161,7 @@ fn workers_that_cannot_be_are_refused() {
         let reason = if Isa::Avx512Bf16.is_available() { "has no bf16" } else { "no AVX-512 BF16" };
         assert!(isa.has_bf16() || refusal.contains(reason), "{refusal}");
     }
-    let absurd = [CrewSpec { name: "far".into(), cpus: vec![Some(usize::MAX)] }];
+    let absurd = [CrewSpec { cpus: vec![Some(usize::MAX)], ..CrewSpec::roaming("far", 1) }];
     let one = lenet(2, 1, Stage::Iteration);
     let worker = CpuWorker::new(&absurd, &[Program { nets: &one.0, plans: &[&one.1] }], &fastest());
     let notes = worker.expect("a worker whose thread roams").notes().join("\n");
