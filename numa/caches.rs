@@ -53,8 +53,8 @@ impl Caches {
         }
         let caches = of_threads.last().map_or(1, |last| last + 1);
         let note = format!(
-            "quadrant {quadrant}: neighbours are up to {far:.0} ns apart, as behind {caches} third-level caches (a virtual machine need not \
-             tell); threads take the work of their own cache first"
+            "quadrant {quadrant}: neighbours up to {far:.0} ns apart, as behind {caches} third-level caches; threads take their own \
+             cache's work first"
         );
         Self { of_threads, note: Some(note) }
     }
