@@ -200,7 +200,7 @@ struct By<'a, const INPUTS: bool, A, const D: usize, const Y: usize, const G: us
     axis: PhantomData<A>,
 }
 
-/// Transforms the rows of a square. A macro, as [`put_all`].
+/// Transforms the rows of a square. A macro, as `put_all`.
 macro_rules! half {
     ($square:ident, $rows:ident, $half:expr, $side:ident, <$registers:ident, $stored:ident>) => {
         for r in 0..$side {
