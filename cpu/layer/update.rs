@@ -223,6 +223,16 @@ impl Soon {
         }
     }
 
+    /// Where element number `element` lies in each array, of which there are [`Soon::arrays`]; the others are null.
+    pub fn places(&self, element: usize) -> [*const f32; MOST_ARRAYS] {
+        self.first.map(|first| if first.is_null() { first } else { first.wrapping_add(element) })
+    }
+
+    /// How many arrays these are.
+    pub fn arrays(&self) -> usize {
+        self.arrays
+    }
+
     /// Asks for the lines of a part. Inlined, since it is asked for a few lines at a time.
     #[inline(always)]
     pub fn ask_for(&self, part: Range<usize>) {

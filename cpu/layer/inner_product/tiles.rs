@@ -14,6 +14,7 @@
 mod activation;
 mod few;
 mod gradient;
+mod passing;
 mod step;
 
 use std::ops::Range;
@@ -551,7 +552,8 @@ impl LayerKernel for Tiles {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
         match (self.passing, self.few) {
             (true, _) if grain.stage == 0 => self.pack_images(grain),
-            (true, _) => self.step_columns(grain, bottom_grad, top_grad),
+            (true, true) => self.pass_columns(grain, bottom_grad, top_grad),
+            (true, false) => self.step_columns(grain, bottom_grad, top_grad),
             (false, true) => self.few_columns(grain, bottom_grad, top_grad),
             (false, false) => self.input_columns(grain, bottom_grad, top_grad),
         }

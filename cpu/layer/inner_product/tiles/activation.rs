@@ -99,7 +99,11 @@ impl Tiles {
     /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
     pub(super) fn input_grains(&self) -> usize {
         let width = self.lanes * TILE_VECTORS;
-        self.grains.min((self.inputs / width.max(self.machine.inner_grain_columns)).max(1))
+        let columns = match self.few {
+            true => self.machine.inner_few_grain_columns,
+            false => self.machine.inner_grain_columns,
+        };
+        self.grains.min((self.inputs / width.max(columns)).max(1))
     }
 
     /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.

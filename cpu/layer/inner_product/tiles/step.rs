@@ -4,27 +4,27 @@
 //! the cache.
 //!
 //! Of few images on one device ∇A is found in the same pass: grains have columns of the weight, of which some rows are multiplied
-//! with the top's gradients and then updated, while they are in the second-level cache. The sums are those of ∇A alone.
+//! with the top's gradients and then updated, while they are in the second-level cache. The sums are those of ∇A alone. What
+//! is done here is that on tiles (AMX, and more images than half a vector of AVX2 has numbers); `passing` does it without.
 
 use std::ops::Range;
 
 use quadrille_core::device::Scalars;
 
 use super::{Sum, TILE_VECTORS, Tiles, blocks};
-use crate::kernel::few::MOST_ROWS;
 use crate::layer::{Everywhere, Grain, Soon, Update};
 use crate::memory::{Memory, Span};
 
 /// What a grain updates a weight with.
-struct Stepping<'a> {
-    memory: &'a Memory,
+pub(super) struct Stepping<'a> {
+    pub memory: &'a Memory,
     everywhere: Everywhere<'a>,
     update: &'a Update,
     scalars: Scalars,
     weight: Span,
-    soon: Soon,
+    pub soon: Soon,
     /// X, packed in the stage before.
-    x: &'a [f32],
+    pub x: &'a [f32],
     /// The packed gradients of these outputs.
     a: &'a [f32],
     outputs: Range<usize>,
@@ -32,7 +32,7 @@ struct Stepping<'a> {
 
 impl<'a> Stepping<'a> {
     /// For a grain of some outputs, whose gradients are packed; `None` if the task updates no weight.
-    fn new(tiles: &Tiles, grain: &Grain<'a>, a: &'a [f32], outputs: Range<usize>) -> Option<Self> {
+    pub fn new(tiles: &Tiles, grain: &Grain<'a>, a: &'a [f32], outputs: Range<usize>) -> Option<Self> {
         let (memory, update, scalars) = (grain.memory, grain.update, grain.scalars);
         let weight = update.stepped()?;
         // SAFETY: X was packed in the stage before.
@@ -64,18 +64,26 @@ impl Tiles {
         }
     }
 
+    /// Where some columns of a row lie in the weight, of which the last may be beyond the row. The row is counted from the grain's first.
+    fn part(&self, s: &Stepping<'_>, row: usize, columns: Range<usize>) -> Range<usize> {
+        let start = (s.outputs.start + row) * self.inputs;
+        start + columns.start..start + columns.end.min(self.inputs)
+    }
+
     /// Updates a block of the weight: some rows, counted from the grain's first, and tiles of columns, which no other grain has.
-    fn step_block(&self, s: &Stepping<'_>, rows: Range<usize>, tiles: Range<usize>, sums: &mut [f32]) {
+    pub(super) fn step_block(
+        &self,
+        s: &Stepping<'_>,
+        rows: Range<usize>,
+        tiles: Range<usize>,
+        sums: &mut [f32],
+    ) {
         let width = self.lanes * TILE_VECTORS;
         let columns = tiles.start * width..tiles.end * width;
-        let part = |row: usize, columns: Range<usize>| {
-            let start = (s.outputs.start + row) * self.inputs;
-            start + columns.start..start + columns.end.min(self.inputs)
-        };
         let sums = &mut sums[..rows.len() * columns.len()];
         for tile in tiles.clone() {
             let ask_for = |soon: Soon| {
-                let rows = rows.clone().map(|row| part(row, tile * width..(tile + 1) * width));
+                let rows = rows.clone().map(|row| self.part(s, row, tile * width..(tile + 1) * width));
                 rows.for_each(|part| soon.ask_for(part));
             };
             ask_for(s.soon);
@@ -84,8 +92,19 @@ impl Tiles {
             // SAFETY: the sums are the thread's own, all tiles of these for each output of the block.
             unsafe { self.sum(&sum, sums[(tile - tiles.start) * width..].as_mut_ptr()) }
         }
-        for (row, gradient) in rows.zip(sums.chunks_exact(columns.len())) {
-            let part = part(row, columns.clone());
+        self.step_by(s, rows, columns, sums);
+    }
+
+    /// Updates some columns of some rows of the weight by their gradients, which lie row by row.
+    pub(super) fn step_by(
+        &self,
+        s: &Stepping<'_>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        gradients: &[f32],
+    ) {
+        for (row, gradient) in rows.zip(gradients.chunks_exact(columns.len())) {
+            let part = self.part(s, row, columns.clone());
             let gradient = &gradient[..part.len()];
             // SAFETY: this task updates the weight; grains have blocks of their own.
             unsafe { s.update.step(part.clone(), s.memory, &s.scalars, gradient) }
@@ -94,23 +113,11 @@ impl Tiles {
         }
     }
 
-    /// Rows of the weight that ∇A multiplies at a time, which are those of ∇A alone: so are the bits of its sums.
-    fn rows_in_passing(&self, tiles: usize) -> usize {
-        match self.few {
-            true => self.machine.inner_few_rows.min(MOST_ROWS),
-            false => self.rows_together(tiles),
-        }
-    }
-
-    /// Tiles of columns that are worked on together, of a grain that has so many.
-    fn tiles_in_passing(&self, tiles: usize) -> usize {
-        if self.few { self.few_tiles(tiles) } else { self.tiles_of_inputs(tiles) }
-    }
-
     /// Scratch of a grain of so many tiles: the packed gradients of all outputs, for each of both products, those of rows for ∇A's
     /// tiles, and the sums of both.
     pub(super) fn scratch_in_passing(&self, tiles: usize) -> usize {
-        let (width, together) = (self.lanes * TILE_VECTORS, self.tiles_in_passing(tiles));
+        let width = self.lanes * TILE_VECTORS;
+        let together = if self.few { self.few_tiles(tiles) } else { self.tiles_of_inputs(tiles) };
         let depth = self.words(self.machine.inner_rows);
         let packed = match self.few {
             true => self.images * self.few_gradients(),
@@ -123,7 +130,7 @@ impl Tiles {
     pub(super) fn step_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
         let width = self.lanes * TILE_VECTORS;
         let tiles = grain.share(self.inputs.div_ceil(width));
-        let together = self.tiles_in_passing(tiles.len());
+        let together = self.tiles_of_inputs(tiles.len());
         let memory = grain.memory;
         // SAFETY: only read in this task.
         let top = unsafe { memory.read(top_grad) };
@@ -132,20 +139,13 @@ impl Tiles {
         let (found, scratch) = scratch.split_at_mut(self.most_sources * together * width);
         let (sums, packed) = scratch.split_at_mut(self.images * together * width);
         self.pack_sources(memory, &grain.everywhere, &(0..self.outputs), a);
-        if self.few {
-            self.pack_few_gradients(top, &mut packed[..self.images * self.few_gradients()]);
-        }
         let Some(stepping) = Stepping::new(self, grain, a, 0..self.outputs) else { return };
         for block in blocks(tiles.len(), together) {
             let block = tiles.start + block.start..tiles.start + block.end;
-            let columns = block.start * width..(block.end * width).min(self.inputs);
             let sums = &mut sums[..block.len() * self.images * width];
             let mut next = 0;
-            for rows in blocks(self.outputs, self.rows_in_passing(block.len())) {
-                match self.few {
-                    true => self.add_few_columns(memory, packed, [&rows, &columns], sums),
-                    false => self.add_products(memory, top, [&rows, &block], sums, packed),
-                }
+            for rows in blocks(self.outputs, self.rows_together(block.len())) {
+                self.add_products(memory, top, [&rows, &block], sums, packed);
                 // Behind ∇A, in the blocks in which the gradients are packed.
                 while next + self.most_sources <= rows.end || next < rows.end && rows.end == self.outputs {
                     let part = next..(next + self.most_sources).min(self.outputs);
