@@ -53,8 +53,7 @@ impl Caches {
         }
         let caches = of_threads.last().map_or(1, |last| last + 1);
         let note = format!(
-            "quadrant {quadrant}: neighbours up to {far:.0} ns apart, as behind {caches} third-level caches; threads take their own \
-             cache's work first"
+            "quadrant {quadrant}: CPUs up to {far:.0} ns apart, as behind {caches} third-level caches; threads take their own's first"
         );
         Self { of_threads, note: Some(note) }
     }
@@ -87,6 +86,14 @@ mod tests {
             note.starts_with("quadrant 2: ") && note.contains("180 ns") && note.contains("2 third"),
             "{note}"
         );
+    }
+
+    #[test]
+    fn what_is_said_fits_a_line_of_a_terminal() {
+        let cpus: Vec<usize> = (0..64).collect();
+        let note = Caches::measured(31, &cpus, |_| Some(1234.5)).note.expect("it is said");
+        // Behind twelve blanks, in a line of 120.
+        assert!(note.chars().count() <= 108, "{note}");
     }
 
     #[test]
