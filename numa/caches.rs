@@ -53,7 +53,7 @@ impl Caches {
         }
         let caches = of_threads.last().map_or(1, |last| last + 1);
         let note = format!(
-            "quadrant {quadrant}: CPUs up to {far:.0} ns apart, as behind {caches} third-level caches; threads take their own's first"
+            "quadrant {quadrant}: CPUs up to {far:.0} ns apart, as behind {caches} third-level caches; threads take own cache's work first"
         );
         Self { of_threads, note: Some(note) }
     }

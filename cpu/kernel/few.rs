@@ -335,22 +335,8 @@ unsafe fn tiles<P: Product, const IMAGES: usize>(c: Columns<'_>) {
 /// Adds the products of a few rows with the images' gradients to sums for columns of the rows, as [`Columns`], and finds the
 /// gradient of these columns of the rows. Each line of the weight is read once for both.
 pub(crate) struct Passing<'a> {
-    /// The rows, [`PASSING_ROWS`] of them, from the first column on.
-    pub w: Origin,
-    /// Distance of rows.
-    pub row: usize,
-    /// How many columns: whole tiles.
-    pub columns: usize,
-    /// As in [`Columns`].
-    pub dy: &'a [f32],
-    /// As in [`Columns`].
-    pub dy_image: usize,
-    /// As in [`Columns`].
-    pub images: usize,
-    /// As in [`Columns`].
-    pub sums: &'a mut [f32],
-    /// As in [`Columns`].
-    pub add: bool,
+    /// The products for ∇A: of [`PASSING_ROWS`] rows, and whole tiles of columns.
+    pub of: Columns<'a>,
     /// For each image, or for every two of them, a word for each row.
     pub dy_across: &'a [f32],
     /// Distance of images, or of pairs, there.
@@ -359,8 +345,8 @@ pub(crate) struct Passing<'a> {
     pub x: &'a [f32],
     /// The gradient, row by row.
     pub dw: &'a mut [f32],
-    /// Where as many rows and columns that come next begin in the weight, and in arrays that lie like it: they are asked for.
-    pub ahead: &'a [*const f32],
+    /// Where as many rows come next in arrays that lie like the weight: they are asked for, too.
+    pub beside: &'a [*const f32],
 }
 
 impl Passing<'_> {
@@ -376,17 +362,19 @@ impl Passing<'_> {
 impl OnProducts for Passing<'_> {
     #[inline(always)]
     unsafe fn run<P: Product>(self) {
-        let (width, depth) = (TILE_VECTORS * P::Registers::LANES, self.images.div_ceil(P::IN_WORD));
-        assert!(self.columns.is_multiple_of(width), "{} columns are no whole tiles", self.columns);
-        let last_image = (self.images - 1) * self.dy_image;
-        assert!(last_image + PASSING_ROWS / P::IN_WORD <= self.dy.len(), "gradients are too short");
+        let of = &self.of;
+        let (width, depth) = (TILE_VECTORS * P::Registers::LANES, of.images.div_ceil(P::IN_WORD));
+        assert_eq!(of.rows, PASSING_ROWS, "rows at once");
+        assert!(of.columns.is_multiple_of(width), "{} columns are no whole tiles", of.columns);
+        let last_image = (of.images - 1) * of.dy_image;
+        assert!(last_image + PASSING_ROWS / P::IN_WORD <= of.dy.len(), "gradients are too short");
         assert!((depth - 1) * self.dy_step + PASSING_ROWS <= self.dy_across.len(), "gradients are too short");
-        assert!(self.images * self.columns <= self.sums.len(), "no room for the sums");
-        assert!(depth * self.columns <= self.x.len(), "images are too short");
-        assert!(PASSING_ROWS * self.columns <= self.dw.len(), "no room for the gradient");
+        assert!(of.images * of.columns <= of.sums.len(), "no room for the sums");
+        assert!(depth * of.columns <= self.x.len(), "images are too short");
+        assert!(PASSING_ROWS * of.columns <= self.dw.len(), "no room for the gradient");
         // SAFETY: the CPU has the instructions by contract, and the rows are there by that of the weight; the other arrays are as long
         // as asserted.
-        unsafe { of_images!(self.images, pass::<P>(self)) }
+        unsafe { of_images!(self.of.images, pass::<P>(self)) }
     }
 }
 
@@ -398,14 +386,15 @@ impl OnProducts for Passing<'_> {
 unsafe fn pass<P: Product, const IMAGES: usize>(mut p: Passing<'_>) {
     let lanes = P::Registers::LANES;
     let width = TILE_VECTORS * lanes;
-    for first in (0..p.columns).step_by(width) {
+    for first in (0..p.of.columns).step_by(width) {
         for place in 0..PASSING_ROWS * TILE_VECTORS {
-            let place = place / TILE_VECTORS * p.row + first + place % TILE_VECTORS * lanes;
-            p.ahead.iter().for_each(|array| P::Registers::prefetch_far(array.wrapping_add(place)));
+            let place = place / TILE_VECTORS * p.of.row + first + place % TILE_VECTORS * lanes;
+            P::Registers::prefetch_far(p.of.next.wrapping_add(place));
+            p.beside.iter().for_each(|array| P::Registers::prefetch_far(array.wrapping_add(place)));
         }
         // SAFETY: by contract; a tile's columns are inside the rows, and each array holds all tiles.
         unsafe {
-            add_columns::<P, IMAGES>(&mut p, first);
+            add_columns::<P, IMAGES>(&mut p.of, first);
             find_gradient::<P, IMAGES>(&mut p, first);
         }
     }
@@ -416,11 +405,11 @@ unsafe fn pass<P: Product, const IMAGES: usize>(mut p: Passing<'_>) {
 /// # Safety
 /// As for [`pass`]; the tile begins with column `first`.
 #[inline(always)]
-unsafe fn add_columns<P: Product, const IMAGES: usize>(p: &mut Passing<'_>, first: usize) {
+unsafe fn add_columns<P: Product, const IMAGES: usize>(c: &mut Columns<'_>, first: usize) {
     let lanes = P::Registers::LANES;
     let (width, steps) = (TILE_VECTORS * lanes, PASSING_ROWS / P::IN_WORD);
-    let (w, row, dy, dy_image, add) = (p.w.first().cast_const(), p.row, p.dy.as_ptr(), p.dy_image, p.add);
-    let sums = p.sums.as_mut_ptr();
+    let (w, row, dy, dy_image, add) = (c.w.first().cast_const(), c.row, c.dy.as_ptr(), c.dy_image, c.add);
+    let sums = c.sums.as_mut_ptr();
     // SAFETY: by contract.
     unsafe {
         let mut weights = [[P::Registers::zero(); TILE_VECTORS]; PASSING_ROWS];
@@ -455,7 +444,7 @@ unsafe fn find_gradient<P: Product, const IMAGES: usize>(p: &mut Passing<'_>, fi
     let lanes = P::Registers::LANES;
     let (width, depth) = (TILE_VECTORS * lanes, IMAGES.div_ceil(P::IN_WORD));
     let (x, dy, dy_step) = (p.x.as_ptr(), p.dy_across.as_ptr(), p.dy_step);
-    let (dw, columns) = (p.dw.as_mut_ptr(), p.columns);
+    let (dw, columns) = (p.dw.as_mut_ptr(), p.of.columns);
     // SAFETY: by contract.
     unsafe {
         let mut gradient = [[P::Registers::zero(); TILE_VECTORS]; PASSING_ROWS];

@@ -91,9 +91,9 @@ pub struct Machine {
     pub inner_few_rows: usize,
     /// Columns of the same: their sums stay in the first-level cache.
     pub inner_few_columns: usize,
-    /// Fewest columns of a grain of the same: a piece of a row is a stream of its own, in 4 rows of each array at a time. On a Zen 4
-    /// the 4,096 columns of VGG-16's fc7 take 1.3 of the time in grains of 128, and 0.85 in grains of 512, which would be too few for
-    /// a quadrant's threads.
+    /// Fewest columns of a grain of the same: a piece of a row is a stream of its own, in 4 rows of each array at a time. On one
+    /// thread of a Zen 4 the 4,096 columns of VGG-16's fc7 take 1.2 of the time in grains of 128, and 0.8 in grains of 512, which would be
+    /// too few for a quadrant's threads.
     pub inner_few_grain_columns: usize,
     /// Bytes of the images that are worked on together in its forward: they stay in the first-level cache.
     pub inner_few_bytes: usize,

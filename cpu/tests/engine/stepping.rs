@@ -29,7 +29,8 @@ pub fn stepping(net: Net, options: &EngineOptions) -> Net {
 }
 
 /// A large inner product behind blocks of channels, of several grains, whose 2420 inputs are no whole tiles and whose 301
-/// outputs no whole blocks of rows, nor fours; and a small one without a bias, of less than a block of rows but whole fours. Each has factors of its own.
+/// outputs no whole blocks of rows, nor fours; and a small one without a bias, of less than a block of rows but whole fours.
+/// Each has factors of its own.
 pub fn behind_blocks(batch: usize) -> NetSpec {
     let small = InnerProduct { bias: false, ..inner_product(12) };
     let with = |spec: LayerSpec, factors: [f32; 2]| LayerSpec {

@@ -121,7 +121,18 @@ impl Tiles {
         [rows, columns]: [&Range<usize>; 2],
         sums: &mut [f32],
     ) {
-        let products = Columns {
+        self.few_products_of(memory, dy, [rows, columns], sums).add(self.isa, self.precision);
+    }
+
+    /// These products, to be added, and what is asked for meanwhile: the rows of the weight that come next.
+    pub(super) fn few_products_of<'a>(
+        &self,
+        memory: &Memory,
+        dy: &'a [f32],
+        [rows, columns]: [&Range<usize>; 2],
+        sums: &'a mut [f32],
+    ) -> Columns<'a> {
+        Columns {
             w: self.weights_from(memory, rows, columns),
             row: self.inputs,
             rows: rows.len(),
@@ -132,8 +143,7 @@ impl Tiles {
             sums,
             add: rows.start > 0,
             next: memory.pointer(self.weight).wrapping_add(self.after(rows, columns)),
-        };
-        products.add(self.isa, self.precision);
+        }
     }
 
     /// Where some columns of some rows of the weight begin.

@@ -1,8 +1,8 @@
 //! ∇A of few images with the update of the weight in passing: a few rows, piece by piece of their columns, are multiplied with
 //! the images' gradients, their own gradients found ([`Passing`]) and the rows updated, and meanwhile the next rows and their
-//! histories are asked for. Sums and bits are those of ∇A and ∇W alone. Nothing is packed but the activations.
+//! histories are asked for. Sums and bits are those of ∇A and ∇W alone. Of the weight nothing is packed.
 //!
-//! Its time is that of memory: of each weight and each history a line is read and written once, from streams of a few KiB.
+//! The floor is that of memory: of each weight and each history a line is read and written once, from streams of a few KiB.
 
 use std::ops::Range;
 
@@ -34,12 +34,14 @@ impl Tiles {
         let (a, scratch) = scratch.split_at_mut(self.sources(self.outputs));
         let (found, scratch) = scratch.split_at_mut(self.most_sources * together * width);
         let (sums, dy) = scratch.split_at_mut(self.images * together * width);
-        self.pack_sources(memory, &grain.everywhere, &(0..self.outputs), a);
         self.pack_few_gradients(top, &mut dy[..self.images * self.few_gradients()]);
         let dy_across = if self.precision == Precision::Bf16 { pairs } else { top };
-        let Some(stepping) = Stepping::new(self, grain, a, 0..self.outputs) else { return };
         // What is no whole tile is a block of its own.
         let whole = tiles.start..tiles.end.min(self.inputs / width);
+        if self.rows_to_pass(whole.end == tiles.end) < self.outputs {
+            self.pack_sources(memory, &grain.everywhere, &(0..self.outputs), a);
+        }
+        let Some(stepping) = Stepping::new(self, grain, a, 0..self.outputs) else { return };
         let blocks = blocks(whole.len(), together).map(|b| whole.start + b.start..whole.start + b.end);
         for block in blocks.chain((whole.end < tiles.end).then_some(whole.end..tiles.end)) {
             let sums = &mut sums[..block.len() * self.images * width];
@@ -61,21 +63,14 @@ impl Tiles {
         let passed = self.rows_to_pass(columns.len() == block.len() * width);
         for rows in blocks(passed, PASSING_ROWS) {
             let found = &mut found[..PASSING_ROWS * columns.len()];
-            let ahead = s.soon.places(self.after(&rows, &columns));
+            let beside = s.soon.places(self.after(&rows, &columns));
             let passing = Passing {
-                w: self.weights_from(s.memory, &rows, &columns),
-                row: self.inputs,
-                columns: columns.len(),
-                dy: &operands.dy[self.words(rows.start)..],
-                dy_image: self.few_gradients(),
-                images: self.images,
-                sums,
-                add: rows.start > 0,
+                of: self.few_products_of(s.memory, operands.dy, [&rows, &columns], sums),
                 dy_across: &operands.dy_across[rows.start..],
                 dy_step: self.outputs,
                 x: &s.x[block.start * depth * width..],
                 dw: found,
-                ahead: &ahead[..s.soon.arrays()],
+                beside: &beside[1..s.soon.arrays()],
             };
             passing.add(self.isa, self.precision);
             self.step_by(s, rows, columns.clone(), found);
