@@ -126,7 +126,7 @@ fn open_images(path: &Path) -> Result<DataSource, String> {
         sample: None,
         kind: DataKind::Records,
     };
-    let search = SearchPath { folders: vec![PathBuf::from(".")] };
+    let search = SearchPath::here();
     let opening = Opening {
         data: None,
         search: &search,

@@ -19,7 +19,7 @@ pub fn training(path: &Path, batch: usize) -> Result<Net, String> {
         if let Layer::Data(data) = &mut layer.layer {
             data.batch = batch;
             data.sample = Some(match data.transform.crop {
-                0 if folder.starts_with("cifar") => [3, 32, 32],
+                0 if folder.contains("cifar") => [3, 32, 32],
                 0 if folder == "siamese" => [2, 28, 28],
                 0 => [1, 28, 28],
                 crop => [3, crop, crop],

@@ -33,14 +33,24 @@ fn bare_name(model: &Path) -> Option<&str> {
     model.to_str().filter(|_| is_word && model.extension().is_none() && !model.is_file())
 }
 
+/// The files that may be `file` of the bundled network `name`: here or beside the sources.
+fn places(name: &str, file: &str) -> Vec<PathBuf> {
+    let folders = std::iter::once(PathBuf::from("models")).chain(repository().map(|r| r.join("models")));
+    folders.map(|folder| folder.join(name).join(file)).collect()
+}
+
+/// The solver that a bundled network was published with, if `model` is the name of one.
+pub fn solver_file(model: &Path) -> Option<PathBuf> {
+    places(bare_name(model)?, "solver.prototxt").into_iter().find(|place| place.is_file())
+}
+
 /// The file of a network: `model` itself, or `models/NAME/train_val.prototxt` for a bare name, here or beside the sources.
 ///
 /// # Errors
 /// The places that were looked at, if the name is none of a bundled network.
 pub fn model_file(model: &Path) -> Result<PathBuf, String> {
     let Some(name) = bare_name(model) else { return Ok(model.to_owned()) };
-    let folders = std::iter::once(PathBuf::from("models")).chain(repository().map(|r| r.join("models")));
-    let places: Vec<PathBuf> = folders.map(|f| f.join(name).join("train_val.prototxt")).collect();
+    let places = places(name, "train_val.prototxt");
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
         let tried: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let names: Vec<&str> = compared().map(|(name, _)| name).collect();
@@ -48,7 +58,8 @@ pub fn model_file(model: &Path) -> Result<PathBuf, String> {
             Some(close) => format!("did you mean {close:?}?"),
             None => format!("networks that come with the program are {}", names.join(", ")),
         };
-        format!("--model {name}: no such file, nor {}\n  hint: {hint}", tried.join(", nor "))
+        let what = if model.is_dir() { "a folder; name the .prototxt in it" } else { "no such file" };
+        format!("{name}: {what}, nor is there {}\n  hint: {hint}", tried.join(" or "))
     })
 }
 

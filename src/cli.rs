@@ -90,7 +90,7 @@ pub enum Command {
 pub struct MachineArgs {
     /// What computes: cpu, GPUs by number such as cuda:0 or cuda:0,cuda:1, all of them (cuda:all), or some of each (cuda:0,cpu):
     /// the workers of a node take these in turn
-    #[arg(long, default_value = "cpu", value_name = "cpu|cuda:N")]
+    #[arg(long, alias = "gpu", default_value = "cpu", value_name = "cpu|cuda:N")]
     pub device: DeviceChoice,
     /// On a GPU: launch a whole step by one call, as a CUDA graph; the numbers are the same [default: on]
     #[arg(long, value_name = "on|off")]
@@ -146,6 +146,11 @@ fn at_least_one<N: FromStr + Default + PartialEq>(text: &str) -> Result<N, Strin
     number.ok_or_else(|| "expected a whole number, at least 1".to_owned())
 }
 
+/// A count or a seed.
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a whole number, at least 0".to_owned())
+}
+
 /// A time that may be none.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
@@ -185,8 +190,9 @@ pub struct MadeUpArgs {
 
 /// What `train` takes.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct TrainArgs {
-    /// Solver file in Caffe's text format [default: the bundled LeNet]
+    /// Solver file in Caffe's text format [default: that of the bundled network that --model names, or else the bundled LeNet's]
     #[arg(long, value_name = "FILE")]
     pub solver: Option<PathBuf>,
     /// Network file or name of a bundled network, instead of the one that the solver names
@@ -196,14 +202,15 @@ pub struct TrainArgs {
     /// several with commas between them
     #[arg(long, value_name = "FILES", value_delimiter = ',', conflicts_with = "snapshot")]
     pub weights: Vec<PathBuf>,
-    /// Go on from this snapshot: a .solverstate of Caffe, or the folder of one of quadrille's
+    /// Go on from this snapshot: a .solverstate of Caffe, or the folder of one of quadrille's. With --resume auto only where
+    /// the run has no snapshot of its own yet, and so are --weights
     #[arg(long, value_name = "PATH")]
     pub snapshot: Option<PathBuf>,
     /// Go on where a run was: auto takes the newest good snapshot of --run, and begins if there is none yet, so that the
     /// same command starts and restarts a run; PATH is a run folder or a snapshot
     #[arg(long, value_name = "auto|PATH")]
     pub resume: Option<PathBuf>,
-    /// Keep only the newest N snapshots of the run [default: all, as Caffe does]
+    /// Keep only the newest N snapshots of the run; those put aside as damaged or abandoned stay [default: all, as Caffe does]
     #[arg(long, value_name = "N", value_parser = at_least_one::<usize>)]
     pub keep_snapshots: Option<usize>,
     /// Workers, each with its own weights and samples [default: 1; 2 for the bundled LeNet]
@@ -225,7 +232,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one::<u64>)]
     pub period: Option<u64>,
     /// Momentum, instead of the solver's
-    #[arg(long, value_name = "MU", allow_negative_numbers = true)]
+    #[arg(long, value_name = "MU")]
     pub momentum: Option<f32>,
     /// How the machine is used.
     #[command(flatten)]
@@ -251,7 +258,7 @@ pub struct TrainArgs {
     #[arg(long, alias = "iterations", value_name = "N", value_parser = at_least_one::<u64>)]
     pub max_iter: Option<u64>,
     /// Iterations between tests, instead of the solver's; 0 for none
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     pub test_interval: Option<u64>,
     /// End as soon as a test finds at least this accuracy (0.988: 98.8 %), instead of at max_iter
     #[arg(long, value_name = "A", value_parser = accuracy)]
@@ -261,7 +268,7 @@ pub struct TrainArgs {
     #[arg(long, default_value = "stop", value_name = "WHAT")]
     pub on_nonfinite: OnNonfinite,
     /// Seed of all random numbers [default: the solver's, or 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole)]
     pub seed: Option<u64>,
     /// Folder for metrics, configuration and snapshots [default: runs/NETWORK-NUMBER]
     #[arg(long, value_name = "DIR")]
@@ -311,6 +318,7 @@ pub enum ClockKind {
 
 /// What `test` takes.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct TestArgs {
     /// Network file or name of a bundled network [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]
@@ -334,6 +342,7 @@ pub struct TestArgs {
 
 /// What `time` takes.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct TimeArgs {
     /// Network file or name of a bundled network, such as alexnet [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]
@@ -369,6 +378,7 @@ pub struct TimeArgs {
 
 /// What `check` takes.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct CheckArgs {
     /// Network and solver files, or names of bundled networks
     #[arg(value_name = "FILE|NAME", required = true)]
@@ -404,7 +414,9 @@ impl From<PhaseArg> for Phase {
 
 /// What `extract` takes.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "\
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
 Arrays of --inputs:
   in/BLOB             values of a top of a Data or Input layer
   param/LAYER/INDEX   a parameter: 0 is the weight, 1 the bias
@@ -413,7 +425,8 @@ Arrays of --out:
   blob/BLOB           values, of all blobs but the inputs
   diff/BLOB           gradients of blobs
   pdiff/LAYER/INDEX   gradients of parameters
-  param_after/LAYER/INDEX   running sums after the mini-batch")]
+  param_after/LAYER/INDEX   running sums after the mini-batch"
+)]
 pub struct ExtractArgs {
     /// Network file or name of a bundled network [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]
@@ -433,7 +446,7 @@ pub struct ExtractArgs {
     #[arg(long, value_name = "PHASE")]
     pub phase: Option<PhaseArg>,
     /// Level of the state, instead of the file's
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N")]
     pub level: Option<i32>,
     /// A stage of the state, beside those of the file; may be repeated
     #[arg(long, value_name = "NAME")]
@@ -442,7 +455,7 @@ pub struct ExtractArgs {
     #[arg(long)]
     pub backward: bool,
     /// Seed of fillers
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole)]
     pub seed: u64,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "T", value_parser = at_least_one::<usize>)]
@@ -484,10 +497,13 @@ impl ExtractArgs {
 
 /// What `topo` takes.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Other machines: HWLOC_XMLFILE=FILE (of \"lstopo --of xml FILE\"; needs a build with --features hwloc) or
-HWLOC_FSROOT=FOLDER (of hwloc-gather-topology) shows the machine described there; nothing is bound. Training ignores
-these variables and says so.")]
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
+Other machines: HWLOC_XMLFILE=FILE (of \"lstopo --of xml FILE\"; needs a build with --features \
+hwloc) or HWLOC_FSROOT=FOLDER (of hwloc-gather-topology) shows the machine described there; nothing \
+is bound. Training ignores these variables and says so."
+)]
 pub struct TopoArgs {
     /// Quadrants to cut the machine into; auto: as many as copies of --model fit the fast memory; l3: one for each third-level
     /// cache [default: one for each NUMA node]

@@ -40,11 +40,12 @@ impl FromStr for DeviceChoice {
         };
         let mut kinds = Vec::new();
         for word in text.split(',') {
-            let number = word.strip_prefix("cuda:").or(kinds.last().is_some_and(is_gpu).then_some(word));
+            // A number alone is that of a GPU, as Caffe's -gpu has it.
+            let number = word.strip_prefix("cuda:").or(kinds.last().is_none_or(is_gpu).then_some(word));
             kinds.push(match word {
                 "cpu" => Kind::Cpu,
                 "cuda" => Kind::Cuda(0),
-                "cuda:all" => Kind::AllCuda,
+                "cuda:all" | "all" => Kind::AllCuda,
                 _ => Kind::Cuda(number.and_then(|number| number.parse().ok()).ok_or_else(wrong)?),
             });
         }
@@ -144,6 +145,9 @@ mod tests {
         assert_eq!(parse("cpu"), Ok(DeviceChoice::default()));
         for (text, wanted) in [
             ("cuda", &[Some(0)][..]),
+            ("1", &[Some(1)]),
+            ("0,2", &[Some(0), Some(2)]),
+            ("all", &[Some(0), Some(1), Some(2)]),
             ("cuda:0,2", &[Some(0), Some(2)]),
             ("cuda:1,cuda:0", &[Some(1), Some(0)]),
             ("cuda:2,cpu", &[Some(2), None]),
@@ -153,7 +157,7 @@ mod tests {
             assert_eq!(choice.one_by_one(3), wanted, "{text}");
             assert_eq!(parse(&choice.to_string()), Ok(choice), "{text}");
         }
-        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:0,", "cuda:-1", "cuda0", "cpu,1", "1", "cuda:all,1"]
+        for text in ["", "gpu", "cuda:", "cuda:x", "cuda:0,", "cuda:-1", "cuda0", "cpu,1", "-1", "cuda:all,1"]
         {
             assert!(parse(text).is_err_and(|reason| reason.contains("cuda:0")), "{text:?}");
         }

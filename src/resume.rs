@@ -69,6 +69,13 @@ fn usage(message: &str) -> Failure {
     Failure::new(Code::Usage, message)
 }
 
+/// What a run that goes on by itself no longer looks at.
+fn passed_over(args: &TrainArgs) -> Option<String> {
+    let flag = if args.snapshot.is_some() { "--snapshot" } else { "--weights" };
+    let given = args.snapshot.is_some() || !args.weights.is_empty();
+    given.then(|| format!("            {flag} was for the run's first start"))
+}
+
 /// A snapshot of which nobody knows whether it is good.
 fn unread(error: IoError) -> Failure {
     let hint = "it is not passed over, since it may be good; to go on from an older one, move it away or name that as --resume";
@@ -95,7 +102,8 @@ impl Beginner<'_> {
                 if folder.generations()?.is_empty() && !folder.had_snapshots()? {
                     return self.anew(path, Some((folder, lock)));
                 }
-                let start = self.newest(&folder)?;
+                let mut start = self.newest(&folder)?;
+                start.lines.extend(passed_over(args));
                 Ok(Start { home: Some((folder, lock)), ..start })
             }
             Some(_) if args.snapshot.is_some() || !args.weights.is_empty() => {

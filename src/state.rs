@@ -335,7 +335,10 @@ fn check_identity(path: &Path, manifest: &Manifest, about: &About) -> Result<(),
     for (name, value) in &about.identity {
         let other = manifest.identity.get(name).map_or("unknown", String::as_str);
         if other != value {
-            return Err(refuse(path, format!("its {name} is {other}, that of this run is {value}")));
+            let remedy = remedy(name, other).map_or_else(String::new, |flag| format!("; add {flag}"));
+            let what = if name == "quadrants" { "number of quadrants" } else { name };
+            let message = format!("its {what} is {other}, that of this run is {value}{remedy}");
+            return Err(refuse(path, message));
         }
     }
     let [next_step, next_sample] = about.counters(manifest.iteration);
@@ -344,6 +347,12 @@ fn check_identity(path: &Path, manifest: &Manifest, about: &About) -> Result<(),
         return Err(refuse(path, "its random numbers are counted in another way".to_owned()));
     }
     Ok(())
+}
+
+/// The flag by which a run has the same as a snapshot, if it is a matter of flags.
+fn remedy(name: &str, value: &str) -> Option<String> {
+    let flag = ["method", "seed", "batch", "quadrants"].into_iter().find(|flag| *flag == name)?;
+    Some(format!("--{flag} {value}"))
 }
 
 fn refuse(path: &Path, message: String) -> Failure {

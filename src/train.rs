@@ -11,6 +11,7 @@ use quadrille_numa::Role;
 use crate::announce::announce;
 use crate::board::Records;
 use crate::breakdown::{Breakdown, Clock};
+use crate::bundled;
 use crate::centre::Common;
 use crate::cli::TrainArgs;
 use crate::conclude::conclude;
@@ -240,6 +241,7 @@ fn attempts(
     world: &Arc<World>,
 ) -> Result<(), Failure> {
     let (mut args, mut mishaps) = (args.clone(), Mishaps::default());
+    args.solver = args.solver.or_else(|| args.model.as_deref().and_then(bundled::solver_file));
     loop {
         match attempt(&args, timeout, stop.clone(), world, &mishaps) {
             Ok(()) => return Ok(()),

@@ -145,7 +145,8 @@ impl FromStr for Isa {
         let known = known.ok_or_else(|| {
             format!("{name:?} is no instruction-set tier; expected one of {}", Self::names())
         })?;
-        if known.is_available() { Ok(known) } else { Err(format!("this CPU has no {known}")) }
+        let missing = || format!("this CPU has no {known}; its highest tier is {}", Self::detect());
+        known.is_available().then_some(known).ok_or_else(missing)
     }
 }
 

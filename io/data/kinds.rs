@@ -119,8 +119,7 @@ pub fn sample_shape(data: &Data, phase: Phase, search: &SearchPath) -> Result<[u
 /// # Errors
 /// As [`open`].
 pub fn open_records(path: &Path, phase: Phase) -> Result<Arc<dyn Records>, IoError> {
-    let search = SearchPath { folders: vec![PathBuf::new()] };
-    open_at(&find(&path.display().to_string(), None, &search)?, Manner::of(phase))
+    open_at(&find(&path.display().to_string(), None, &SearchPath::here())?, Manner::of(phase))
 }
 
 /// Where a data set lies.

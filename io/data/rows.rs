@@ -223,7 +223,7 @@ mod tests {
             fs::copy(&fixture, folder.join(name)).expect("a copy");
         }
         fs::write(folder.join("list.txt"), lines).expect("a list");
-        let search = SearchPath { folders: vec![folder.to_owned()] };
+        let search = SearchPath { folders: vec![folder.to_owned()], ..SearchPath::default() };
         let names = ["data".to_owned(), "label".to_owned()];
         RowFiles::open("list.txt", None, &search, &names).map(Arc::new)
     }
@@ -272,7 +272,7 @@ mod tests {
         let list = format!("a.h5\n{}\na.h5\n", folder.path().join("b.h5").display());
         let plain = files(folder.path(), &list).unwrap();
         let opened = |source: &str| {
-            let search = SearchPath { folders: vec![folder.path().to_owned()] };
+            let search = SearchPath { folders: vec![folder.path().to_owned()], ..SearchPath::default() };
             RowFiles::open(source, None, &search, &["data".to_owned(), "label".to_owned()]).unwrap()
         };
         let node = folder.path().join("node");

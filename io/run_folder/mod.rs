@@ -33,7 +33,9 @@ impl RunFolder {
     /// [`IoError::CannotCreate`], also if the folder already holds a run.
     pub fn create(path: &Path) -> Result<Self, IoError> {
         if path.join(CONFIG).exists() {
-            let source = io::Error::new(io::ErrorKind::AlreadyExists, "it already holds a run");
+            let text =
+                "it already holds a run; --resume auto goes on with that, another --run begins a new one";
+            let source = io::Error::new(io::ErrorKind::AlreadyExists, text);
             return Err(IoError::CannotCreate { path: path.to_owned(), what: WHAT, source });
         }
         Self::open(path)

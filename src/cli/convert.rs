@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use quadrille_core::layer::Colour;
 use quadrille_io::data::{Changes, Encoding, Form, Target, Tolerance};
 
-use super::{PhaseArg, at_least_one};
+use super::{PhaseArg, at_least_one, whole};
 
 /// What `convert` turns into something else.
 #[derive(Clone, Debug, Subcommand)]
@@ -22,8 +22,9 @@ pub enum ConvertCommand {
 /// What `convert weights` takes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-The endings of the names say which formats. Arrays in .safetensors and .npz are called LAYER/INDEX: 0 is the weight, 1 the
-bias. Of a snapshot of quadrille (a folder) the weights are taken. Old .caffemodel files become today's.")]
+The endings of the names say which formats. Arrays in .safetensors and .npz are called LAYER/INDEX: \
+0 is the weight, 1 the bias. Of a snapshot of quadrille (a folder) the weights are taken. Old \
+.caffemodel files become today's.")]
 pub struct ConvertWeightsArgs {
     /// The file to read
     #[arg(value_name = "FROM")]
@@ -67,6 +68,7 @@ impl ImageArgs {
 
 /// What `convert data` takes.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct ConvertDataArgs {
     /// The data set: a folder of images by class, a list of images, tar files, IDX or CIFAR files, an LMDB, an npz
     pub source: PathBuf,
@@ -90,7 +92,7 @@ pub struct ConvertDataArgs {
     #[arg(long)]
     pub shuffle: bool,
     /// Seed of the random order [default: 1]
-    #[arg(long, value_name = "N", requires = "shuffle")]
+    #[arg(long, value_name = "N", requires = "shuffle", value_parser = whole)]
     pub seed: Option<u64>,
     /// Make a folder of so many tar files, shards-000000.tar and so on
     #[arg(long, value_name = "N", conflicts_with = "shard_size", value_parser = at_least_one::<usize>)]
@@ -141,9 +143,13 @@ impl ConvertDataArgs {
 
 /// What `convert mean` takes.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-The mean of every value over all records, found as Caffe's compute_image_mean finds it: sums in single precision, in the
-order of the data set. mean_file in a network's transform_param names the file.")]
+#[command(
+    allow_negative_numbers = true,
+    after_help = "\
+The mean of every value over all records, found as Caffe's compute_image_mean finds it: sums in \
+single precision, in the order of the data set. mean_file in a network's transform_param names the \
+file."
+)]
 pub struct ConvertMeanArgs {
     /// The data set: a folder of images by class, a list of images, tar files, IDX or CIFAR files, an LMDB, an npz
     pub source: PathBuf,

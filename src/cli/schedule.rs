@@ -37,6 +37,7 @@ pub struct TraceArgs {
 
 /// What `plan` takes.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub struct PlanArgs {
     /// Network file or name of a bundled network, such as googlenet [default: the bundled LeNet]
     #[arg(long, value_name = "FILE|NAME")]

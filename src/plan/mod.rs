@@ -65,7 +65,10 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         let analysis = Analysis::new(&nets, options, &estimates);
         let analysis = analysis.map_err(|error| Failure::new(Code::Bug, error.to_string()))?;
         let by = match (&figures, args.measure) {
-            (_, true) => "an iteration here, task after task".to_owned(),
+            (None, true) => "an iteration here, task after task".to_owned(),
+            (Some(figures), true) => {
+                format!("the figures of {:?}, set right by an iteration here, task after task", figures.name)
+            }
             (Some(figures), false) => format!("the figures of {:?} (sim)", figures.name),
             (None, false) => {
                 "the figures of no machine in particular (sim); see --machine and --measure".to_owned()

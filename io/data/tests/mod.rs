@@ -28,7 +28,7 @@ fn repository() -> PathBuf {
 }
 
 fn bundled() -> SearchPath {
-    SearchPath { folders: vec![repository().join("data")] }
+    SearchPath { folders: vec![repository().join("data")], ..SearchPath::default() }
 }
 
 /// The IDX files that a source leads to.
@@ -80,7 +80,10 @@ fn small_set() -> (TempDir, PathBuf, SearchPath) {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("train-images-idx3-ubyte"), idx(&[5, 2, 3])).unwrap();
     fs::write(folder.join("train-labels-idx1-ubyte.gz"), gzipped(&idx(&[5]))).unwrap();
-    let search = SearchPath { folders: vec![PathBuf::from("/nonexistent"), parent.path().to_owned()] };
+    let search = SearchPath {
+        folders: vec![PathBuf::from("/nonexistent"), parent.path().to_owned()],
+        ..SearchPath::default()
+    };
     (parent, folder, search)
 }
 
@@ -111,7 +114,10 @@ fn plain_and_gzipped_files_are_found_and_read() {
 
 #[test]
 fn the_places_that_were_tried_are_listed() {
-    let search = SearchPath { folders: vec!["/nonexistent/a".into(), "/nonexistent/b".into()] };
+    let search = SearchPath {
+        folders: vec!["/nonexistent/a".into(), "/nonexistent/b".into()],
+        ..SearchPath::default()
+    };
     let error = open("mnist", None, Phase::Train, &search).unwrap_err();
     assert_eq!(error.exit_code(), 66);
     let text = error.to_string();
@@ -126,8 +132,27 @@ fn the_usual_places_are_the_networks_folder_and_the_repositorys() {
     let usual =
         SearchPath::usual(Path::new("models/lenet/train_val.prototxt"), Some(Path::new("/repository")));
     assert_eq!(usual.folders[..2], [PathBuf::from("."), PathBuf::from("models/lenet")]);
-    assert_eq!(usual.folders.last(), Some(&PathBuf::from("/repository/data")));
+    assert_eq!(usual.data.last(), Some(&PathBuf::from("/repository/data")));
     assert_eq!(SearchPath::usual(Path::new("net.prototxt"), None).folders[0], PathBuf::from("."));
+}
+
+#[test]
+fn a_folder_of_data_sets_may_lack_what_networks_put_before_their_names() {
+    let (parent, _, _) = small_set();
+    let folder = || Some(parent.path().to_owned());
+    let named = SearchPath { named: folder(), ..SearchPath::default() };
+    let known = SearchPath { data: folder().into_iter().collect(), ..SearchPath::default() };
+    for (source, search, found) in [
+        ("data/set", &named, true),
+        ("data/set", &known, true),
+        ("set", &known, true),
+        ("data/imagenet/set", &named, true),
+        // Where nobody named the folder, a data set of the same name may be another one.
+        ("data/imagenet/set", &known, false),
+        ("data", &known, false),
+    ] {
+        assert_eq!(open(source, None, Phase::Train, search).is_ok(), found, "{source}");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn staged(from: &Path, to: &Path) -> (Result<DataSource, IoError>, Vec<StageEven
     let heard = Mutex::new(Vec::new());
     let tell = |event| heard.lock().unwrap().push(event);
     let staging = Some(Staging { to, tell: &tell });
-    let search = SearchPath { folders: vec![PathBuf::new()] };
+    let search = SearchPath::here();
     let opening =
         Opening { data: None, search: &search, tolerance: Tolerance::Fail, staging, room: Room::default() };
     let set = open(&layer(&from.display().to_string()), Phase::Train, opening);
