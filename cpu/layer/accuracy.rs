@@ -29,15 +29,15 @@ pub(super) fn build(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
 
 impl Rows {
     /// Right predictions and predictions that count, of those whose label `wanted` asks for.
-    fn count(&self, scores: &[f32], labels: &[f32], wanted: impl Fn(Truth) -> bool) -> (f32, usize) {
+    fn count(&self, scores: &[f32], labels: &[f32], wanted: impl Fn(Truth) -> bool) -> (f64, usize) {
         let ClassView { classes, inner, .. } = self.view;
-        let (mut right, mut counted) = (0.0f32, 0usize);
+        let (mut right, mut counted) = (0.0f64, 0usize);
         for (at, label) in labels.iter().enumerate() {
             let truth = Truth::of(*label, self.layer.ignore_label, classes);
             match truth {
                 _ if !wanted(truth) => continue,
                 Truth::Ignored => continue,
-                Truth::Nonsense => right += f32::NAN,
+                Truth::Nonsense => right += f64::NAN,
                 Truth::Class(truth) => {
                     let row = &scores[at / inner * classes * inner..];
                     let score = |class: usize| row[class * inner + at % inner];
@@ -53,8 +53,8 @@ impl Rows {
     }
 }
 
-fn share((right, counted): (f32, usize)) -> f32 {
-    if counted == 0 { 0.0 } else { right / counted as f32 }
+fn share((right, counted): (f64, usize)) -> f32 {
+    if counted == 0 { 0.0 } else { (right / counted as f64) as f32 }
 }
 
 impl LayerKernel for Rows {

@@ -91,7 +91,8 @@ impl Rows {
                 self.top_probabilities.map(|t| memory.write(t)),
             )
         };
-        let mut sum = 0.0f32;
+        // As wide as a mini-batch of large images needs, each of whose pixels has a label.
+        let mut sum = 0.0f64;
         for (at, label) in labels.iter().enumerate() {
             let (n, i) = (at / self.view.inner, at % self.view.inner);
             match self.truth(*label) {
@@ -99,12 +100,12 @@ impl Rows {
                 Truth::Class(class) => {
                     let p = p[self.row(n)][class * self.view.inner + i];
                     // Not `f32::max`, which would hide a NaN: a net that has diverged must be seen to have.
-                    sum -= (if p < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { p }).ln();
+                    sum -= f64::from((if p < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { p }).ln());
                 }
-                Truth::Nonsense => sum += f32::NAN,
+                Truth::Nonsense => sum += f64::NAN,
             }
         }
-        loss[0] = sum / self.divisor(labels);
+        loss[0] = (sum / f64::from(self.divisor(labels))) as f32;
         if let Some(copy) = copy {
             copy.copy_from_slice(p);
         }

@@ -121,8 +121,13 @@ impl Direction {
         let most = kernels[TILE_VECTORS - 1].tiles.len();
         let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most).collect()).collect();
         let (source, target) = (setup.source, setup.target);
-        let whole = passes.overlap || sources.iter().any(|sources| sources.chunks > 1);
-        let sums = if whole { passes.target_rows(grain_rows) * passes.target[1] * packing.vector } else { 0 };
+        // Of passes that overlap all rows are summed up, those that no window sees, too.
+        let rows = match passes.overlap {
+            true => passes.target[0],
+            false if sources.iter().any(|sources| sources.chunks > 1) => passes.target_rows(grain_rows),
+            false => 0,
+        };
+        let sums = rows * passes.target[1] * packing.vector;
         let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
         Some(Self {
             passes,

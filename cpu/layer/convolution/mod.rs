@@ -59,11 +59,15 @@ fn fits(net: &Net, id: LayerId, numerics: Numerics, blocked: bool) -> bool {
     let Layer::Convolution(layer) = &net.layer(id).layer else { return false };
     let block = Machine::of(numerics.isa).channel_block;
     let whole = |channels: usize| layer.group == 1 || (channels / layer.group).is_multiple_of(block);
+    let bottom = &net.bottom_shapes(id)[0];
+    let extents = [bottom.dim(2), bottom.dim(3)];
     numerics.isa != Isa::Portable
+        // A stride has as many passes of ∇A as pixels; one that leaves the image has no use for them.
+        && (0..2).all(|a| layer.stride[a] <= extents[a] + 2 * layer.pad[a])
         && whole(layer.num_output)
-        && (!blocked || whole(net.bottom_shapes(id)[0].dim(1)))
-        // Places in a strip are 32-bit numbers.
-        && net.bottom_shapes(id)[0].per_image() < (1 << 28)
+        && (!blocked || whole(bottom.dim(1)))
+        // Places in a strip are 32-bit numbers; the source of ∇A is the top.
+        && [bottom, &net.top_shapes(id)[0]].into_iter().all(|shape| shape.per_image() < (1 << 28))
 }
 
 /// Whether tiles can add ∇A to what is there: each of its pixels must be summed up at once.

@@ -138,9 +138,12 @@ impl Passes {
         self.passes.iter().map(of).sum()
     }
 
-    /// Whether every tap sees the source where it lies, at the place's own pixel.
+    /// Whether every tap sees the source where it lies, at the place's own pixel. Rows below the source are left out of what a row of
+    /// places sees, but columns beside it are not: only a strip has zeros there.
     pub fn sees_in_place(&self) -> bool {
-        self.source_step == [1; 2] && [0, 1].into_iter().all(|a| self.reach(a) == [0; 2])
+        let inside = |pass: &Pass| pass.taps.is_empty() || pass.places[1].end <= self.source[1];
+        let at_places = [0, 1].into_iter().all(|a| self.reach(a) == [0; 2]);
+        self.source_step == [1; 2] && at_places && self.passes.iter().all(inside)
     }
 
     /// The smallest and the largest offset of a tap along an axis.

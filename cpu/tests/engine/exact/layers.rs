@@ -138,12 +138,34 @@ fn strided_convolutions_whose_images_are_shared_out() {
     exact("strided convolutions of many images", &[case.zeros("most pixels are seen by no tap")]);
 }
 
+/// Kernels and strides at every remainder: windows that overlap, touch or stand apart, and rows and columns behind the last that no
+/// window sees. Channels of two blocks, so that what is read or written outside of one is seen in the other.
+#[test]
+fn windows_of_every_distance() {
+    let layers = [2, 3, 4, 5].into_iter().flat_map(|kernel| {
+        let strides = (2..=4).flat_map(move |stride| [0, 1].map(|pad| [stride, pad]));
+        strides.map(move |[stride, pad]| Convolution {
+            stride: [stride; 2],
+            pad: [pad; 2],
+            ..convolution(32, [kernel; 2])
+        })
+    });
+    let of = |layer: Convolution| {
+        [[7, 8], [9, 10], [10, 7]].map(|[height, width]| {
+            let case = Case::new(Layer::Convolution(layer.clone()), &[&[2, 40, height, width]]);
+            case.zeros("pixels that no window sees have no gradient")
+        })
+    };
+    exact("windows of every distance", &layers.flat_map(of).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_stride_larger_than_the_kernel_leaves_pixels_out() {
     let layer = Convolution { stride: [3, 2], ..convolution(4, [1, 1]) };
-    let cases = conv_cases(&layer, [3, 7, 6]);
+    let beyond = Convolution { stride: [100_000, 1_000_000], ..convolution(32, [3, 3]) };
+    let cases = conv_cases(&layer, [3, 7, 6]).into_iter().chain(conv_cases(&beyond, [16, 6, 5]));
     let why = "pixels between the windows have no gradient";
-    exact("strided convolutions", &cases.into_iter().map(|c| c.zeros(why)).collect::<Vec<_>>());
+    exact("strided convolutions", &cases.map(|c| c.zeros(why)).collect::<Vec<_>>());
 }
 
 #[test]
