@@ -251,7 +251,7 @@ fn pooling(method: PoolMethod, kernel: [usize; 2], stride: [usize; 2], pad: [usi
 }
 
 /// The least common multiple of all divisors of an average, so that shares of multiples of it are integers.
-fn divisors(layer: &Pooling, input: [usize; 2]) -> f32 {
+pub(super) fn divisors(layer: &Pooling, input: [usize; 2]) -> f32 {
     let gcd = |mut a: usize, mut b: usize| {
         while b != 0 {
             (a, b) = (b, a % b);

@@ -6,6 +6,7 @@ mod arrange;
 mod bench;
 mod case;
 mod convolved;
+mod drawn;
 mod layers;
 mod losses;
 mod lrn;

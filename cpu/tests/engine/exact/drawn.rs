@@ -1,0 +1,120 @@
+//! Layers whose extents are drawn, against the oracle with tolerance 0: what nobody thought of writing down as a case.
+//!
+//! `QUADRILLE_DRAWN=FIRST..END` runs those seeds instead of the usual few: a campaign. A failure names the layer and its shape.
+
+use quadrille_core::layer::{Convolution, InnerProduct, Layer, PoolMethod, Pooling};
+
+use crate::common::{convolution, inner_product};
+use crate::exact::bench::exact;
+use crate::exact::case::Case;
+use crate::exact::layers::divisors;
+
+/// Numbers of channels around the blocks and register tiles of all tiers.
+const CHANNELS: [usize; 12] = [1, 2, 3, 8, 15, 16, 17, 24, 32, 33, 40, 64];
+
+/// Numbers that look random (splitmix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % end as u64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// True once in `n` draws.
+    fn once_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    /// Two numbers from `least` on, mostly the same.
+    fn pair(&mut self, least: usize, end: usize) -> [usize; 2] {
+        let first = least + self.below(end - least);
+        if self.once_in(3) { [first, least + self.below(end - least)] } else { [first; 2] }
+    }
+
+    /// Height and width of an image: small, and sometimes longer than any register tile.
+    fn image(&mut self) -> [usize; 2] {
+        let end = if self.once_in(6) { 40 } else { 14 };
+        [1 + self.below(end), 1 + self.below(end)]
+    }
+
+    /// A convolution and the shape of its bottom, if they fit each other.
+    fn convolution(&mut self) -> Option<Case> {
+        let group = if self.once_in(4) { 1 + self.below(4) } else { 1 };
+        let (sources, targets) = (self.one_of(&CHANNELS) * group, self.one_of(&CHANNELS) * group);
+        let kernel = self.pair(1, 6);
+        let layer = Convolution {
+            pad: if self.once_in(2) { [0; 2] } else { self.pair(0, 4) },
+            stride: if self.once_in(2) { [1; 2] } else { self.pair(1, 5) },
+            dilation: if self.once_in(5) { self.pair(1, 4) } else { [1; 2] },
+            group,
+            bias: !self.once_in(3),
+            relu: self.once_in(4),
+            ..convolution(targets, kernel)
+        };
+        let (images, [height, width]) = (1 + self.below(5), self.image());
+        layer.output([height, width])?;
+        let (is_first, layer) = (self.once_in(5), Layer::Convolution(layer));
+        let shape = [images, sources, height, width];
+        Some(if is_first { Case::of_images(layer, &shape) } else { Case::new(layer, &[&shape]) })
+    }
+
+    fn pooling(&mut self) -> Option<Case> {
+        let method = self.one_of(&[PoolMethod::Max, PoolMethod::Average]);
+        // Of larger averages no small number has all shares.
+        let kernel = self.pair(1, if method == PoolMethod::Max { 6 } else { 4 });
+        let least = kernel[0].min(kernel[1]);
+        let pad = if self.once_in(2) { [0; 2] } else { self.pair(0, least) };
+        let layer = Pooling { method, kernel: Some(kernel), pad, stride: self.pair(1, 5) };
+        let (images, channels, [height, width]) = (1 + self.below(5), self.one_of(&CHANNELS), self.image());
+        let output = layer.output([height, width])?;
+        // Windows behind the image are refused.
+        let seen = |a: usize| layer.window(a, output[a] - 1, kernel[a], [height, width][a]).counted;
+        if (0..2).any(|a| seen(a) == 0) {
+            return None;
+        }
+        let scale = if method == PoolMethod::Max { 1.0 } else { divisors(&layer, [height, width]) };
+        Some(Case::new(Layer::Pooling(layer), &[&[images, channels, height, width]]).scaled(scale))
+    }
+
+    fn inner_product(&mut self) -> Case {
+        let layer = InnerProduct {
+            transpose: self.once_in(4),
+            bias: !self.once_in(3),
+            ..inner_product(1 + self.below(150))
+        };
+        let images = if self.once_in(2) { 1 + self.below(9) } else { 1 + self.below(70) };
+        Case::new(Layer::InnerProduct(layer), &[&[images, 1 + self.below(700)]])
+    }
+
+    fn case(&mut self) -> Option<Case> {
+        match self.below(8) {
+            0 | 1 => self.pooling(),
+            2 => Some(self.inner_product()),
+            _ => self.convolution(),
+        }
+    }
+}
+
+#[test]
+fn layers_of_drawn_extents() {
+    let seeds = match std::env::var("QUADRILLE_DRAWN") {
+        Ok(text) => {
+            let ends = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+            let (first, end) = ends.expect("QUADRILLE_DRAWN=FIRST..END");
+            first..end
+        }
+        Err(_) => 0..20,
+    };
+    for seed in seeds {
+        let Some(case) = Numbers(seed).case() else { continue };
+        exact(&format!("drawn layers, seed {seed}"), &[case.zeros("layers are as they are drawn")]);
+    }
+}
