@@ -56,7 +56,8 @@ impl NetWeights {
         let net =
             NetParameter { name: Some(self.name.clone()), layer: layer.collect(), ..NetParameter::default() };
         if net.encoded_len() > MAX_BYTES {
-            return Err(IoError::data(path, "the weights are more than the 2 GiB that Caffe can read"));
+            return Err(IoError::data(path, "the weights are more than the 2 GiB that Caffe can read")
+                .hint("in HDF5 they fit: snapshot_format: HDF5 in the solver, or a name that ends in .h5"));
         }
         whole::write(path, "weights", |file| file.write_all(&net.encode_to_vec()))
     }

@@ -53,7 +53,8 @@ impl SolverState {
             iter_last_event: self.plateau.map(|(_, event)| count(event, "iteration")).transpose()?,
         };
         if state.encoded_len() > MAX_BYTES {
-            return Err(IoError::data(path, "the histories are more than the 2 GiB that Caffe can read"));
+            return Err(IoError::data(path, "the histories are more than the 2 GiB that Caffe can read")
+                .hint("in HDF5 they fit: snapshot_format: HDF5 in the solver, or a name that ends in .h5"));
         }
         whole::write(path, "a solver's state", |file| file.write_all(&state.encode_to_vec()))
     }

@@ -4,6 +4,7 @@ use quadrille_io::weights_hash;
 use serde_json::json;
 
 use crate::breakdown::Breakdown;
+use crate::desk::Latest;
 use crate::failure::{Code, Failure};
 use crate::job::{PhaseJob, say_bad_records};
 use crate::output::{LogStyle, style};
@@ -22,6 +23,24 @@ fn left_out(p: &Prepared<'_>, outcomes: &[Outcome]) -> u64 {
 /// The phases that have data.
 fn jobs<'a>(p: &'a Prepared<'_>) -> impl Iterator<Item = &'a PhaseJob> {
     std::iter::once(&p.train).chain(p.tests.iter().map(|test| &test.job))
+}
+
+/// Writes what Caffe reads beside the last snapshot, and says what that is.
+///
+/// # Errors
+/// If a file cannot be written, or with [`Code::Data`] if it would be more than Caffe can read.
+fn leave_for_caffe(p: &Prepared<'_>, latest: &Latest) -> Result<String, Failure> {
+    let path = &latest.path;
+    let format = if p.settings.solver.snapshot_hdf5 { ".h5" } else { "" };
+    let caffemodel = path.with_extension(format!("caffemodel{format}"));
+    write_caffemodel(&caffemodel, &p.net, latest.state.counting())?;
+    // With a centre, no worker's histories belong to the weights that count.
+    if p.settings.is_elastic() {
+        return Ok(format!(".caffemodel{format}"));
+    }
+    let state = path.with_extension(format!("solverstate{format}"));
+    solver_state::write(&state, &caffemodel, &p.net, &p.settings, latest)?;
+    Ok(format!(".caffemodel{format}, .solverstate{format}"))
 }
 
 /// The table of where the time went.
@@ -70,18 +89,16 @@ pub fn conclude(
     });
     progress.finish(&summary)?;
     if let Some(latest) = &snapshot {
-        let path = &latest.path;
-        let format = if p.settings.solver.snapshot_hdf5 { ".h5" } else { "" };
-        let caffemodel = path.with_extension(format!("caffemodel{format}"));
-        write_caffemodel(&caffemodel, &p.net, latest.state.counting())?;
-        // With a centre, no worker's histories belong to the weights that count.
-        let mut beside = format!(".caffemodel{format}");
-        if !p.settings.is_elastic() {
-            let state = path.with_extension(format!("solverstate{format}"));
-            solver_state::write(&state, &caffemodel, &p.net, &p.settings, latest)?;
-            beside.push_str(&format!(", .solverstate{format}"));
-        }
-        say!("snapshot    {} (and {beside})", path.display());
+        let beside = match leave_for_caffe(p, latest) {
+            Ok(beside) => format!(" (and {beside})"),
+            // The snapshot has all of it, and whoever restarts the run goes by that.
+            Err(failure) if !first.complete || failure.code == Code::Data as u8 => {
+                say!("note        not all files for Caffe beside the snapshot: {failure}");
+                String::new()
+            }
+            Err(failure) => return Err(failure),
+        };
+        say!("snapshot    {}{beside}", latest.path.display());
     }
     jobs(p).for_each(|job| say_bad_records(&job.feed));
     if style() == LogStyle::Caffe && first.complete {

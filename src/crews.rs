@@ -127,12 +127,20 @@ pub fn threads_of(crews: &[CrewSpec]) -> Vec<usize> {
     crews.iter().map(|crew| crew.cpus.len()).collect()
 }
 
-/// Quadrants of each worker with one for each NUMA node: as many of the nodes as the mini-batch and an even cut allow.
+/// Quadrants of each worker with one for each NUMA node: as many of the nodes as the mini-batch and an even cut allow. Where workers
+/// can share nodes only by parts, such as two the three of a chip, nodes are cut so that all workers have as many parts of them.
 pub fn one_for_each_node(machine: &Machine, workers: usize, batch: usize) -> usize {
     let nodes = machine.nodes.iter().filter(|n| !n.cpus.is_empty()).count().max(1);
-    let most = (nodes / workers).clamp(1, batch.max(1));
-    let even = (1..=most).rev().find(|q| nodes.is_multiple_of(q * workers) || q * workers >= nodes);
-    even.unwrap_or(1)
+    even_quadrants([nodes, machine.cores.len()], workers, batch.max(1))
+}
+
+fn even_quadrants([nodes, cores]: [usize; 2], workers: usize, batch: usize) -> usize {
+    let joined = |q: &usize| nodes.is_multiple_of(q * workers) || q * workers >= nodes;
+    let even = (1..=(nodes / workers).clamp(1, batch)).rev().find(joined);
+    let parts =
+        || (1..=batch.min(nodes)).find(|q| (q * workers).is_multiple_of(nodes) && q * workers <= cores);
+    let enough = || (1..=batch).find(|q| q * workers >= nodes);
+    even.or_else(parts).or_else(enough).unwrap_or(1)
 }
 
 /// Cuts the machine into the quadrants of `workers` workers with mini-batches of `batch` images. `copies` says what a part
@@ -266,5 +274,21 @@ pub fn assign(machine: &Machine, partition: &Partition, workers: usize, args: &M
         how: partition.how.clone(),
         caches: caches.into_iter().filter_map(|found| found.note).collect(),
         notes: machine.notes.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::even_quadrants;
+
+    #[test]
+    fn nodes_are_shared_evenly_by_whole_ones_or_by_parts() {
+        let of = |nodes, workers, batch| even_quadrants([nodes, 16 * nodes], workers, batch);
+        assert_eq!([of(4, 1, 64), of(4, 2, 64), of(4, 4, 64), of(4, 8, 64)], [4, 2, 1, 1]);
+        assert_eq!([of(1, 1, 64), of(1, 2, 64), of(6, 3, 64), of(6, 1, 4)], [1, 1, 2, 3]);
+        // Three nodes of a Granite Rapids and two workers: each node in halves, three to each worker.
+        assert_eq!([of(3, 2, 64), of(6, 4, 64), of(5, 2, 64)], [3, 3, 5]);
+        // Too few images, or cores, for that.
+        assert_eq!([of(3, 2, 2), even_quadrants([3, 5], 2, 64), of(3, 2, 1)], [2, 2, 1]);
     }
 }

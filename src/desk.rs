@@ -39,8 +39,8 @@ pub struct SnapshotDesk {
 
 #[derive(Debug, Default)]
 struct Table {
-    centre: Option<Vec<f32>>,
-    states: BTreeMap<usize, WorkerState>,
+    /// What was left of each iteration. Workers that exchange rarely may leave the next before the last has left this one.
+    states: BTreeMap<u64, BTreeMap<usize, WorkerState>>,
     writing: Option<JoinHandle<Result<Option<Latest>, Failure>>>,
     latest: Option<Latest>,
 }
@@ -70,19 +70,19 @@ impl SnapshotDesk {
         centre: Option<Vec<f32>>,
     ) -> Result<(), Failure> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(other) = table.states.values().next() {
+        let states = table.states.entry(iteration).or_default();
+        if let Some(other) = states.values().next() {
             state.share(other);
         }
-        table.states.insert(rank, state);
-        table.centre = centre;
-        if table.states.len() < self.workers {
+        states.insert(rank, state);
+        if states.len() < self.workers {
             return Ok(());
         }
+        let workers = table.states.remove(&iteration).unwrap_or_default().into_values().collect();
         table.finish()?;
         // It has served its purpose, and takes as much memory as the next.
         table.latest = None;
-        let workers = std::mem::take(&mut table.states).into_values().collect();
-        let state = RunState { iteration, centre: table.centre.take(), workers };
+        let state = RunState { iteration, centre, workers };
         let (binder, world) = (self.binder.clone(), self.world.clone());
         let write = move || binder.file(state, &world);
         let thread = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
@@ -151,5 +151,50 @@ impl Binder {
         }
         state.workers.truncate(1);
         Ok(Some(Latest { path, state }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Course, WorkerArrays};
+    use quadrille_io::snapshot::Snapshot;
+    use quadrille_io::weights::Tensors;
+
+    fn state(value: f32) -> WorkerState {
+        let arrays = WorkerArrays { weights: vec![value], history: vec![] };
+        WorkerState { arrays: Arc::new(arrays), kept: Tensors::new(), course: Course::new(1) }
+    }
+
+    /// Of two workers the first is two snapshots ahead: each has what both left of its iteration.
+    #[test]
+    fn a_snapshot_is_of_one_iteration() {
+        let home = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(&home.path().join("run")).expect("a run folder");
+        let about = About {
+            network: "net".to_owned(),
+            identity: BTreeMap::new(),
+            settings: serde_json::Value::Null,
+            seed: 1,
+            parts: 1,
+            batch: 1,
+            images: 10,
+        };
+        let layout = ParamLayout::default();
+        let binder = Binder { folder: Some(folder.clone()), layout, about, keep: None, present: None };
+        let desk = SnapshotDesk::new(binder, 2, Arc::new(World::alone()));
+        for (rank, iteration) in [(0, 3), (0, 5), (0, 8), (1, 3), (1, 5), (1, 8)] {
+            let weight = (10 * iteration + rank as u64) as f32;
+            desk.leave(rank, iteration, state(weight), None).expect("room on the desk");
+            if rank == 1 {
+                let latest = desk.finish().expect("a snapshot").expect("it is there");
+                let found = [latest.state.iteration as f32, latest.state.workers[0].arrays.weights[0]];
+                assert_eq!(found, [iteration as f32, (10 * iteration) as f32]);
+            }
+        }
+        for iteration in [3, 5, 8] {
+            let snapshot = Snapshot::read(&folder.snapshot_path(iteration)).expect("a snapshot");
+            assert_eq!((snapshot.manifest.iteration, snapshot.manifest.workers.len()), (iteration, 2));
+        }
     }
 }

@@ -16,25 +16,31 @@ use crate::world::World;
 pub const GRACE: Duration = Duration::from_secs(5);
 
 /// Waits until all threads have told how they ended, and are gone. Each tells its failure if it has one. Returns the failure
-/// to report if some have not come to their end `patience` after the first failure: that nearest to the cause.
-pub fn wait_for_all(told: &Receiver<Option<Failure>>, patience: Duration) -> Option<Failure> {
+/// to report, that nearest to the cause, if some have not come to their end after the longest `patience` with what was told, and
+/// that.
+pub fn wait_for_all(
+    told: &Receiver<Option<Failure>>,
+    patience: impl Fn(&Failure) -> Duration,
+) -> Option<(Failure, Duration)> {
     let mut failure: Option<Failure> = None;
-    let mut deadline = None;
+    let mut first = None;
+    let mut waited = Duration::ZERO;
     loop {
-        let next = match deadline {
+        let next = match first.map(|first: Instant| waited.saturating_sub(first.elapsed())) {
             None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(end) => told.recv_timeout(Instant::saturating_duration_since(&end, Instant::now())),
+            Some(left) => told.recv_timeout(left),
         };
         match next {
             Ok(None) => {}
             Ok(Some(other)) => {
-                deadline.get_or_insert_with(|| Instant::now() + patience);
+                first.get_or_insert_with(Instant::now);
+                waited = waited.max(patience(&other));
                 if failure.as_ref().is_none_or(|first| other.remoteness() < first.remoteness()) {
                     failure = Some(other);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => return failure,
+            Err(RecvTimeoutError::Timeout) => return failure.map(|failure| (failure, waited)),
         }
     }
 }
@@ -55,9 +61,9 @@ pub fn joined<T>(handle: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, 
     handle.join().unwrap_or_else(lost)
 }
 
-/// Ends the process with `failure` although threads still run.
-pub fn leave_behind(failure: &Failure, world: &World) -> ! {
-    let seconds = GRACE.as_secs();
+/// Ends the process with `failure` although threads still run, which had so long to end.
+pub fn leave_behind(failure: &Failure, waited: Duration, world: &World) -> ! {
+    let seconds = waited.as_secs();
     failure.tell("");
     let others = format!("not every worker of this process came to its end within {seconds} s after that");
     Failure::follows(failure.code, others).tell("");
@@ -82,7 +88,7 @@ mod tests {
             let (tell, told) = channel();
             failures.into_iter().for_each(|failure| tell.send(failure).expect("room"));
             drop(tell);
-            assert!(wait_for_all(&told, SHORT).is_none());
+            assert!(wait_for_all(&told, |_| SHORT).is_none());
         }
     }
 
@@ -95,9 +101,22 @@ mod tests {
         ] {
             let (tell, told) = channel();
             failures.into_iter().for_each(|failure| tell.send(failure).expect("room"));
-            let found = wait_for_all(&told, SHORT).expect("one is stuck");
-            assert_eq!(found.code, code as u8);
+            let (found, waited) = wait_for_all(&told, |_| SHORT).expect("one is stuck");
+            assert_eq!((found.code, waited), (code as u8, SHORT));
             drop(tell);
         }
+    }
+
+    #[test]
+    fn the_longest_patience_counts() {
+        let (tell, told) = channel();
+        for code in [Code::PeerLost, Code::NotFinite] {
+            tell.send(failure(code)).expect("room");
+        }
+        let patience = |failure: &Failure| SHORT * if failure.code == Code::NotFinite as u8 { 3 } else { 1 };
+        let start = Instant::now();
+        let (found, waited) = wait_for_all(&told, patience).expect("one is stuck");
+        assert_eq!((found.code, waited), (Code::NotFinite as u8, 3 * SHORT));
+        assert!(start.elapsed() >= waited);
     }
 }

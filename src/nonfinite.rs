@@ -53,6 +53,11 @@ impl OnNonfinite {
     pub fn is_close(self) -> bool {
         self != Self::Stop
     }
+
+    /// Whether a run may go on after `failure`, from a snapshot.
+    pub fn goes_back_over(self, failure: &Failure) -> bool {
+        self == Self::Rollback && failure.code == Code::NotFinite as u8
+    }
 }
 
 /// What a worker does about values that are not finite.

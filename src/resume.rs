@@ -130,10 +130,10 @@ impl Beginner<'_> {
         if world.leads() {
             let start = self.start()?;
             let source = start.source.as_ref().map_or(String::new(), |source| source.display().to_string());
-            world.broadcast(source)?;
+            world.meet(&source)?;
             return Ok(start);
         }
-        let source = world.broadcast(String::new())?;
+        let source = world.meet("")?;
         let path = Path::new(&source);
         if source.is_empty() || solver_state::is_of_caffe(path) {
             self.given_start()

@@ -401,10 +401,14 @@ fn live_together(
             })
             .collect();
         drop(tell);
-        if let Some(failure) = ends::wait_for_all(&told, ends::GRACE) {
+        // A run that is to go back does so once all have ended what they compute, however long an iteration is.
+        let goes_back = |failure: &Failure| run.settings.on_nonfinite.goes_back_over(failure);
+        let patience =
+            |failure: &Failure| if goes_back(failure) { timeout + ends::GRACE } else { ends::GRACE };
+        if let Some((failure, waited)) = ends::wait_for_all(&told, patience) {
             let failure = run.world.warn(failure);
             let _ = run.desk.finish();
-            ends::leave_behind(&failure, &run.world);
+            ends::leave_behind(&failure, waited, &run.world);
         }
         let results = handles.into_iter().map(|handle| handle.map_err(refused).and_then(joined));
         let results: Vec<Result<Outcome, Failure>> = results.collect();

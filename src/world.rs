@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quadrille_comm::CommError;
 use quadrille_comm::transport::mpi::{self, MpiTransport, Node, Options, Sharing, connect, launched};
 use quadrille_comm::transport::{Buffer, Endpoint, Kind, Tag, Transport, threads};
 use quadrille_numa::{Core, detect, release_current_thread};
@@ -172,23 +173,37 @@ impl World {
     /// # Errors
     /// If it is lost or silent.
     pub fn hear(&self, from: usize) -> Result<String, Failure> {
+        self.listen(from, false)
+    }
+
+    /// The same; if `at_last`, a process may be silent for as long as it lives, since it reads or copies a data set.
+    fn listen(&self, from: usize, at_last: bool) -> Result<String, Failure> {
         let Some(several) = &self.several else { return Ok(String::new()) };
         let mut line = several.line.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = line.recv(from, TEXT)?;
+        let bytes = loop {
+            match line.recv(from, TEXT) {
+                Err(CommError::Timeout { .. }) if at_last => {}
+                other => break other?,
+            }
+        };
         let bytes: Vec<u8> = bytes.iter().map(|value| *value as u8).collect();
         String::from_utf8(bytes).map_err(|_| Failure::new(Code::Bug, "a text of another process is none"))
     }
 
-    /// Gives every process the text of the one that leads.
+    /// Waits until all processes have come here, however long they took to prepare, and gives every one the text of the one that
+    /// leads.
     ///
     /// # Errors
     /// If a process is lost.
-    pub fn broadcast(&self, text: String) -> Result<String, Failure> {
+    pub fn meet(&self, text: &str) -> Result<String, Failure> {
         if !self.leads() {
-            return self.hear(0);
+            self.tell(0, "")?;
+            return self.listen(0, true);
         }
-        (1..self.size().unwrap_or(1)).try_for_each(|other| self.tell(other, &text))?;
-        Ok(text)
+        let others = 1..self.size().unwrap_or(1);
+        others.clone().try_for_each(|other| self.listen(other, true).map(|_| ()))?;
+        others.into_iter().try_for_each(|other| self.tell(other, text))?;
+        Ok(text.to_owned())
     }
 
     /// Tells the others at once that this process fails.
@@ -230,10 +245,18 @@ impl World {
             Err(failure) => failure.tell(""),
             Ok(()) => {}
         }
-        if outcome.as_ref().err().is_none_or(stopped) {
-            mpi.finish();
+        let mut code = outcome.as_ref().err().map_or(0, |failure| failure.code);
+        // What this process did is worth nothing if another could not end it, such as the snapshot of all.
+        if outcome.as_ref().err().is_none_or(stopped)
+            && !mpi.finish()
+            && let Some((process, failed)) = mpi.failed()
+        {
+            code = failed;
+            let why =
+                format!("process {process} ended with exit code {failed}; so this one ends with it, too");
+            Failure::follows(code, why).tell(&format!("process {rank}: "));
         }
-        mpi.quit(outcome.err().map_or(0, |failure| failure.code))
+        mpi.quit(code)
     }
 
     /// Ends the process at once, although threads still run.

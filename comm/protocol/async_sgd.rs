@@ -114,6 +114,7 @@ impl<T: Transport> AsyncSgd<T> {
 
     /// Sums a few values over all workers. All workers call it at the same point and get the same bits.
     pub fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.line.meet()?;
         self.line.all_reduce_sum(values)
     }
 

@@ -104,6 +104,13 @@ impl<T: Transport> Line<T> {
         self.group.send(self.master, REQUEST, Letter::new(room).seal(meaning, 0.0))
     }
 
+    /// Waits, as for the centre, until all workers have come here as often: however far they have drifted apart, whoever is
+    /// first hears of the others while these exchange.
+    pub(super) fn meet(&mut self) -> Result<(), CommError> {
+        self.ask_with_all(Meaning::Centre, 0)?;
+        self.answer(Meaning::Centre, &mut [])
+    }
+
     /// Waits for the reply to an exchange: the arrays, then the letter.
     pub(super) fn answer_exchange(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         for index in 0..self.apart.len() {

@@ -13,7 +13,8 @@
 //!
 //! **The centre for all.** Tests, snapshots and the end need the same centre on all workers. Each asks for it at the same
 //! point of its own sequence. The master keeps these requests until it has all P of them; then nobody is inside an
-//! exchange, so it is the centre after everything that was sent.
+//! exchange, so it is the centre after everything that was sent. Sums over the workers, in which the master has no part, begin
+//! with such a meeting, without values: alone they would bound by one peer timeout how far workers may drift apart.
 //!
 //! **It ends.** The master waits for nobody in particular. A worker waits for the master only, and has one request at a time.
 //! An exchange is answered at once. A request for the centre is answered when the last worker asks: every other one
@@ -137,7 +138,8 @@ impl<T: Transport, C: Centre> ParameterServer<T, C> {
             let Some((mut letter, meaning)) = self.held[to].take() else { continue };
             let (weights, history) = (self.centre.weights(), self.centre.history());
             let room = letter.len();
-            if meaning == Meaning::Centre {
+            // Without room it is a meeting.
+            if meaning == Meaning::Centre && room > 0 {
                 if room != weights.len() && room != weights.len() + history.len() {
                     let what = format!("has room for {room} values of {} + {}", weights.len(), history.len());
                     return Err(self.desk.unexpected(to, &what));
@@ -198,6 +200,30 @@ mod tests {
         early.send(2, request, Letter::new(0).seal(Meaning::Leave, 0.0)).unwrap();
         late.leave().unwrap();
         assert_eq!(master.join().unwrap().unwrap().0.weights(), &[4.5]);
+    }
+
+    #[test]
+    fn who_waits_with_a_sum_hears_of_those_who_still_exchange() {
+        let (mut ends, master) = served(2, Duration::from_millis(500));
+        let mut late = AsyncEasgd::new(ends.pop().unwrap(), 1);
+        let mut early = AsyncEasgd::new(ends.pop().unwrap(), 1);
+        let waiting = std::thread::spawn(move || {
+            let mut sum = [1.0];
+            early.all_reduce_sum(&mut sum).map(|()| (sum, early))
+        });
+        let mut centre = [0.0];
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(100));
+            late.exchange(&[8.0], 0.5, &mut centre).unwrap();
+        }
+        let mut sum = [2.0];
+        late.all_reduce_sum(&mut sum).unwrap();
+        let (other, mut early) = waiting.join().unwrap().unwrap();
+        assert_eq!((sum, other), ([3.0], [3.0]));
+        let leaving = std::thread::spawn(move || early.leave());
+        late.leave().unwrap();
+        leaving.join().unwrap().unwrap();
+        assert_eq!(master.join().unwrap().unwrap().0.weights(), &[8.0]);
     }
 
     #[test]

@@ -290,6 +290,11 @@ impl DataSource {
                 let size = self.size.unwrap_or([height, width]);
                 if size == [height, width] {
                     Image { shape: [channels, height, width], pixels: Pixels::Interleaved(pixels) }
+                } else if values_of([channels, size[0], size[1]]).is_none() {
+                    return Err(format!(
+                        "would be resized to {} x {} pixels, which are too many",
+                        size[0], size[1]
+                    ));
                 } else {
                     resize(pixels, channels, [height, width], size, resized);
                     Image { shape: [channels, size[0], size[1]], pixels: Pixels::Interleaved(resized) }

@@ -122,6 +122,24 @@ fn a_failure_of_one_ends_all_with_its_code() {
     assert_eq!(codes, [Some(77); 3], "{:?}", [0, 1, 2].map(|rank| stage.said(rank)));
 }
 
+/// All have done their part when the one that leads cannot give the folder its name.
+#[test]
+fn a_last_snapshot_that_cannot_be_written_is_nobodys_success() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    let arguments = stage.training("run", "--method sync-sgd --max-iter 400");
+    let mut running = stage.mpirun(3, &left_alone(), &arguments);
+    stage.wait_until_trained("run", 2, &mut running);
+    std::fs::create_dir_all(stage.path("run/snapshots/iteration_400/in the way")).expect("a folder");
+    running.finish();
+    let codes: Vec<_> = (0..3).map(|rank| stage.code(rank)).collect();
+    let said = [0, 1, 2].map(|rank| stage.said(rank));
+    assert_eq!(codes, [Some(74); 3], "{said:?}");
+    assert!(said[0].contains("iteration_400") && said[1].contains("process 0 ended"), "{said:?}");
+}
+
 /// Numbers that look random, from a seed (SplitMix64).
 struct Chance(u64);
 

@@ -6,7 +6,8 @@
 //! nothing else.
 //!
 //! **It ends.** A worker waits for its attendant, which waits for nobody once it has a letter. An attendant waits for its
-//! worker, for a peer timeout at most, unless that one waits at a meeting: there it may wait as long as any other.
+//! worker for as long as that lives: it owes nobody a letter while it computes many iterations between two exchanges, tests, or waits
+//! at a meeting. One that is lost ends the wait, as the transport says of every rank that is gone.
 
 use std::sync::Arc;
 
@@ -131,8 +132,8 @@ impl<T: Transport> Attendant<T> {
         loop {
             let buffer = match self.transport.recv(self.worker, REQUEST) {
                 Ok(buffer) => buffer,
-                // Whoever waits for the others has nothing to say.
-                Err(CommError::Timeout { .. }) if self.shared.is_waiting(self.worker) => continue,
+                // Whoever computes, tests or waits for the others has nothing to say; one that is lost is another error.
+                Err(CommError::Timeout { .. }) => continue,
                 Err(error) => return Err(error),
             };
             let (mut letter, meaning) = Letter::read(buffer).ok_or_else(|| self.unexpected("is none"))?;

@@ -13,7 +13,8 @@
 //! gradients whose sums are exact the centre of Hogwild SGD is the first one minus the sum of all `η ΔW`, without decay.
 //!
 //! **The centre for all.** Workers meet: each tells all others that it has come, and waits for all others. Then nobody is
-//! inside an exchange, all read the same centre, and a sum over all keeps anybody from going on before all have read.
+//! inside an exchange, all read the same centre, and a sum over all keeps anybody from going on before all have read. Other sums
+//! over the workers begin with a meeting, too.
 //!
 //! **It ends.** An exchange waits for nobody: a change of a value starts again only if another one has succeeded. At a meeting
 //! each worker sends before it waits, and every worker comes to it. Workers drift apart, and the first may wait for long;
@@ -148,10 +149,16 @@ impl<T: Transport> Commons<T> {
             Centre::Near(shared) => shared.read(out),
             Centre::Far(far) => far.ask(&mut self.group, Meaning::Centre, 0.0, out)?,
         }
-        self.all_reduce_sum(&mut [0.0])
+        self.sum(&mut [0.0])
     }
 
+    /// A sum begins with a meeting, since workers may have drifted further apart than it would wait.
     fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.meet()?;
+        self.sum(values)
+    }
+
+    fn sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         self.next += 1;
         self.group.all_reduce_sum(values, self.next - 1)
     }
@@ -371,6 +378,26 @@ mod tests {
         let before = early.traffic().messages;
         early.exchange(&[4.0], 0.5, &mut seen).unwrap();
         assert_eq!(early.traffic().messages, before);
+    }
+
+    #[test]
+    fn who_waits_with_a_sum_hears_of_those_who_still_exchange() {
+        let shared = Arc::new(SharedCentre::new(&[8.0], 2));
+        let mut ends = endpoints(2, Duration::from_millis(500));
+        let mut late = HogwildEasgd::new(ends.pop().unwrap(), shared.clone());
+        let mut early = HogwildEasgd::new(ends.pop().unwrap(), shared.clone());
+        let waiting = std::thread::spawn(move || {
+            let mut sum = [1.0];
+            early.all_reduce_sum(&mut sum).map(|()| (sum, early))
+        });
+        let mut seen = [0.0];
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(100));
+            late.exchange(&[8.0], 0.5, &mut seen).unwrap();
+        }
+        let mut sum = [2.0];
+        late.all_reduce_sum(&mut sum).unwrap();
+        assert_eq!((sum, waiting.join().unwrap().unwrap().0), ([3.0], [3.0]));
     }
 
     #[test]

@@ -98,11 +98,6 @@ impl SharedCentre {
         self.waiting[rank].store(waits, Ordering::Relaxed);
     }
 
-    /// Whether worker `rank` waits for others.
-    pub(super) fn is_waiting(&self, rank: usize) -> bool {
-        self.waiting[rank].load(Ordering::Relaxed)
-    }
-
     /// How many workers change it.
     pub(super) fn workers(&self) -> usize {
         self.waiting.len()

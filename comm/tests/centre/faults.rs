@@ -83,9 +83,9 @@ fn every_rank_learns_of_a_death_in_the_asynchronous_methods() {
     for body in bodies {
         for workers in [1, 2, 4] {
             for rank in 0..=workers {
-                // A worker that has left waits for the word that it may go, before which it may hear that others are missing;
-                // the last replies of the master let all go.
-                let late = if rank == workers { workers - 1 } else { 2 };
+                // A worker that has left waits for the word that it may go, before which it may hear once of each other that it is
+                // missing; the last replies of the master let all go.
+                let late = if rank == workers { workers - 1 } else { workers.max(2) };
                 let run = killed(workers + 1, body);
                 let whole = |seen: &Seen, other: usize| {
                     assert_eq!(seen.centres.len(), if other == workers { 1 } else { 2 });

@@ -85,6 +85,11 @@ impl World {
         match self.0 {}
     }
 
+    /// The process that failed with an exit code, and the code.
+    pub fn failed(&self) -> Option<(usize, u8)> {
+        match self.0 {}
+    }
+
     /// Ends the process at once.
     pub fn quit(&self, _code: u8) -> ! {
         match self.0 {}

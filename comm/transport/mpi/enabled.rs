@@ -175,6 +175,11 @@ impl World {
         matches!(self.wait_for_end(most), Ok(Ended::Together))
     }
 
+    /// The process that failed with an exit code, and the code, if one has told this one.
+    pub fn failed(&self) -> Option<(usize, u8)> {
+        self.shared.loss().and_then(|loss| Some((loss.blamed, loss.code?)))
+    }
+
     fn wait_for_end(&self, most: Duration) -> Result<Ended, RecvTimeoutError> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(most)
     }

@@ -185,7 +185,10 @@ impl Service {
         let told = self.shared.loss().is_some_and(|loss| loss.told);
         let (mut others, last) = audience(self.shared.rank, self.shared.size, blamed, told);
         self.leaving = Some(Leaving { since: Instant::now(), bye, blamed: last });
-        others.try_for_each(|other| self.notify(other, bye))
+        others.try_for_each(|other| self.notify(other, bye))?;
+        // Whoever of this process still waits for the others, a snapshot for example, waits in vain.
+        self.lose(Loss { blamed, code: Some(code), told: true });
+        Ok(())
     }
 
     /// Tells whoever is to blame, which may be but stopped or slow and would hold its node until it missed the others. It is
