@@ -110,6 +110,16 @@ impl Crews {
         }
     }
 
+    /// Leaves of the memory what one of several processes on this machine may plan with, each on these CPUs.
+    pub fn share_memory(&mut self, processes: &[Vec<usize>]) -> Result<(), Failure> {
+        if processes.len() > 1 {
+            let machine =
+                quadrille_numa::detect().map_err(|e| Failure::new(Code::Environment, e.to_string()))?;
+            self.capacity = std::mem::take(&mut self.capacity).of_one_among(processes, &machine);
+        }
+        Ok(())
+    }
+
     /// What was decided: the cut, and below it where the other threads are.
     pub fn say_how(&self) {
         let (cut, others) = match self.how.match_indices("; ").nth(1) {

@@ -113,6 +113,15 @@ pub struct Samples<'a> {
     pub by_rank: bool,
     /// Arrays that are fed in place of any data set.
     pub given: Option<&'a Given>,
+    /// Processes on this node that hold the data set, if there are several.
+    pub processes: usize,
+}
+
+impl Samples<'_> {
+    /// What a data set may take.
+    fn room(&self) -> Room {
+        Room::of(available().map(|bytes| bytes / self.processes.max(1) as u64))
+    }
 }
 
 impl<'a> Samples<'a> {
@@ -200,7 +209,7 @@ impl PhaseJob {
                 let dataset = open(
                     source,
                     phase,
-                    Opening { data, search: &search, tolerance, staging, room: Room::of(available()) },
+                    Opening { data, search: &search, tolerance, staging, room: samples.room() },
                 )?;
                 source.sample = Some(dataset.sample());
                 found = Some((index, Some(dataset)));

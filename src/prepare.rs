@@ -60,7 +60,11 @@ impl Prepared<'_> {
 }
 
 /// Where the samples come from.
-fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<'a>, Failure> {
+fn samples<'a>(
+    args: &'a TrainArgs,
+    given: Option<&'a Given>,
+    processes: usize,
+) -> Result<Samples<'a>, Failure> {
     let (made_up, shape) = (args.made_up.dummy_data, args.made_up.shape);
     let conflict = |message: &str| Err(Failure::new(Code::Usage, message));
     if made_up && args.data.data.is_some() {
@@ -76,7 +80,7 @@ fn samples<'a>(args: &'a TrainArgs, given: Option<&'a Given>) -> Result<Samples<
         return conflict("--bad-record: data that is made up has no bad records");
     }
     let by_rank = args.data_shards == DataShards::Rank;
-    Ok(Samples { made_up, shape, given, by_rank, ..Samples::of(&args.data) })
+    Ok(Samples { made_up, shape, given, by_rank, processes, ..Samples::of(&args.data) })
 }
 
 /// A network that the solver names, unless a flag names another for training and whatever shares its network.
@@ -88,14 +92,14 @@ fn network(args: &TrainArgs, solver: &SolverSpec, source: &NetSource) -> Result<
 /// The tests, whose networks have the weights of `train`.
 fn tests(
     args: &TrainArgs,
-    given: Option<&Given>,
+    samples: Samples<'_>,
     solver: &SolverSpec,
     train: &PhaseJob,
 ) -> Result<Vec<TestJob>, Failure> {
     let open = |test: &TestNet| {
         let (spec, file) = network(args, solver, &test.source)?;
         let state = test.state.of(spec.state(Phase::Test));
-        let job = PhaseJob::open(&spec, &state, &file, samples(args, given)?, None)?;
+        let job = PhaseJob::open(&spec, &state, &file, samples, None)?;
         let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
         check_same_parameters(train, &job)?;
         Ok(TestJob { job, batches: test.batches })
@@ -119,9 +123,10 @@ pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>
     let state = solver.train_state.of(spec.state(Phase::Train));
     let given = args.inputs.as_deref().map(Given::read).transpose()?;
     let given = given.as_ref();
-    let train = PhaseJob::open(&spec, &state, &file, samples(args, given)?, args.batch)?;
+    let samples = samples(args, given, world.beside.len())?;
+    let train = PhaseJob::open(&spec, &state, &file, samples, args.batch)?;
     let train = train.ok_or_else(|| no_data(&spec, Phase::Train))?;
-    let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, given, solver, &train)? };
+    let tests = if solver.test_interval == 0 { Vec::new() } else { tests(args, samples, solver, &train)? };
     let smallest = tests.iter().map(|test| test.job.batch).fold(train.batch, usize::min);
     let net = train.nets(&[1])?.swap_remove(0);
     let histories = solver.rule.kind.histories();
@@ -129,6 +134,8 @@ pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>
     let copies = || Ok(parts::copies(&net, histories, here));
     let mut machine = crews(&args.machine, world.seats_before(), here, smallest, copies)?;
     machine.exclusive &= !world.shares_cpus;
+    // No process of this node takes its memory before all have met, below: all see the same.
+    machine.share_memory(&world.beside)?;
     let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
     let about = about(&settings, &train, &net, &machine);
     let start =

@@ -23,6 +23,8 @@ pub struct World {
     pub lines: Vec<String>,
     /// Whether other processes run on CPUs of this one.
     pub shares_cpus: bool,
+    /// The CPUs of each process on this node, if there are several processes.
+    pub beside: Vec<Vec<usize>>,
 }
 
 /// Several processes.
@@ -37,7 +39,7 @@ struct Several {
 impl World {
     /// This process alone.
     pub fn alone() -> Self {
-        Self { several: None, lines: Vec::new(), shares_cpus: false }
+        Self { several: None, lines: Vec::new(), shares_cpus: false, beside: Vec::new() }
     }
 
     /// Connects with the processes that were started with this one, if there are any; one that was started by itself is
@@ -63,9 +65,9 @@ impl World {
             mpi.finish();
             return Ok(Self::alone());
         }
-        let (node, rank) = (mpi.node(), mpi.rank());
+        let (node, rank) = (mpi.node().clone(), mpi.rank());
         let mut lines = vec![format!("processes   {size}, one worker in each; {}", mpi::describe())];
-        let (cpus, line) = share(&machine.cores, node);
+        let (cpus, line) = share(&machine.cores, &node);
         lines.extend(line);
         if let Some(cpus) = &cpus {
             // Every thread that is started from here on has these.
@@ -78,7 +80,7 @@ impl World {
             || node.sharing == Sharing::Same && machine.cores.len() < node.size;
         let line = Mutex::new(mpi.processes());
         let several = Some(Several { mpi, line, told: Mutex::default() });
-        Ok(Self { several, lines, shares_cpus })
+        Ok(Self { several, lines, shares_cpus, beside: everybody(&machine.cores, node) })
     }
 
     /// How many processes there are, if there are several.
@@ -285,8 +287,8 @@ fn worlds_of_one(started: usize, by_slurm: bool) -> Failure {
 }
 
 /// The CPUs of this process, where all of a node were granted the same, and what is said of that.
-fn share(cores: &[Core], node: Node) -> (Option<Vec<usize>>, Option<String>) {
-    let Node { rank, size, sharing } = node;
+fn share(cores: &[Core], node: &Node) -> (Option<Vec<usize>>, Option<String>) {
+    let Node { rank, size, sharing, .. } = *node;
     if size == 1 || cores.is_empty() {
         return (None, None);
     }
@@ -299,18 +301,33 @@ fn share(cores: &[Core], node: Node) -> (Option<Vec<usize>>, Option<String>) {
             (None, said(text.to_owned()))
         }
         Sharing::Same => {
-            let own = if cores.len() < size {
-                let first = rank % cores.len();
-                first..first + 1
-            } else {
-                cores.len() * rank / size..cores.len() * (rank + 1) / size
-            };
             let text = match cores.len() {
                 few if few < size => format!("all were granted the same {few} core(s), so several share one"),
                 all => format!("all were granted the same {all} cores, so each takes a part of them"),
             };
-            (Some(cores[own].iter().flat_map(|core| core.cpus.iter().copied()).collect()), said(text))
+            (Some(part(cores, rank, size)), said(text))
         }
+    }
+}
+
+/// The CPUs of process `rank` of `size` that were granted the same cores.
+fn part(cores: &[Core], rank: usize, size: usize) -> Vec<usize> {
+    let own = if cores.len() < size {
+        let first = rank % cores.len();
+        first..first + 1
+    } else {
+        cores.len() * rank / size..cores.len() * (rank + 1) / size
+    };
+    cores[own].iter().flat_map(|core| core.cpus.iter().copied()).collect()
+}
+
+/// The CPUs of each process of a node.
+fn everybody(cores: &[Core], node: Node) -> Vec<Vec<usize>> {
+    match node.sharing {
+        Sharing::Same if !cores.is_empty() => {
+            (0..node.size).map(|rank| part(cores, rank, node.size)).collect()
+        }
+        _ => node.granted,
     }
 }
 
@@ -323,7 +340,8 @@ mod tests {
     }
 
     fn taken(count: usize, size: usize, sharing: Sharing) -> Vec<Option<Vec<usize>>> {
-        (0..size).map(|rank| share(&cores(count), Node { rank, size, sharing }).0).collect()
+        let node = |rank| Node { rank, size, sharing, granted: Vec::new() };
+        (0..size).map(|rank| share(&cores(count), &node(rank)).0).collect()
     }
 
     #[test]
@@ -334,6 +352,10 @@ mod tests {
         assert_eq!(taken(6, 2, Sharing::Apart), [None, None]);
         assert_eq!(taken(6, 2, Sharing::Overlapping), [None, None]);
         assert_eq!(taken(6, 1, Sharing::Same), [None]);
+        let granted = vec![vec![0, 6], vec![1, 7]];
+        let node = |sharing| Node { rank: 0, size: 2, sharing, granted: granted.clone() };
+        assert_eq!(everybody(&cores(2), node(Sharing::Same)), [vec![0, 2], vec![1, 3]]);
+        assert_eq!(everybody(&cores(2), node(Sharing::Apart)), granted);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub enum Limit {
     Cgroup(PathBuf),
     /// Only these nodes are of use: on others it may not allocate, or nothing is placed there.
     Nodes(Vec<usize>),
+    /// So many processes of one job plan with it at once.
+    Processes(usize),
 }
 
 impl fmt::Display for Limit {
@@ -45,6 +47,7 @@ impl fmt::Display for Limit {
             Self::Nodes(nodes) => {
                 write!(f, "the part of this machine that may be used (nodes {})", cpu_list::format(nodes))
             }
+            Self::Processes(count) => write!(f, "the share of one of {count} processes on this machine"),
         }
     }
 }
@@ -90,6 +93,33 @@ impl Capacity {
             node.free = (node.free + bytes(there)).min(node.total);
         }
         self.bytes = self.bytes.map(|free| free + bytes(pages.touched()));
+        self
+    }
+
+    /// The share of one of several processes that plan at the same moment, each on these CPUs: of all memory as many parts as there
+    /// are processes, and of a node as many as compute near it.
+    pub fn of_one_among(self, processes: &[Vec<usize>], machine: &Machine) -> Self {
+        self.of_one_below(Path::new("/"), processes, machine)
+    }
+
+    /// The same by the files below `root`.
+    pub fn of_one_below(mut self, root: &Path, processes: &[Vec<usize>], machine: &Machine) -> Self {
+        let several = processes.len();
+        if several < 2 {
+            return self;
+        }
+        for node in &mut self.nodes {
+            let near = || machine.nodes.iter().find(|other| other.os_index == node.node)?.near;
+            let cpus = Some(cpus_of(root, node.node)).filter(|cpus| !cpus.is_empty());
+            let cpus = cpus.or_else(|| near().map(|near| cpus_of(root, near))).unwrap_or_default();
+            let is_near = |own: &&Vec<usize>| own.iter().any(|cpu| cpus.binary_search(cpu).is_ok());
+            // One that is near nobody is there for all.
+            let sharers = Some(processes.iter().filter(is_near).count()).filter(|count| *count > 0);
+            let sharers = sharers.unwrap_or(several) as u64;
+            (node.total, node.free) = (node.total / sharers, node.free / sharers);
+        }
+        self.bytes = self.bytes.map(|bytes| bytes / several as u64);
+        self.limited_by = Some(Limit::Processes(several));
         self
     }
 
@@ -155,6 +185,12 @@ fn node_capacity(root: &Path, node: usize) -> Option<NodeCapacity> {
         (part("Active(file)") + part("Inactive(file)")).saturating_sub(part("Dirty") + part("Writeback"));
     let free = (line(&text, "MemFree")? + files).min(total);
     Some(NodeCapacity { node, total, free })
+}
+
+/// All CPUs of a node in order, those that others were granted, too; none if the system does not tell.
+fn cpus_of(root: &Path, node: usize) -> Vec<usize> {
+    let path = root.join(format!("sys/devices/system/node/node{node}/cpulist"));
+    fs::read_to_string(path).ok().and_then(|text| cpu_list::parse(text.trim()).ok()).unwrap_or_default()
 }
 
 fn meminfo(root: &Path) -> Option<u64> {

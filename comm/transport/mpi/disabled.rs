@@ -46,7 +46,7 @@ impl World {
     }
 
     /// The processes of this job on this node.
-    pub fn node(&self) -> Node {
+    pub fn node(&self) -> &Node {
         match self.0 {}
     }
 

@@ -92,7 +92,12 @@ fn meet_on_node(net: &Net, cpus: &[usize]) -> (Node, Option<u64>) {
     let previous = ((net.rank() + net.size() - 1) % net.size()) as u64;
     let before = all.iter().find(|other| other[0] == previous && other[2] == own[2]).map(|other| other[1]);
     let masks: Vec<&[u64]> = all.iter().map(|one| &one[HEAD..]).collect();
-    (Node { rank, size: all.len(), sharing: sharing(&masks) }, before)
+    let cpus = |mask: &&[u64]| {
+        let bits = (0..MOST_CPUS).filter(|cpu| mask[cpu / 64] >> (cpu % 64) & 1 == 1);
+        bits.collect()
+    };
+    let granted = masks.iter().map(cpus).collect();
+    (Node { rank, size: all.len(), sharing: sharing(&masks), granted }, before)
 }
 
 /// The number of the namespace of process ids: containers have their own.
@@ -123,8 +128,8 @@ impl World {
     }
 
     /// The processes of this job on this node.
-    pub fn node(&self) -> Node {
-        self.node
+    pub fn node(&self) -> &Node {
+        &self.node
     }
 
     /// The endpoints of this process in the group of workers: that of its worker, and behind it those of `beside_first`

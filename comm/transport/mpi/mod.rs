@@ -74,7 +74,7 @@ pub enum Sharing {
 }
 
 /// The processes of this job on this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// This process among them.
     pub rank: usize,
@@ -82,6 +82,8 @@ pub struct Node {
     pub size: usize,
     /// How they share CPUs.
     pub sharing: Sharing,
+    /// The CPUs that each was granted.
+    pub granted: Vec<Vec<usize>>,
 }
 
 /// What is known of who started this process, before MPI is asked.

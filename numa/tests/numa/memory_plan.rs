@@ -336,6 +336,34 @@ fn write_free(fixture: &Fixture, index: usize, total: u64, free: u64) {
 }
 
 #[test]
+fn processes_on_one_machine_plan_with_a_share_each() {
+    // Two nodes with CPUs, and fast memory near the second.
+    let fixture = Fixture::machine(
+        "KNL",
+        &[node("0-3", 64, "10 21 41"), node("4-7", 64, "21 10 31"), node("", 16, "41 31 10")],
+    );
+    for (index, total) in [64, 64, 16].into_iter().enumerate() {
+        write_free(&fixture, index, total * GIB, total * GIB / 2);
+    }
+    fixture.write("proc/meminfo", format!("MemAvailable: {} kB\n", (72 * GIB) / 1024));
+    // This process has CPUs of the first node only.
+    fixture.allow("0-1", "0-2");
+    let machine = fixture.detect();
+    let capacity = Capacity::below(fixture.root(), &machine);
+    let free = |processes: &[&[usize]]| {
+        let processes: Vec<Vec<usize>> = processes.iter().map(|cpus| cpus.to_vec()).collect();
+        let share = capacity.clone().of_one_below(fixture.root(), &processes, &machine);
+        (share.nodes.iter().map(|node| node.free / GIB).collect::<Vec<_>>(), share.bytes, share.limited_by)
+    };
+    let all = |count| Some(Limit::Processes(count));
+    assert_eq!(free(&[&[0, 1]]).0, [32, 32, 8], "alone");
+    assert_eq!(free(&[&[0, 1], &[2, 3]]), (vec![16, 16, 4], Some(36 * GIB), all(2)), "near nobody: for all");
+    let three = free(&[&[0, 1], &[4], &[6, 7]]);
+    assert_eq!(three, (vec![32, 16, 4], Some(24 * GIB), all(3)));
+    assert!(all(3).is_some_and(|limit| limit.to_string().contains("one of 3 processes")));
+}
+
+#[test]
 fn nodes_that_a_cpuset_leaves_out_are_not_counted() {
     let fixture = Fixture::machine("EPYC", &[node("0-1", 64, "10 20"), node("2-3", 64, "20 10")]);
     (0..2).for_each(|index| write_free(&fixture, index, 64 * GIB, 60 * GIB));
