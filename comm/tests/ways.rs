@@ -285,6 +285,8 @@ fn a_message_for_each_array_changes_no_bit() {
                     if way == Algorithm::Doubling {
                         assert_eq!(apart.1, 3 * exchanges + sum, "{size} ranks");
                     }
+                    // Of a tree not all ranks send as often.
+                    assert!(packed.1 == 0 || apart.1 > packed.1, "{way}, {size} ranks");
                 }
             }
         }

@@ -276,7 +276,9 @@ fn sums_by_pairs_have_the_same_bits_whatever_way_they_go_packed_or_not() {
             (true, true),
             "{method}"
         );
-        hash("three", "--workers 3 --unpacked");
+        // Arrays by themselves never go around the ring.
+        let three = hash("three", "--workers 3 --unpacked");
+        assert_eq!(hash("three-tree", "--workers 3 --collective tree"), three, "{method}");
     }
     let original = |run: &str, flags: &str| {
         hash_of(&stage.train(run, &format!("--workers 3 --threads 1 --method original-easgd {flags}")))

@@ -154,8 +154,10 @@ fn rollback_goes_back_once_and_comes_to_what_skip_comes_to() {
         let lines: Vec<&str> = said.stdout.lines().filter(|line| line.starts_with("rollback ")).collect();
         assert!(lines.len() == 1 && lines[0].contains(&to), "{flags}: {}", said.stdout);
         let summary = stage.summary(&back);
-        assert_eq!((&summary["rollbacks"], &summary["left_out"]), (&1.into(), &summary["left_out"]));
+        assert_eq!(summary["rollbacks"], 1, "{flags}");
+        assert!(summary["left_out"].as_u64().is_some_and(|count| count >= 1), "{flags}: {summary}");
         if !flags.contains("async") {
+            assert_eq!(summary["left_out"], skipped["left_out"], "{flags}");
             assert_eq!(hash_of(&summary), hash_of(&skipped), "{flags}");
         }
         let iterations: Vec<u64> = stage

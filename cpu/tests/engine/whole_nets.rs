@@ -3,10 +3,11 @@
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{
-    Concat, Convolution, Dropout, Flatten, Layer, Lrn, NewExtent, NormRegion, PoolMethod, Pooling, Relu,
-    Reshape, Slice,
+    Concat, Convolution, Dropout, EuclideanLoss, Flatten, HingeLoss, HingeNorm, Layer, Lrn, NewExtent,
+    NormRegion, Normalization, PoolMethod, Pooling, Reduction, ReductionOperation, Relu, Reshape,
+    SigmoidCrossEntropyLoss, Slice,
 };
-use quadrille_core::net::{LayerSpec, Net, NetSpec};
+use quadrille_core::net::{LayerSpec, Net, NetSpec, ParamSpec};
 use quadrille_core::plan::Stage;
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
@@ -118,6 +119,46 @@ fn residual(batch: usize) -> NetSpec {
     network(layers, false)
 }
 
+/// The same with parameters that do not learn: all of a layer at the bottom and of one between others, of some layers the weight but
+/// not the bias, and the other way round.
+fn frozen(batch: usize) -> NetSpec {
+    let mut spec = residual(batch);
+    for layer in &mut spec.layers {
+        let rates = match layer.name.as_str() {
+            "stem" | "b2" => [0.0, 0.0],
+            "a1" | "c1" | "score" => [0.0, 1.0],
+            "proj" | "c2" => [1.0, 0.0],
+            _ => continue,
+        };
+        layer.params = rates.map(|rate| ParamSpec::with(rate, 1.0)).into();
+    }
+    spec
+}
+
+/// Losses of several kinds, each with a weight of its own, and the mean of a blob as another.
+fn judged(batch: usize) -> NetSpec {
+    let mut layers = images(batch);
+    let weighted = |weight, spec| LayerSpec { loss_weights: vec![weight], ..spec };
+    let cross = SigmoidCrossEntropyLoss { ignore_label: None, normalization: Normalization::None };
+    let mean = Reduction { operation: ReductionOperation::Mean, axis: 1, coeff: 2.0 };
+    let loss_of = |name: &str, layer, bottoms: [&str; 2]| LayerSpec::new(name, layer, &bottoms, &[name]);
+    layers.extend([
+        input("target", &[batch, CLASSES]),
+        LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
+        relu("conv"),
+        LayerSpec::new("other", Layer::InnerProduct(inner_product(CLASSES)), &["conv"], &["other"]),
+        weighted(0.3, loss_of("euclidean", Layer::EuclideanLoss(EuclideanLoss), ["other", "target"])),
+        weighted(0.02, loss_of("cross", Layer::SigmoidCrossEntropyLoss(cross), ["other", "target"])),
+        weighted(
+            0.7,
+            loss_of("hinge", Layer::HingeLoss(HingeLoss { norm: HingeNorm::L2 }), ["other", "label"]),
+        ),
+        weighted(0.05, LayerSpec::new("mean", Layer::Reduction(mean), &["conv"], &["mean"])),
+    ]);
+    head(&mut layers, "conv");
+    network(layers, false)
+}
+
 /// A kernel of one tap that leaves pixels out, between blobs that lie plain: they are copied to blocks and back around it.
 fn pointwise_between_copies(batch: usize) -> NetSpec {
     let extents = vec![NewExtent::Of(12), NewExtent::Of(6), NewExtent::Of(6)];
@@ -144,6 +185,11 @@ pub fn part_blocks(batch: usize) -> NetSpec {
     branching(batch, [20, 7, 12])
 }
 
+/// What losses of [`judged`] compare scores with.
+fn targets() -> Vec<f32> {
+    fractions(3, BATCH * CLASSES).into_iter().map(f32::abs).collect()
+}
+
 fn weights(net: &Net) -> Vec<f32> {
     let mut weights = vec![0.0; net.params.len()];
     net.params.fill(5, &mut weights);
@@ -166,6 +212,10 @@ fn found(make: fn(usize) -> NetSpec, quadrants: usize, shares: bool, options: &E
         let images = &images[first * PER_IMAGE..end * PER_IMAGE];
         device.write(Region::Stage(blob("data")), images).expect("a stage");
         device.write(Region::Stage(blob("label")), &classes[first..end]).expect("a stage");
+        if let Some(target) = net.blobs.iter().find(|blob| blob.name == "target") {
+            let targets = &targets()[first * CLASSES..end * CLASSES];
+            device.write(Region::Stage(target.data), targets).expect("a stage");
+        }
         device.write(Region::Packed(Packed::Weights), &weights(net)).expect("weights");
         first = end;
     }
@@ -184,6 +234,9 @@ fn oracle(make: fn(usize) -> NetSpec) -> Vec<f64> {
     let double = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
     run.set_input("data", &double(fractions(1, BATCH * PER_IMAGE)));
     run.set_input("label", &double(labels(2, BATCH, CLASSES)));
+    if net.blobs.iter().any(|blob| blob.name == "target") {
+        run.set_input("target", &double(targets()));
+    }
     run.set_draw(SEED, 0);
     run.forward();
     run.backward();
@@ -202,7 +255,8 @@ fn agree(make: fn(usize) -> NetSpec, terms: usize) {
     for isa in tiers("whole nets") {
         for (quadrants, shares) in [(1, false), (3, false), (1, true), (3, true)] {
             let found = found(make, quadrants, shares, &options(isa));
-            for view in net.params.views() {
+            // Nobody asks for the gradient of what does not learn.
+            for view in net.params.views().iter().filter(|view| view.lr_mult > 0.0) {
                 let (e, f) = (&expected[view.range()], &found[view.range()]);
                 let norm = e.iter().map(|g| g * g).sum::<f64>().sqrt();
                 assert!(norm > 1e-3, "mistrusted: the gradient of {} is {norm}", view.name);
@@ -256,4 +310,15 @@ fn shortcuts_around_convolutions() {
     // On the longest way of a gradient: taps and channels of the convolutions, sums of two, inputs of the scores, classes, and
     // places of a tap in the mini-batch.
     agree(residual, 27 + 32 + 9 * 16 + 32 + 9 * 16 + 2 * 9 * 32 + 3 * 2 + 32 * 25 + CLASSES + BATCH * 100);
+}
+
+#[test]
+fn layers_that_do_not_learn_between_others() {
+    agree(frozen, 27 + 32 + 9 * 16 + 32 + 9 * 16 + 2 * 9 * 32 + 3 * 2 + 32 * 25 + CLASSES + BATCH * 100);
+}
+
+#[test]
+fn losses_of_several_kinds_and_weights() {
+    // Taps, inputs of scores, classes, a mean's terms, and places of a tap in the mini-batch.
+    agree(judged, 27 + 20 * 100 + CLASSES + 20 * 100 + BATCH * 100);
 }

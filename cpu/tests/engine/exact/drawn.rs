@@ -45,11 +45,22 @@ impl Numbers {
         [1 + self.below(end), 1 + self.below(end)]
     }
 
+    /// Channels of a bottom and of a top.
+    fn channels(&mut self, choices: &[usize], group: usize) -> [usize; 2] {
+        [(); 2].map(|()| self.one_of(choices).next_multiple_of(group))
+    }
+
     /// A convolution and the shape of its bottom, if they fit each other.
     fn convolution(&mut self) -> Option<Case> {
         let group = if self.once_in(4) { 1 + self.below(4) } else { 1 };
-        let (sources, targets) = (self.one_of(&CHANNELS) * group, self.one_of(&CHANNELS) * group);
-        let kernel = self.pair(1, 6);
+        let kernel = if self.once_in(2) { [self.one_of(&[1, 3, 5]); 2] } else { self.pair(1, 6) };
+        let form = self.below(8);
+        // Long rows, many channels, or neither.
+        let ([sources, targets], [height, width]) = match form {
+            0 => (self.channels(&[1, 3, 16], group), [1 + self.below(6), 100 + self.below(500)]),
+            1 => (self.channels(&[90, 128, 144, 150, 200], group), [4 + self.below(6), 4 + self.below(6)]),
+            _ => (self.channels(&CHANNELS, group), self.image()),
+        };
         let layer = Convolution {
             pad: if self.once_in(2) { [0; 2] } else { self.pair(0, 4) },
             stride: if self.once_in(2) { [1; 2] } else { self.pair(1, 5) },
@@ -59,7 +70,7 @@ impl Numbers {
             relu: self.once_in(4),
             ..convolution(targets, kernel)
         };
-        let (images, [height, width]) = (1 + self.below(5), self.image());
+        let images = 1 + self.below(if form < 2 { 2 } else { 5 });
         layer.output([height, width])?;
         let (is_first, layer) = (self.once_in(5), Layer::Convolution(layer));
         let shape = [images, sources, height, width];
@@ -105,16 +116,17 @@ impl Numbers {
 
 #[test]
 fn layers_of_drawn_extents() {
-    let seeds = match std::env::var("QUADRILLE_DRAWN") {
+    let (seeds, wanted) = match std::env::var("QUADRILLE_DRAWN") {
         Ok(text) => {
             let ends = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
             let (first, end) = ends.expect("QUADRILLE_DRAWN=FIRST..END");
-            first..end
+            (first..end, usize::MAX)
         }
-        Err(_) => 0..20,
+        Err(_) => (0..u64::MAX, 20),
     };
-    for seed in seeds {
-        let Some(case) = Numbers(seed).case() else { continue };
+    let cases = seeds.filter_map(|seed| Some((seed, Numbers(seed).case()?))).take(wanted);
+    let compare = |(seed, case): (u64, Case)| {
         exact(&format!("drawn layers, seed {seed}"), &[case.zeros("layers are as they are drawn")]);
-    }
+    };
+    assert!(cases.map(compare).count() > 0, "nothing was drawn");
 }

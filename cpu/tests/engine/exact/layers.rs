@@ -26,11 +26,11 @@ fn with_relu(layer: &Convolution) -> Convolution {
 }
 
 /// A convolution whose top is as large as its bottom.
-fn same(out: usize, k: usize) -> Convolution {
+pub(super) fn same(out: usize, k: usize) -> Convolution {
     Convolution { pad: [k / 2; 2], ..convolution(out, [k; 2]) }
 }
 
-fn strided(layer: Convolution) -> Convolution {
+pub(super) fn strided(layer: Convolution) -> Convolution {
     Convolution { stride: [2, 2], ..layer }
 }
 
@@ -246,7 +246,12 @@ fn inner_products_whose_grains_are_cut_unlike() {
     exact("unlike blocks of inputs", &[case(64, 720, 64), case(32, 1500, 100)]);
 }
 
-fn pooling(method: PoolMethod, kernel: [usize; 2], stride: [usize; 2], pad: [usize; 2]) -> Pooling {
+pub(super) fn pooling(
+    method: PoolMethod,
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    pad: [usize; 2],
+) -> Pooling {
     Pooling { method, kernel: Some(kernel), pad, stride }
 }
 

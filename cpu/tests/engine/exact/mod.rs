@@ -6,6 +6,7 @@ mod arrange;
 mod bench;
 mod case;
 mod convolved;
+mod corners;
 mod drawn;
 mod layers;
 mod losses;
