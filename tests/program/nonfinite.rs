@@ -120,6 +120,31 @@ fn an_update_that_is_left_out_changes_no_weight() {
     }
 }
 
+/// Of an update of several mini-batches one is damaged, be it the last of them or not: nothing of their sum stays behind.
+#[test]
+fn an_update_of_several_mini_batches_is_left_out_as_a_whole() {
+    let stage = stage_with(f32::NAN);
+    for (iter_size, flags) in
+        [(2, ""), (4, ""), (4, "--quadrants 2 --threads 1"), (4, "--workers 2 --method sync-sgd")]
+    {
+        let run = format!("parts{iter_size}-{}", flags.len());
+        let solver = crate::common::SOLVER;
+        stage.write("solver.prototxt", format!("{solver}snapshot: 1\niter_size: {iter_size}\n"));
+        let iterations = if flags.contains("workers") { 2 } else { 8 / iter_size };
+        let summary = stage.train_on(&run, &format!("{flags} --on-nonfinite skip --max-iter {iterations}"));
+        let damaged = if flags.contains("workers") { iterations } else { 1 };
+        assert_eq!(summary["left_out"], damaged, "{iter_size} {flags}: {summary}");
+        assert!(stage.weights_are_finite(&run, iterations), "{iter_size} {flags}");
+        // Once more with what comes behind it.
+        let more = stage.train_on(
+            &format!("{run}-more"),
+            &format!("{flags} --on-nonfinite skip --max-iter {}", iterations + 1),
+        );
+        let moved = hash_of(&more) != hash_of(&summary);
+        assert_eq!(moved, !flags.contains("workers"), "{iter_size} {flags}: {more}");
+    }
+}
+
 #[test]
 fn nothing_changes_where_everything_is_finite() {
     let stage = stage_with(0.5);
