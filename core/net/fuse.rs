@@ -73,8 +73,10 @@ impl Net {
         let chain: Vec<LayerId> = [scale_id].into_iter().chain(relu).collect();
         let bottom = self.blob(self.layer(first).bottoms[0]);
         let top = self.blob(self.layer(*chain.last()?).tops[0]);
+        // Where nothing below learns, the running sums of a BatchNorm alone still take in each batch.
+        let learns = self.phase == Phase::Test || top.grad.is_some();
         // Backward asks for the bottom's values: the top must lie elsewhere.
-        (bottom.data != top.data).then(|| {
+        (learns && bottom.data != top.data).then(|| {
             let (norm, scale) = (norm.clone(), scale.clone());
             let passes_down = bottom.grad.is_some();
             (

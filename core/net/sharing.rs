@@ -157,7 +157,7 @@ impl Net {
     }
 
     /// Whether a sub-task of the layer computes the gradient of its parameter `index`.
-    pub(crate) fn finds_gradient(&self, id: LayerId, index: usize) -> bool {
+    pub fn finds_gradient(&self, id: LayerId, index: usize) -> bool {
         SubTask::BACKWARD
             .into_iter()
             .filter_map(|sub| self.accesses(id, sub))

@@ -52,7 +52,9 @@ impl Update {
         };
         let this = net.layer(layer);
         let stepped = this.params.first().filter(|_| this.steps_weight).map(|param| net.params.view(*param));
-        let later = |index: usize| this.completes_grad(index) && !(index == 0 && this.steps_weight);
+        // Sums that are kept have no terms: a factor on them would be an update that nobody asked for.
+        let found = |index: usize| net.finds_gradient(layer, index) && this.completes_grad(index);
+        let later = |index: usize| found(index) && !(index == 0 && this.steps_weight);
         let completed = this.params.iter().enumerate().filter(|(index, _)| later(*index));
         let views = completed.map(|(_, param)| net.params.view(*param));
         let mut pieces = Vec::new();

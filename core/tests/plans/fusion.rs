@@ -321,7 +321,11 @@ fn fused_and_apart_train_alike() {
     let mut below = residual_net(BATCH);
     let frozen = ParamSpec::with(0.0, 0.0);
     layer(&mut below, "conv1").params = vec![frozen.clone(), frozen];
-    for spec in [residual_net(BATCH), normalizing_net(BATCH), below, rectified(true, 0.0)] {
+    // A chain at the bottom of which nothing learns still adds to its running sums.
+    let mut stem = below.clone();
+    let frozen = ParamSpec::with(0.0, 0.0);
+    layer(&mut stem, "scale1").params = vec![frozen.clone(), frozen];
+    for spec in [residual_net(BATCH), normalizing_net(BATCH), below, stem, rectified(true, 0.0)] {
         let net = build(&spec, Phase::Train);
         let ((apart, losses), (fused, fused_losses)) = (train(net.clone()), train(net.fused()));
         assert!(

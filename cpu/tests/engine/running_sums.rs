@@ -19,6 +19,8 @@ const CHANNELS: usize = 3;
 const PLACES: usize = 25;
 const STEPS: u64 = 5;
 const FRACTION: f32 = 0.75;
+/// What sums hold that are kept.
+const KEPT: f32 = 1.5;
 
 /// The data are normalised on the way to the loss and aside, and what the convolution makes in place.
 pub fn normalized(batch: usize) -> NetSpec {
@@ -55,8 +57,14 @@ fn sums(net: &Net) -> impl Iterator<Item = (String, std::ops::Range<usize>)> {
 }
 
 /// Weights and histories of every quadrant after some steps. Histories and centre start at random.
-fn train(quadrants: usize, threads: usize, fusion: bool, options: &EngineOptions) -> Vec<[Vec<f32>; 2]> {
-    let nets = nets(normalized, BATCH, quadrants);
+fn train(
+    make: fn(usize) -> NetSpec,
+    quadrants: usize,
+    threads: usize,
+    fusion: bool,
+    options: &EngineOptions,
+) -> Vec<[Vec<f32>; 2]> {
+    let nets = nets(make, BATCH, quadrants);
     let nets: Vec<Net> = if fusion { nets.into_iter().map(Net::fused).collect() } else { nets };
     let elastic = options.elastic;
     let built =
@@ -67,6 +75,12 @@ fn train(quadrants: usize, threads: usize, fusion: bool, options: &EngineOptions
     let len = nets[0].params.len();
     let mut weights = vec![0.0; len];
     nets[0].params.fill(7, &mut weights);
+    // Sums of which it shows if they are multiplied.
+    let keeps =
+        |layer: &Layer| matches!(layer, Layer::BatchNorm(norm) if norm.use_global_stats == Some(true));
+    if nets[0].layers.iter().any(|layer| keeps(&layer.layer)) {
+        sums(&nets[0]).for_each(|(_, range)| weights[range].fill(KEPT));
+    }
     for device in &devices {
         device.write(Region::Packed(Packed::Weights), &weights).expect("weights");
         device.write(Region::Packed(Packed::Histories), &fractions(8, len)).expect("histories");
@@ -136,7 +150,7 @@ fn running_sums_are_those_of_the_batches_on_every_quadrant() {
                 let rule = Rule::sgd(0.9, 0.1);
                 let options = EngineOptions { rule, elastic, ..options(isa) };
                 let how = format!("{quadrants} quadrants, elastic {elastic}, fusion {fusion}, {isa}");
-                let found = train(quadrants, 2, fusion, &options);
+                let found = train(normalized, quadrants, 2, fusion, &options);
                 for [weights, histories] in &found {
                     // The centre pulls a worker as a whole, and so all of its quadrants alike.
                     assert!(
@@ -177,11 +191,45 @@ fn running_sums_do_not_depend_on_threads() {
     for isa in tiers("bits of running sums") {
         for quadrants in [1, 3] {
             let bits = |threads| -> Vec<u32> {
-                let found = train(quadrants, threads, true, &options(isa));
+                let found = train(normalized, quadrants, threads, true, &options(isa));
                 found.iter().flatten().flatten().map(|value| value.to_bits()).collect()
             };
             let first = bits(1);
             assert!([2, 3, 2].into_iter().all(|threads| bits(threads) == first), "{quadrants}, {isa}");
+        }
+    }
+}
+
+/// The same with statistics that the file keeps.
+fn kept(batch: usize) -> NetSpec {
+    let mut spec = normalized(batch);
+    for layer in &mut spec.layers {
+        if let Layer::BatchNorm(norm) = &mut layer.layer {
+            norm.use_global_stats = Some(true);
+        }
+    }
+    spec
+}
+
+/// Behind a Scale that learns they stay what they are, too.
+#[test]
+fn statistics_that_are_kept_do_not_fade() {
+    let net = nets(kept, BATCH, 1).remove(0);
+    let mut before = vec![0.0; net.params.len()];
+    net.params.fill(7, &mut before);
+    for isa in tiers("kept statistics") {
+        for (quadrants, fusion) in [(1, false), (1, true), (3, true)] {
+            for [weights, _] in train(kept, quadrants, 2, fusion, &options(isa)) {
+                let moved = net
+                    .params
+                    .views()
+                    .iter()
+                    .any(|v| v.rule == ParamRule::Gradient && weights[v.range()] != before[v.range()]);
+                assert!(moved, "mistrusted: nothing learns");
+                for (name, range) in sums(&net) {
+                    assert_eq!(weights[range.clone()], vec![KEPT; range.len()], "{name} on {isa}, {fusion}");
+                }
+            }
         }
     }
 }
