@@ -98,8 +98,7 @@ impl<T: Transport> ElasticMember for AsyncEasgd<T> {
     }
 
     fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
-        self.line.meet()?;
-        self.line.all_reduce_sum(values)
+        self.line.meet_and_sum(values)
     }
 
     fn leave(&mut self) -> Result<(), CommError> {

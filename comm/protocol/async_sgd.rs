@@ -114,8 +114,7 @@ impl<T: Transport> AsyncSgd<T> {
 
     /// Sums a few values over all workers. All workers call it at the same point and get the same bits.
     pub fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
-        self.line.meet()?;
-        self.line.all_reduce_sum(values)
+        self.line.meet_and_sum(values)
     }
 
     /// Ends this worker's part in good order; all workers call it last. Who drops its part without it is lost to the others.

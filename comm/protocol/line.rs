@@ -106,7 +106,7 @@ impl<T: Transport> Line<T> {
 
     /// Waits, as for the centre, until all workers have come here as often: however far they have drifted apart, whoever is
     /// first hears of the others while these exchange.
-    pub(super) fn meet(&mut self) -> Result<(), CommError> {
+    fn meet(&mut self) -> Result<(), CommError> {
         self.ask_with_all(Meaning::Centre, 0)?;
         self.answer(Meaning::Centre, &mut [])
     }
@@ -181,6 +181,12 @@ impl<T: Transport> Line<T> {
     pub(super) fn all_reduce_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         self.next += 1;
         self.group.all_reduce_sum(values, self.next - 1)
+    }
+
+    /// The same of workers that may have drifted apart.
+    pub(super) fn meet_and_sum(&mut self, values: &mut [f32]) -> Result<(), CommError> {
+        self.meet()?;
+        self.all_reduce_sum(values)
     }
 
     pub(super) fn check_len(&self, got: usize) -> Result<(), CommError> {

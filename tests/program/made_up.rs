@@ -28,6 +28,17 @@ fn a_network_trains_on_made_up_data() {
     assert_ne!(hash_of(&first), hash_of(&other));
 }
 
+#[test]
+fn a_bundled_network_trains_by_its_own_solver() {
+    let stage = Stage::new();
+    let said = stage
+        .succeed("train --model cifar10_quick --dummy-data --batch 4 --max-iter 1 --test-interval 0 --run a");
+    let solver = said.stdout.lines().next().unwrap_or_default();
+    assert!(solver.ends_with("models/cifar10_quick/solver.prototxt"), "{solver}");
+    // The rate of that, and not of LeNet's.
+    assert_eq!(stage.metrics("a")[0]["lr"].as_f64().map(|rate| rate as f32), Some(0.001));
+}
+
 /// What the net of a solver's state has classes for.
 #[test]
 fn the_state_of_the_solver_counts() {

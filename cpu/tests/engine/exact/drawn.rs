@@ -3,6 +3,7 @@
 //! `QUADRILLE_DRAWN=FIRST..END` runs those seeds instead of the usual few: a campaign. A failure names the layer and its shape.
 
 use quadrille_core::layer::{Convolution, InnerProduct, Layer, PoolMethod, Pooling};
+use quadrille_core::rng::{Purpose, Stream};
 
 use crate::common::{convolution, inner_product};
 use crate::exact::bench::exact;
@@ -12,16 +13,20 @@ use crate::exact::layers::divisors;
 /// Numbers of channels around the blocks and register tiles of all tiers.
 const CHANNELS: [usize; 12] = [1, 2, 3, 8, 15, 16, 17, 24, 32, 33, 40, 64];
 
-/// Numbers that look random (splitmix64).
-struct Numbers(u64);
+/// Numbers out of a stream, one after the other.
+struct Numbers {
+    stream: Stream,
+    drawn: u64,
+}
 
 impl Numbers {
+    fn new(seed: u64) -> Self {
+        Self { stream: Stream::new(seed, Purpose::Dummy, 0), drawn: 0 }
+    }
+
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % end as u64) as usize
+        self.drawn += 1;
+        self.stream.bits(self.drawn - 1) as usize % end
     }
 
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
@@ -124,7 +129,7 @@ fn layers_of_drawn_extents() {
         }
         Err(_) => (0..u64::MAX, 20),
     };
-    let cases = seeds.filter_map(|seed| Some((seed, Numbers(seed).case()?))).take(wanted);
+    let cases = seeds.filter_map(|seed| Some((seed, Numbers::new(seed).case()?))).take(wanted);
     let compare = |(seed, case): (u64, Case)| {
         exact(&format!("drawn layers, seed {seed}"), &[case.zeros("layers are as they are drawn")]);
     };
