@@ -11,7 +11,7 @@ use quadrille_comm::protocol::original_easgd::RoundRobin;
 use quadrille_comm::protocol::parameter_server::ParameterServer;
 use quadrille_comm::protocol::{Keeper, Method};
 use quadrille_comm::transport::Endpoint;
-use quadrille_core::net::ParamLayout;
+use quadrille_core::net::Net;
 use quadrille_core::solver::PackedRule;
 
 use crate::failure::{Code, Failure};
@@ -45,7 +45,7 @@ impl Common {
     /// What workers that begin at iteration `iteration` with `first` have in common.
     pub fn new(
         settings: &Settings,
-        layout: &ParamLayout,
+        net: &Net,
         fingerprint: Fingerprint,
         iteration: u64,
         mut first: WorkerArrays,
@@ -59,9 +59,9 @@ impl Common {
             settings.workers > 1 && settings.method.keeper() == Keeper::SharedMemory && world.leads();
         Self {
             method: settings.method,
-            way: settings.way(layout),
+            way: settings.way(&net.params),
             fingerprint,
-            rule: PackedRule::new(layout, settings.solver.rule, parts),
+            rule: PackedRule::of_net(net, settings.solver.rule, parts),
             shared: in_memory.then(|| Arc::new(SharedCentre::new(&first.weights, settings.workers))),
             workers: settings.workers,
             processes: world.size(),

@@ -151,6 +151,8 @@ pub struct PhaseJob {
     pub feed: Feed,
     /// Images of a worker's mini-batch.
     pub batch: usize,
+    /// The net whose parameters it has, if not its own.
+    params_of: Option<Arc<Net>>,
 }
 
 impl PhaseJob {
@@ -169,6 +171,7 @@ impl PhaseJob {
             Samples::refuse(&flags, "--inputs: all workers read the one file")?;
             let opened = GivenBatches::open(given, &mut spec, state)?;
             return Ok(opened.map(|(arrays, batch)| Self {
+                params_of: None,
                 feed: Feed::Arrays(Arc::new(arrays)),
                 batch,
                 spec,
@@ -231,7 +234,7 @@ impl PhaseJob {
         // A test is of the whole data set.
         let cut = samples.by_rank && state.phase == Phase::Train;
         let feed = Feed::DataSet(Arc::new(if cut { dataset.by_rank() } else { dataset }));
-        Ok(Some(Self { batch, spec, state, feed }))
+        Ok(Some(Self { batch, spec, state, feed, params_of: None }))
     }
 
     /// Opens the files of a net that a layer HDF5Data feeds; `None` if there is none.
@@ -275,7 +278,7 @@ impl PhaseJob {
             let message = format!("{count} layers read data in phase {}; one is possible", state.phase);
             return Err(Fault::new("layer", message).at(&site, "network").into());
         }
-        Ok(Some(Self { spec: spec.clone(), state: state.clone(), feed, batch }))
+        Ok(Some(Self { spec: spec.clone(), state: state.clone(), feed, batch, params_of: None }))
     }
 
     /// The nets of the phase as the file has them, one for each quadrant: its tile of the mini-batch is in proportion to
@@ -298,13 +301,36 @@ impl PhaseJob {
                     }
                 }
                 let share = tile.images as f32 / self.batch as f32;
-                let net = Net::build(&spec, &self.state, share)?;
+                let mut net = Net::build(&spec, &self.state, share)?;
+                if let Some(other) = &self.params_of {
+                    net = net.with_params_of(other)?;
+                }
                 if quadrants > 1 {
                     check_cut(&net)?;
                 }
                 Ok(net)
             })
             .collect()
+    }
+
+    /// The same with the parameters of `train`, whose weights it is to test.
+    ///
+    /// # Errors
+    /// If a layer has other parameters than there.
+    pub fn with_params_of(self, train: &Self) -> Result<Self, Failure> {
+        let [a, b] = [train, &self].map(|job| job.feed.data_set().map(DataSource::shape));
+        let job = Self { params_of: Some(Arc::new(train.nets(&[1])?.swap_remove(0))), ..self };
+        let Err(failure) = job.nets(&[1]) else { return Ok(job) };
+        let (Some(a), Some(b)) = (a, b) else { return Err(failure) };
+        if a == b {
+            return Err(failure);
+        }
+        let size = |[c, h, w]: [usize; 3]| format!("{c}x{h}x{w}");
+        let (test, a, b) = (job.feed.name(), size(a), size(b));
+        let message = format!(
+            "{test}: images to test are {b}, but those to train are {a}, so the weights cannot be shared"
+        );
+        Err(Failure::new(Code::Data, message))
     }
 
     /// The nets of the phase as devices compute them.
@@ -349,29 +375,6 @@ pub struct TestJob {
     pub job: PhaseJob,
     /// Mini-batches of a test.
     pub batches: u64,
-}
-
-/// Training and testing share their weights: makes sure that both phases have the same.
-pub fn check_same_parameters(train: &PhaseJob, test: &PhaseJob) -> Result<(), Failure> {
-    let (net, other) = (train.nets(&[1])?.swap_remove(0), test.nets(&[1])?.swap_remove(0));
-    if net.params == other.params {
-        return Ok(());
-    }
-    let [a, b] = [train, test].map(|job| job.feed.data_set().map(DataSource::shape));
-    if let (Some(a), Some(b)) = (a, b)
-        && a != b
-    {
-        let size = |[c, h, w]: [usize; 3]| format!("{c}x{h}x{w}");
-        let (test, a, b) = (test.feed.name(), size(a), size(b));
-        let message = format!(
-            "{test}: images to test are {b}, but those to train are {a}, so the weights cannot be shared"
-        );
-        return Err(Failure::new(Code::Data, message));
-    }
-    let site = Site { file: train.spec.file.clone(), ..Site::default() };
-    let message = "the phases TRAIN and TEST have other parameters, but share their weights";
-    let hint = "give layers with parameters the same names and sizes in both, or no include { phase: ... }";
-    Err(Fault::new("layer", message).hint(hint).at(&site, "network").into())
 }
 
 /// A layer that looks at several images at once cannot be cut into tiles of images.

@@ -12,7 +12,7 @@ use crate::failure::{Code, Failure};
 use crate::given::Given;
 use crate::holdings::Holdings;
 use crate::identity::about;
-use crate::job::{Named, PhaseJob, Samples, TestJob, check_same_parameters, load_net, load_solver, no_data};
+use crate::job::{Named, PhaseJob, Samples, TestJob, load_net, load_solver, no_data};
 use crate::parts;
 use crate::resume::{Beginner, Start, is_automatic};
 use crate::rewriting::Rewriting;
@@ -101,8 +101,7 @@ fn tests(
         let state = test.state.of(spec.state(Phase::Test));
         let job = PhaseJob::open(&spec, &state, &file, samples, None)?;
         let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
-        check_same_parameters(train, &job)?;
-        Ok(TestJob { job, batches: test.batches })
+        Ok(TestJob { job: job.with_params_of(train)?, batches: test.batches })
     };
     solver.test_nets.iter().map(open).collect()
 }

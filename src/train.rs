@@ -286,7 +286,7 @@ fn attempt(
         prepared.holdings().verify(placement.data)?;
     }
     let desk = SnapshotDesk::new(binder, workers.len(), world.clone());
-    let common = Common::new(settings, &prepared.net.params, fingerprint(&prepared), first, arrays, world);
+    let common = Common::new(settings, &prepared.net, fingerprint(&prepared), first, arrays, world);
     if let Some(home) = &home {
         mishaps.note_folder(&home.folder);
     }

@@ -1,6 +1,7 @@
 //! A network: layers wired by blobs, with every shape known and every parameter placed.
 
 mod adding;
+mod adopt;
 mod build;
 mod fuse;
 mod gather;

@@ -1,9 +1,11 @@
 //! The solver's rule on a whole packed buffer, for a master that holds the weights: what a device does layer by layer.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::{Rule, Step, add_to_running_sum, update};
-use crate::net::{ParamLayout, ParamRule};
+use crate::net::{LayerId, Net, ParamId, ParamLayout, ParamRule};
+use crate::plan::trained_params;
 
 /// One parameter in the packed buffers, with its factors.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +26,8 @@ pub struct PackedRule {
     rule: Rule,
     /// Mini-batches whose gradients were added up.
     parts: usize,
-    /// What the update changes, in the order of the packed buffer; frozen parameters are left out.
+    /// What the update changes, in the order of the packed buffer; frozen parameters are left out, and so is what no layer of
+    /// the net finds a gradient of.
     pieces: Vec<PackedPiece>,
     /// What counts in the norm that is clipped.
     normed: Vec<Range<usize>>,
@@ -32,9 +35,25 @@ pub struct PackedRule {
 }
 
 impl PackedRule {
-    /// `rule` for the parameters of `layout`, behind `parts` mini-batches whose gradients are added up.
+    /// `rule` for the parameters of `layout`, all of which have gradients or terms of running sums, behind `parts` mini-batches
+    /// whose gradients are added up.
     pub fn new(layout: &ParamLayout, rule: Rule, parts: usize) -> Self {
-        let changed = layout.views().iter().filter(|v| v.rule != ParamRule::Gradient || v.lr_mult != 0.0);
+        Self::of(layout, rule, parts, |_| true)
+    }
+
+    /// `rule` for what a device's own updates change of `net`: not the running sums that a BatchNorm with `use_global_stats`
+    /// keeps, which would fade.
+    pub fn of_net(net: &Net, rule: Rule, parts: usize) -> Self {
+        let trained: HashSet<ParamId> =
+            (0..net.layers.len()).flat_map(|layer| trained_params(net, LayerId(layer))).collect();
+        Self::of(&net.params, rule, parts, |id| trained.contains(&id))
+    }
+
+    fn of(layout: &ParamLayout, rule: Rule, parts: usize, is_trained: impl Fn(ParamId) -> bool) -> Self {
+        let views = (0..).map(ParamId).zip(layout.views());
+        let changed = views
+            .filter(|(id, v)| is_trained(*id) && (v.rule != ParamRule::Gradient || v.lr_mult != 0.0))
+            .map(|(_, view)| view);
         let pieces = changed.map(|view| PackedPiece {
             range: view.range(),
             rule: view.rule.after(parts),

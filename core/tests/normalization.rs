@@ -9,6 +9,7 @@ use quadrille_core::net::{
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::rng::{Purpose, Stream};
 use quadrille_core::shape::Shape;
+use quadrille_core::solver::{PackedRule, Rule};
 
 const IMAGES: usize = 4;
 const SIDE: usize = 6;
@@ -238,4 +239,21 @@ fn factors_of_images_cannot_be_cut_by_images() {
     // Factors that are a bottom are cut with it.
     assert_eq!(scale(2, 0).mixes_images(&[x[0].clone(), Shape::new([4, 3])]), None);
     assert_eq!(batch_norm(None).mixes_images(&x), None);
+}
+
+/// A master changes what the devices would change, so statistics that are kept do not fade there either.
+#[test]
+fn a_master_leaves_sums_alone_that_are_kept() {
+    for (use_global_stats, left) in [(None, 0.75 * 16.0 + 1.0), (Some(true), 16.0)] {
+        let mut spec = spec(IN_PLACE);
+        layer(&mut spec, "bn").layer = batch_norm(use_global_stats);
+        let net = build(&spec, Phase::Train, 1.0);
+        let rule = PackedRule::of_net(&net, Rule::sgd(0.0, 0.0), 1);
+        let (mut weights, mut histories) = (vec![16.0; net.params.len()], vec![0.0; rule.history_len()]);
+        rule.apply(0, 1.0, &mut weights, &vec![1.0; net.params.len()], &mut histories);
+        for view in net.params.views() {
+            let expected = if view.rule == ParamRule::Gradient { 15.0 } else { left };
+            assert_eq!(weights[view.range()], vec![expected; view.shape.count()], "{}", view.name);
+        }
+    }
 }

@@ -38,6 +38,51 @@ fn a_network_is_the_same_however_it_is_named() {
     }
 }
 
+/// A test network of its own has what it needs to test: no fillers, no factors of rates, and not the
+/// loss aside that is only trained. It is tested with the weights that the training has for layers of those names.
+#[test]
+fn a_test_network_has_the_weights_of_its_layers_names() {
+    let stage = Stage::new();
+    let aside = "layer { name: \"aside\" type: \"InnerProduct\" bottom: \"pool\" top: \"aside\" include { phase: TRAIN }
+               param { lr_mult: 2 } inner_product_param { num_output: 10 weight_filler { type: \"xavier\" } } }
+               layer { name: \"aside_loss\" type: \"SoftmaxWithLoss\" bottom: \"aside\" bottom: \"label\" top: \"aside_loss\"
+               loss_weight: 0.3 include { phase: TRAIN } }\nlayer {\n  name: \"ip\"";
+    let trained = NET.replacen("layer {\n  name: \"ip\"", aside, 1);
+    stage.write("trained.prototxt", &trained);
+    let bare = NET.replace("    weight_filler { type: \"xavier\" }\n", "");
+    assert!(!bare.contains("filler"), "mistrusted");
+    stage.write("bare.prototxt", &bare);
+    let apart = "train_net: \"trained.prototxt\" test_net: \"bare.prototxt\" test_iter: 4";
+    let hash = train(&stage, "apart", apart);
+    assert_eq!(train(&stage, "one", "net: \"trained.prototxt\" test_iter: 4"), hash);
+    let by_itself =
+        "test --model net.prototxt --iterations 4 --weights apart/snapshots/iteration_12.caffemodel";
+    let said = stage.succeed(by_itself).stdout;
+    for run in ["apart", "one"] {
+        let last = tests(&stage, run).pop().expect("a test");
+        let accuracy = last["accuracy"].as_f64().expect("a number");
+        assert!(said.contains(&format!("accuracy = {accuracy}")), "{run}: {accuracy} in {said}");
+    }
+    let line = bare.lines().position(|line| line.contains("\"ip\"")).expect("the layer");
+    for (from, to, expected) in [
+        (
+            "num_output: 10",
+            "num_output: 12",
+            format!(
+                "bare.prototxt:{line}: layer \"ip\": parameters of 12x96 and 12, but of 10x96 and 10 in phase TRAIN"
+            ),
+        ),
+        ("name: \"ip\"", "name: \"ip2\"", format!("bare.prototxt:{}: layer \"ip2\": name: it has", line + 1)),
+        ("name: \"ip\"", "name: \"ip2\"", "is it \"ip\" there? Give both the same name".to_owned()),
+    ] {
+        stage.write("bare.prototxt", bare.replacen(from, to, 1));
+        stage.write("solver.prototxt", format!("{SOLVER}{apart}\n"));
+        let outcome = stage.run("train --solver solver.prototxt --run refused");
+        assert_eq!(outcome.code, Some(64), "{outcome:?}");
+        assert!(outcome.stderr.contains(&expected), "{}", outcome.stderr);
+    }
+}
+
 #[test]
 fn several_networks_are_tested_each_on_its_own_mini_batches() {
     let stage = Stage::new();
