@@ -37,12 +37,16 @@ pub fn run(args: &ExtractArgs) -> Result<(), Failure> {
     }
     let mut spec = with_inputs(spec, &state, &given)?;
     let seeds = if args.backward { add_seeds(&mut spec, &given)? } else { Vec::new() };
+    let refused = |name: &str| {
+        given.refuse(format!("seed/{name}: {name:?} is a loss, whose gradient is its loss_weight"))
+    };
+    let losses = spec.layers.iter().filter(|layer| layer.belongs(&state) && layer.layer.is_loss());
+    if let Some(name) = losses.flat_map(|loss| &loss.tops).find(|top| seeds.contains(top)) {
+        return Err(refused(name));
+    }
     let net = Net::assemble(&spec, &state, 1.0, args.backward || phase == Phase::Train)?;
     if let Some((loss, _)) = net.losses().find(|(blob, _)| seeds.contains(&net.blob(*blob).name)) {
-        let name = &net.blob(loss).name;
-        return Err(
-            given.refuse(format!("seed/{name}: {name:?} is a loss, whose gradient is its loss_weight"))
-        );
+        return Err(refused(&net.blob(loss).name));
     }
     let weights = weights(args, &net, &given)?;
     let look = Look::new(net, args)?;

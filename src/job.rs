@@ -156,6 +156,10 @@ pub struct PhaseJob {
 }
 
 impl PhaseJob {
+    fn of(spec: NetSpec, state: NetState, feed: Feed, batch: usize) -> Self {
+        Self { spec, state, feed, batch, params_of: None }
+    }
+
     /// Opens the data of a net in `state`. `None` if no layer belongs to it or none of them is a data layer.
     pub fn open(
         spec: &NetSpec,
@@ -170,13 +174,8 @@ impl PhaseJob {
             let flags = [("--stage-to", samples.stage_to.is_some()), ("--data-shards rank", samples.by_rank)];
             Samples::refuse(&flags, "--inputs: all workers read the one file")?;
             let opened = GivenBatches::open(given, &mut spec, state)?;
-            return Ok(opened.map(|(arrays, batch)| Self {
-                params_of: None,
-                feed: Feed::Arrays(Arc::new(arrays)),
-                batch,
-                spec,
-                state: state.clone(),
-            }));
+            let feed = |arrays| Feed::Arrays(Arc::new(arrays));
+            return Ok(opened.map(|(arrays, batch)| Self::of(spec, state.clone(), feed(arrays), batch)));
         }
         if let Some(job) = Self::open_rows(&mut spec, state, file, samples, batch)? {
             return Ok(Some(job));
@@ -234,7 +233,7 @@ impl PhaseJob {
         // A test is of the whole data set.
         let cut = samples.by_rank && state.phase == Phase::Train;
         let feed = Feed::DataSet(Arc::new(if cut { dataset.by_rank() } else { dataset }));
-        Ok(Some(Self { batch, spec, state, feed, params_of: None }))
+        Ok(Some(Self::of(spec, state, feed, batch)))
     }
 
     /// Opens the files of a net that a layer HDF5Data feeds; `None` if there is none.
@@ -278,7 +277,7 @@ impl PhaseJob {
             let message = format!("{count} layers read data in phase {}; one is possible", state.phase);
             return Err(Fault::new("layer", message).at(&site, "network").into());
         }
-        Ok(Some(Self { spec: spec.clone(), state: state.clone(), feed, batch, params_of: None }))
+        Ok(Some(Self::of(spec.clone(), state.clone(), feed, batch)))
     }
 
     /// The nets of the phase as the file has them, one for each quadrant: its tile of the mini-batch is in proportion to

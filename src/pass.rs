@@ -118,7 +118,7 @@ impl Pass {
     pub fn add_outputs(&self, sums: &mut [f32]) -> Result<(), Failure> {
         for (sum, blob) in sums.iter_mut().zip(&self.outputs) {
             for ((net, device), tile) in self.nets.iter().zip(&self.devices).zip(&self.tiles) {
-                let is_sum = net.layer(net.blob(*blob).producer).layer.sums_images();
+                let is_sum = net.sums_images(*blob);
                 let share = if is_sum { 1.0 } else { tile.images as f32 / self.batch as f32 };
                 *sum += read_value(net, device, *blob)? * share;
             }

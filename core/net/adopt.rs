@@ -39,9 +39,10 @@ impl Net {
 
     /// What is wrong with a layer that the other net does not have.
     fn stranger(&self, layer: &NetLayer, other: &Self) -> Fault {
-        let phase = other.phase;
-        let message =
-            format!("it has parameters, but phase {phase}, whose weights it shares, has no such layer");
+        let (here, there) = (self.phase, other.phase);
+        let message = format!(
+            "it has parameters in phase {here}, but phase {there}, whose weights it shares, has no such layer"
+        );
         let untaken = other
             .layers
             .iter()

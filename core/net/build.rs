@@ -49,12 +49,13 @@ impl Net {
         for (index, layer) in chosen.iter().enumerate() {
             builder.add(index, layer).map_err(|fault| fault.at(&layer.site, &subject(layer)))?;
         }
-        let Builder { mut net, stopped, .. } = builder;
+        let Builder { mut net, stopped, unweighted, .. } = builder;
         check_filtered(&net)?;
         net.backward = backward;
         if backward {
             net.find_gradients(&stopped);
             net.check_dead_ends(&stopped)?;
+            net.check_read_losses(&unweighted, &stopped)?;
             net.share_gradients();
         }
         Ok(net)
@@ -98,6 +99,8 @@ struct Builder {
     current: HashMap<String, Vec<BlobId>>,
     /// Bottoms that are to get no gradient. Each blob has one reader, so it need not be said whose bottom.
     stopped: HashSet<BlobId>,
+    /// Losses that others read, and whose weights are not in the file.
+    unweighted: Vec<LayerId>,
     /// Of the layers so far, with their lines and whether they have parameters.
     names: HashMap<String, (u32, bool)>,
     param_names: Names,
@@ -147,6 +150,7 @@ impl Builder {
             readers,
             current: HashMap::new(),
             stopped: HashSet::new(),
+            unweighted: Vec::new(),
             names: HashMap::new(),
             param_names: Names::default(),
             makers: makers(spec, state),
@@ -174,8 +178,13 @@ impl Builder {
         let id = LayerId(self.net.layers.len());
         let tops = self.add_tops(id, spec, &bottoms, &inferred)?;
         let weights = self.loss_weights(spec, &bottoms, tops.len())?;
-        // A layer that is no loss has no notion of a weight: a layer behind it has.
-        let is_loss = spec.layer.is_loss();
+        // A layer that is no loss has no notion of a weight: a layer behind it has. Nor has a loss whose gradient may come from readers,
+        // too.
+        let is_read = self.readers.get(&(index, 0)).is_some_and(|readers| *readers > 0);
+        let is_loss = spec.layer.is_loss() && !is_read;
+        if spec.layer.is_loss() && is_read && spec.loss_weights.is_empty() {
+            self.unweighted.push(id);
+        }
         let terms = if is_loss { vec![0.0; weights.len()] } else { weights.clone() };
         let loss_weights = if is_loss { weights } else { vec![0.0; weights.len()] };
         for bottom in &bottoms {
@@ -365,7 +374,10 @@ impl Builder {
         let default = |i: usize| if i == 0 && is_loss { 1.0 } else { 0.0 };
         // A sum over images is the sum of its parts; every other loss is a mean, and its parts have shares. So has what no image has
         // a part in, such as a term of a parameter alone, which each part of the mini-batch finds anew.
-        let is_sum = if is_loss { spec.layer.sums_images() } else { Layer::LossTerm(LossTerm).sums_images() };
+        let is_sum = match is_loss {
+            true => spec.layer.sums_images(),
+            false => self.net.made_of_sums(bottoms).unwrap_or(Layer::LossTerm(LossTerm).sums_images()),
+        };
         let of_images = match bottoms {
             [] => !matches!(spec.layer, Layer::Parameter(_)),
             _ => bottoms.iter().any(|bottom| self.is_of_images(*bottom)),

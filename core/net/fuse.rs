@@ -75,8 +75,12 @@ impl Net {
         let top = self.blob(self.layer(*chain.last()?).tops[0]);
         // Where nothing below learns, the running sums of a BatchNorm alone still take in each batch.
         let learns = self.phase == Phase::Test || top.grad.is_some();
+        // Layers that share a parameter add to its gradient in the order of backward, in which the Scale takes its BatchNorm's place.
+        let shared = &self.layer(scale_id).params;
+        let mut between = self.layers[first.0..scale_id.0].iter().flat_map(|layer| &layer.params);
+        let keeps_order = between.all(|param| !shared.contains(param));
         // Backward asks for the bottom's values: the top must lie elsewhere.
-        (learns && bottom.data != top.data).then(|| {
+        (learns && keeps_order && bottom.data != top.data).then(|| {
             let (norm, scale) = (norm.clone(), scale.clone());
             let passes_down = bottom.grad.is_some();
             (

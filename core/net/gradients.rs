@@ -94,7 +94,7 @@ impl Net {
 }
 
 /// The bottoms that a layer can compute a gradient of.
-fn differentiable_bottoms(layer: &NetLayer) -> impl Iterator<Item = BlobId> {
+pub(super) fn differentiable_bottoms(layer: &NetLayer) -> impl Iterator<Item = BlobId> {
     let accesses = layer.layer.accesses(SubTask::GradActivation).unwrap_or_default();
     accesses.writes.into_iter().filter_map(|operand| match operand {
         Operand::BottomGrad(i) => layer.bottoms.get(i).copied(),

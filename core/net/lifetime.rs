@@ -68,7 +68,7 @@ impl Net {
     /// The same net with storages in common memory where their lives permit it, and inside others where its device says so
     /// in its `needs`: the whole then lives as long as any of its parts.
     ///
-    /// What the net puts out keeps memory of its own, so that it can be read after a step; any other storage may hold
+    /// What the net puts out, and what its loss consists of, keeps memory of its own, so that it can be read after a step; any other storage may hold
     /// something else by then. Comes after [`Net::fused`].
     ///
     /// # Panics
@@ -179,7 +179,7 @@ impl Net {
             }
         }
         let always = 0..=self.steps() - 1;
-        for blob in self.outputs() {
+        for blob in self.shown() {
             let (whole, _) = self.place_in_whole(self.blob(blob).data);
             lives[whole.0] = Some(always.clone());
         }

@@ -7,6 +7,7 @@ mod fuse;
 mod gather;
 mod gradients;
 mod lifetime;
+mod losses;
 mod params;
 mod parts;
 mod rectify;
@@ -208,14 +209,6 @@ impl Net {
         self.blobs.iter().enumerate().filter(|(_, b)| b.readers == 0).map(|(i, _)| BlobId(i))
     }
 
-    /// The blobs that make up the loss, with their weights.
-    pub fn losses(&self) -> impl Iterator<Item = (BlobId, f32)> {
-        self.layers
-            .iter()
-            .flat_map(|l| l.tops.iter().copied().zip(l.loss_weights.iter().copied()))
-            .filter(|(_, weight)| *weight != 0.0)
-    }
-
     /// A new storage.
     fn add_storage(&mut self, count: usize) -> StorageId {
         let id = StorageId(self.storages.len());
@@ -275,6 +268,10 @@ impl Net {
         }
         if layer.adds_gradient && accesses.writes.contains(&Operand::BottomGrad(0)) {
             accesses.reads.push(Operand::BottomGrad(0));
+        }
+        // That exists where other layers read the loss: see `losses`.
+        if layer.layer.is_loss() && sub == SubTask::GradActivation {
+            accesses.reads.push(Operand::TopGrad(0));
         }
         let looks = sub == SubTask::GradActivation && self.looks_at_relu(id);
         if looks && !accesses.reads.contains(&Operand::Bottom(0)) {

@@ -45,7 +45,7 @@ pub use arrays::Arrays;
 pub use net::ReferenceNet;
 pub use real::Real;
 
-use crate::layer::{Layer, SubTask};
+use crate::layer::{Layer, Operand, SubTask};
 use crate::rng::Draw;
 use crate::shape::Shape;
 
@@ -75,6 +75,24 @@ pub struct Context<'a> {
 /// If the layer is impossible on these shapes ([`Layer::infer`] fails), if a declared operand is missing, or if an
 /// array is shorter than its shape: an oracle must not answer such a question.
 pub fn compute<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
+    let from_above = arrays.find(Operand::TopGrad(0)).filter(|_| ctx.layer.is_loss()).map(|grad| grad[0]);
+    match from_above {
+        Some(gradient) if sub == SubTask::GradActivation => {
+            // A loss that is read by others has its weight from them, too.
+            compute_by_itself(&Context { loss_weights: &[1.0], ..*ctx }, sub, arrays);
+            let weight = gradient + T::from_f32(ctx.loss_weights[0]);
+            for bottom in (0..ctx.bottoms.len()).map(Operand::BottomGrad) {
+                let Some(mut values) = arrays.take(bottom) else { continue };
+                values.iter_mut().for_each(|value| *value = *value * weight);
+                arrays.insert(bottom, values);
+            }
+        }
+        _ => compute_by_itself(ctx, sub, arrays),
+    }
+}
+
+/// The same for losses that go by their weights alone, and for all other layers.
+fn compute_by_itself<T: Real>(ctx: &Context, sub: SubTask, arrays: &mut Arrays<T>) {
     match ctx.layer {
         Layer::Convolution(layer) => convolution::compute(layer, ctx, sub, arrays),
         Layer::Pooling(layer) => pooling::compute(layer, ctx, sub, arrays),

@@ -68,7 +68,7 @@ impl Joining<'_> {
         let arrays: Vec<StorageId> = pieces.iter().map(|(part, _)| *part).collect();
         let once = arrays.iter().enumerate().all(|(i, array)| !arrays[..i].contains(array));
         let all = || arrays.iter().copied().chain([top.data]);
-        let is_kept = self.net.outputs().any(|blob| all().any(|array| array == self.net.blob(blob).data));
+        let is_kept = self.net.shown().any(|blob| all().any(|array| array == self.net.blob(blob).data));
         let possible = once && !is_kept && !self.is_overwritten(&arrays, top) && self.are_found(&arrays);
         possible.then_some(pieces)
     }

@@ -85,6 +85,15 @@ const fn stream(name: &'static str, form: Form, build: Build) -> Candidate {
     Candidate { kept: Kept::Either, ..candidate(name, form, build) }
 }
 
+/// A loss, which goes by its weight alone: where other layers read it, only `reference` can do it.
+const fn loss(name: &'static str, build: Build) -> Candidate {
+    Candidate { fits: goes_by_weight, ..candidate(name, Form::Plain, build) }
+}
+
+fn goes_by_weight(net: &Net, id: LayerId, _: Numerics) -> bool {
+    net.layer(id).tops.first().is_none_or(|top| net.blob(*top).grad.is_none())
+}
+
 /// One that finds images apart.
 const fn strided(candidate: Candidate) -> Candidate {
     Candidate { strides: true, ..candidate }
@@ -188,7 +197,7 @@ const INNER_PRODUCT: &[Candidate] = &[
 ];
 const RELU: &[Candidate] = &[strided(stream("stream", Form::Any, relu::build)), REFERENCE];
 const SOFTMAX: &[Candidate] = &[candidate("rows", Form::Plain, softmax::build), REFERENCE];
-const SOFTMAX_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, softmax_loss::build), REFERENCE];
+const SOFTMAX_LOSS: &[Candidate] = &[loss("rows", softmax_loss::build), REFERENCE];
 const ACCURACY: &[Candidate] = &[candidate("rows", Form::Plain, accuracy::build), REFERENCE];
 const SPLIT: &[Candidate] = &[strided(stream("stream", Form::Any, split::build)), REFERENCE];
 const BATCH_NORM: &[Candidate] = &[strided(stream("channels", Form::Any, batch_norm::build)), REFERENCE];
@@ -207,7 +216,7 @@ const PIECES: &[Candidate] = &[
     REFERENCE,
 ];
 const FLATTEN: &[Candidate] = &[candidate("view", Form::Plain, flatten::build), REFERENCE];
-const CONTRASTIVE_LOSS: &[Candidate] = &[candidate("pairs", Form::Plain, contrastive_loss::build), REFERENCE];
+const CONTRASTIVE_LOSS: &[Candidate] = &[loss("pairs", contrastive_loss::build), REFERENCE];
 const DROPOUT: &[Candidate] =
     &[Candidate { fits: dropout::fits, ..stream("stream", Form::Any, dropout::build) }, REFERENCE];
 const LRN: &[Candidate] =
@@ -225,11 +234,11 @@ const BIAS: &[Candidate] = &[
 ];
 const MVN: &[Candidate] = &[candidate("rows", Form::Plain, mvn::build), REFERENCE];
 const REDUCTION: &[Candidate] = &[candidate("rows", Form::Plain, reduction::build), REFERENCE];
-const EUCLIDEAN_LOSS: &[Candidate] = &[candidate("stream", Form::Plain, distance_loss::euclidean), REFERENCE];
+const EUCLIDEAN_LOSS: &[Candidate] = &[loss("stream", distance_loss::euclidean), REFERENCE];
 const SIGMOID_CROSS_ENTROPY_LOSS: &[Candidate] =
-    &[candidate("stream", Form::Plain, distance_loss::sigmoid_cross_entropy), REFERENCE];
-const LABEL_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, label_loss::build), REFERENCE];
-const INFOGAIN_LOSS: &[Candidate] = &[candidate("rows", Form::Plain, infogain_loss::build), REFERENCE];
+    &[loss("stream", distance_loss::sigmoid_cross_entropy), REFERENCE];
+const LABEL_LOSS: &[Candidate] = &[loss("rows", label_loss::build), REFERENCE];
+const INFOGAIN_LOSS: &[Candidate] = &[loss("rows", infogain_loss::build), REFERENCE];
 const LOSS_TERM: &[Candidate] = &[candidate("fill", Form::Plain, loss_term::build), REFERENCE];
 const SOURCE: &[Candidate] = &[REFERENCE];
 /// It is there to look inside, not to be fast.

@@ -209,6 +209,13 @@ fn compute(at: &mut Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
     if layer.adds_gradient || layer.steps_weight || layer.rectifies_gradient || adds_shortcut {
         return Err(format!("layer {:?}: the net was rewritten for other kernels than a GPU's", layer.name));
     }
+    if layer.layer.is_loss() && at.find(Operand::TopGrad(0)).is_some() {
+        return Err(format!(
+            "layer {:?}: there is no CUDA kernel for a loss that trains through a layer that reads it; write its part of the \
+             whole as its loss_weight, or compute on the CPU (leave --device out)",
+            layer.name
+        ));
+    }
     match &layer.layer {
         Layer::Convolution(l) => convolution::ops(l, at, sub),
         Layer::Pooling(l) => pooling::ops(l, at, sub),

@@ -67,3 +67,26 @@ fn a_blob_of_many_values_can_be_a_part_of_the_loss() {
         ["weighted", "twice"].map(|run| first_loss(&stage, run) - first_loss(&stage, "plain"));
     assert!(once.abs() > 1.0 && (twice / once - 2.0).abs() < 1e-4, "{once}, {twice}");
 }
+
+/// A loss that others read is trained by and shown to its end, and its value is there after a step although memory is shared.
+#[test]
+fn a_loss_can_be_read() {
+    let stage = Stage::new();
+    let plain = stage.train("plain", "--max-iter 40");
+    let quiet = "\nlayer { name: \"quiet\" type: \"Silence\" bottom: \"loss\" }\n";
+    stage.edit("net.prototxt", "  top: \"loss\"\n}\n", &format!("  top: \"loss\"\n}}{quiet}"));
+    assert_eq!(hash_of(&stage.train("silenced", "--max-iter 40")), hash_of(&plain));
+    assert_eq!(first_loss(&stage, "silenced"), first_loss(&stage, "plain"));
+    let half = "\nlayer { name: \"half\" type: \"Power\" bottom: \"loss\" top: \"half\" power_param { scale: 0.5 } loss_weight: 2 }\n";
+    stage.edit("net.prototxt", quiet, half);
+    let refused = stage.run("train --solver solver.prototxt --run none");
+    assert_eq!(refused.code, Some(64), "{refused:?}");
+    let expected = "layer \"loss\": loss_weight: missing, but a gradient comes from layer \"half\"";
+    assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    stage.edit("net.prototxt", "  top: \"loss\"\n", "  top: \"loss\"\n  loss_weight: 0\n");
+    for (run, way) in [("halved", ""), ("cut", "--quadrants 2")] {
+        let summary = stage.train(run, &format!("--max-iter 40 {way}"));
+        let loss = |summary: &Value| summary["test_loss"].as_f64().expect("a loss");
+        assert!((loss(&summary) - loss(&plain)).abs() < 1e-3 * loss(&plain), "{run}: {summary} but {plain}");
+    }
+}

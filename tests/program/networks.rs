@@ -72,7 +72,11 @@ fn a_test_network_has_the_weights_of_its_layers_names() {
                 "bare.prototxt:{line}: layer \"ip\": parameters of 12x96 and 12, but of 10x96 and 10 in phase TRAIN"
             ),
         ),
-        ("name: \"ip\"", "name: \"ip2\"", format!("bare.prototxt:{}: layer \"ip2\": name: it has", line + 1)),
+        (
+            "name: \"ip\"",
+            "name: \"ip2\"",
+            format!("bare.prototxt:{}: layer \"ip2\": name: it has parameters in phase TEST", line + 1),
+        ),
         ("name: \"ip\"", "name: \"ip2\"", "is it \"ip\" there? Give both the same name".to_owned()),
     ] {
         stage.write("bare.prototxt", bare.replacen(from, to, 1));

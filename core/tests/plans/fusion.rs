@@ -316,6 +316,47 @@ pub fn train(net: Net) -> (Vec<f64>, Vec<f64>) {
     (params.collect(), losses)
 }
 
+/// Two branches whose Scales share their parameters, the second of them in front of the first's.
+fn crossed(batch: usize) -> NetSpec {
+    let mut spec = residual_net(batch);
+    let shared = || vec!["factor", "shift"].into_iter().map(named).collect::<Vec<_>>();
+    for (name, [bottom, top]) in
+        [("conv1", ["data", "a"]), ("bn1", ["a", "n"]), ("scale1", ["n", "s"]), ("conv2", ["data", "b"])]
+            .into_iter()
+            .chain([("bn2", ["b", "m"]), ("scale2", ["m", "t"])])
+    {
+        let layer = layer(&mut spec, name);
+        (layer.bottoms, layer.tops) = (vec![bottom.into()], vec![top.into()]);
+        if name.starts_with("scale") {
+            layer.params = shared();
+        }
+    }
+    layer(&mut spec, "conv2").layer = layer(&mut spec, "conv1").layer.clone();
+    layer(&mut spec, "sum").bottoms = vec!["s".into(), "t".into()];
+    spec.layers.retain(|layer| layer.name != "relu1");
+    let place =
+        |spec: &NetSpec, name: &str| spec.layers.iter().position(|l| l.name == name).expect("it is there");
+    let first = place(&spec, "scale1");
+    let scale = spec.layers.remove(first);
+    let behind = place(&spec, "scale2") + 1;
+    spec.layers.insert(behind, scale);
+    spec
+}
+
+fn named(name: &str) -> ParamSpec {
+    ParamSpec { name: Some(name.into()), ..ParamSpec::default() }
+}
+
+/// The gradient of a shared parameter is added up in the order of backward, which a Scale in its BatchNorm's place would change.
+#[test]
+fn a_scale_stays_behind_another_with_its_parameters() {
+    let spec = crossed(BATCH);
+    let net = build(&spec, Phase::Train).fused();
+    let expected = ["data", "conv1", "bn1", "conv2", "bn2 + scale2", "scale1", "sum + relu2", "ip", "loss"];
+    assert_eq!(labels(&net), expected);
+    plans_are_valid(&spec);
+}
+
 #[test]
 fn fused_and_apart_train_alike() {
     let mut below = residual_net(BATCH);
@@ -325,7 +366,9 @@ fn fused_and_apart_train_alike() {
     let mut stem = below.clone();
     let frozen = ParamSpec::with(0.0, 0.0);
     layer(&mut stem, "scale1").params = vec![frozen.clone(), frozen];
-    for spec in [residual_net(BATCH), normalizing_net(BATCH), below, stem, rectified(true, 0.0)] {
+    for spec in
+        [residual_net(BATCH), normalizing_net(BATCH), below, stem, rectified(true, 0.0), crossed(BATCH)]
+    {
         let net = build(&spec, Phase::Train);
         let ((apart, losses), (fused, fused_losses)) = (train(net.clone()), train(net.fused()));
         assert!(

@@ -3,9 +3,9 @@
 
 use quadrille_core::device::{Device, Packed, Region, Scalars};
 use quadrille_core::layer::{
-    Concat, Convolution, Dropout, EuclideanLoss, Flatten, HingeLoss, HingeNorm, Layer, Lrn, NewExtent,
-    NormRegion, Normalization, PoolMethod, Pooling, Reduction, ReductionOperation, Relu, Reshape,
-    SigmoidCrossEntropyLoss, Slice,
+    Concat, Convolution, Dropout, Eltwise, EltwiseOperation, EuclideanLoss, Flatten, HingeLoss, HingeNorm,
+    Layer, Lrn, NewExtent, NormRegion, Normalization, PoolMethod, Pooling, Reduction, ReductionOperation,
+    Relu, Reshape, SigmoidCrossEntropyLoss, Silence, Slice,
 };
 use quadrille_core::net::{LayerSpec, Net, NetSpec, ParamSpec};
 use quadrille_core::plan::Stage;
@@ -156,6 +156,38 @@ fn judged(batch: usize) -> NetSpec {
         weighted(0.05, LayerSpec::new("mean", Layer::Reduction(mean), &["conv"], &["mean"])),
     ]);
     head(&mut layers, "conv");
+    network(layers, false)
+}
+
+/// Losses that weigh by what reads them: added up with factors, one with a weight of its own as well, and one that goes nowhere
+/// besides.
+fn read_losses(batch: usize) -> NetSpec {
+    let mut layers = images(batch);
+    let weighted = |weight, spec| LayerSpec { loss_weights: vec![weight], ..spec };
+    let cross = SigmoidCrossEntropyLoss { ignore_label: None, normalization: Normalization::BatchSize };
+    let sum = Eltwise {
+        bottoms: 3,
+        operation: EltwiseOperation::Sum { coefficients: vec![0.5, 2.0, 0.25], relu: false },
+    };
+    let loss_of = |name: &str, layer, bottoms: [&str; 2]| LayerSpec::new(name, layer, &bottoms, &[name]);
+    layers.extend([
+        input("target", &[batch, CLASSES]),
+        LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
+        relu("conv"),
+        LayerSpec::new("other", Layer::InnerProduct(inner_product(CLASSES)), &["conv"], &["other"]),
+        weighted(0.0, loss_of("euclidean", Layer::EuclideanLoss(EuclideanLoss), ["other", "target"])),
+        weighted(0.3, loss_of("cross", Layer::SigmoidCrossEntropyLoss(cross), ["other", "target"])),
+        weighted(
+            0.0,
+            loss_of("hinge", Layer::HingeLoss(HingeLoss { norm: HingeNorm::L2 }), ["other", "label"]),
+        ),
+        weighted(
+            0.4,
+            LayerSpec::new("sum", Layer::Eltwise(sum), &["euclidean", "cross", "hinge"], &["total"]),
+        ),
+    ]);
+    head(&mut layers, "conv");
+    layers.push(LayerSpec::new("aside", Layer::Silence(Silence { bottoms: 2 }), &["loss", "cross"], &[]));
     network(layers, false)
 }
 
@@ -321,4 +353,5 @@ fn layers_that_do_not_learn_between_others() {
 fn losses_of_several_kinds_and_weights() {
     // Taps, inputs of scores, classes, a mean's terms, and places of a tap in the mini-batch.
     agree(judged, 27 + 20 * 100 + CLASSES + 20 * 100 + BATCH * 100);
+    agree(read_losses, 27 + 20 * 100 + CLASSES + 20 * 100 + BATCH * 100);
 }
