@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quadrille_core::layer::{Data, Input, Layer};
-use quadrille_core::net::{LayerId, Net, NetSpec, NetState, Phase};
+use quadrille_core::net::{BlobId, LayerId, Net, NetSpec, NetState, Phase};
 use quadrille_core::site::{Fault, Site, did_you_mean};
 use quadrille_core::solver::{NetSource, SolverSpec};
 use quadrille_core::task::Tile;
@@ -218,6 +218,7 @@ impl PhaseJob {
             }
         }
         let Some((index, dataset)) = found else { return Ok(None) };
+        check_one_source(&spec, state)?;
         let Layer::Data(source) = spec.layers[index].layer.clone() else { return Ok(None) };
         let dataset = match (dataset, source.sample) {
             (Some(dataset), _) => dataset,
@@ -271,12 +272,7 @@ impl PhaseJob {
             let fault = Fault::new("hdf5_data_param.batch_size", "missing; expected at least 1 sample");
             return Err(fault.at(&layer.site, &subject).into());
         }
-        let count = spec.layers.iter().filter(|l| l.belongs(state) && l.layer.is_source()).count();
-        if count > 1 {
-            let site = Site { file: spec.file.clone(), ..Site::default() };
-            let message = format!("{count} layers read data in phase {}; one is possible", state.phase);
-            return Err(Fault::new("layer", message).at(&site, "network").into());
-        }
+        check_one_source(spec, state)?;
         Ok(Some(Self::of(spec.clone(), state.clone(), feed, batch)))
     }
 
@@ -356,10 +352,36 @@ pub fn cut_input(input: &mut Input, batch: usize, images: usize) -> Result<(), F
     Ok(())
 }
 
-/// Every label must be a class of every loss.
+/// A mini-batch has arrays for one layer.
+fn check_one_source(spec: &NetSpec, state: &NetState) -> Result<(), Failure> {
+    let sources: Vec<&str> = spec
+        .layers
+        .iter()
+        .filter(|l| l.belongs(state) && l.layer.is_source())
+        .map(|layer| layer.name.as_str())
+        .collect();
+    if sources.len() < 2 {
+        return Ok(());
+    }
+    let site = Site { file: spec.file.clone(), ..Site::default() };
+    let (count, phase, names) = (sources.len(), state.phase, sources.join(", "));
+    let message = format!("{count} layers read data in phase {phase} ({names}); one is possible");
+    let hint = "a layer DummyData makes constants, and --inputs feeds several layers Input";
+    Err(Fault::new("layer", message).hint(hint).at(&site, "network").into())
+}
+
+/// Every label of the data must be a class of every loss that looks at it.
 fn label_rules(spec: &NetSpec, state: &NetState) -> Result<Vec<LabelRule>, Failure> {
     let net = Net::build(spec, state, 1.0)?;
+    let of_data = |mut blob: BlobId| loop {
+        let producer = net.layer(net.blob(blob).producer);
+        match producer.bottoms.first() {
+            Some(bottom) if producer.layer.is_view() => blob = *bottom,
+            _ => break producer.layer.is_source(),
+        }
+    };
     let losses = net.layers.iter().zip((0..).map(LayerId)).filter_map(|(layer, id)| {
+        layer.bottoms.get(1).filter(|labels| of_data(**labels))?;
         let (classes, ignored) = layer.layer.classes(&net.bottom_shapes(id))?;
         let loss = format!("layer {:?} ({}:{})", layer.name, layer.site.file, layer.site.line);
         Some(LabelRule { classes, ignored, loss })

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use quadrille_core::net::{Net, NetSpec, Phase};
+use quadrille_core::site::{Fault, Site};
 use quadrille_core::solver::{NetSource, SolverSpec, TestNet};
 use quadrille_io::data::Tolerance;
 
@@ -98,12 +99,36 @@ fn tests(
 ) -> Result<Vec<TestJob>, Failure> {
     let open = |test: &TestNet| {
         let (spec, file) = network(args, solver, &test.source)?;
+        check_phase(&spec, Phase::Test)?;
         let state = test.state.of(spec.state(Phase::Test));
         let job = PhaseJob::open(&spec, &state, &file, samples, None)?;
         let job = job.ok_or_else(|| no_data(&spec, Phase::Test))?;
         Ok(TestJob { job: job.with_params_of(train)?, batches: test.batches })
     };
     solver.test_nets.iter().map(open).collect()
+}
+
+/// In Caffe a network file's own phase would win, and a test would drop values, or a training none.
+fn check_phase(spec: &NetSpec, phase: Phase) -> Result<(), Failure> {
+    match spec.state.phase {
+        Some(given) if given != phase => {
+            let message = format!("the phase {given}, where the solver's is {phase}; not supported yet");
+            let fault =
+                Fault::new("state.phase", message).hint("remove it; the phase follows from the solver");
+            let site = Site { file: spec.file.clone(), ..Site::default() };
+            Err(fault.at(&site, "network").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What to say of layers that are to learn and do not.
+fn unreached(net: &Net) -> Option<String> {
+    let names: Vec<&str> = net.unreached().map(|layer| layer.name.as_str()).collect();
+    let listed = names.join(", ");
+    (!names.is_empty()).then(|| {
+        format!("no gradient comes from the loss to {listed}: weights stay (Caffe's weight_decay would shrink them)")
+    })
 }
 
 /// Reads what the flags name and decides what can be decided without a worker.
@@ -119,6 +144,7 @@ pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>
     }
     let solver = &settings.solver;
     let (spec, file) = network(args, solver, &solver.train_net)?;
+    check_phase(&spec, Phase::Train)?;
     let state = solver.train_state.of(spec.state(Phase::Train));
     let given = args.inputs.as_deref().map(Given::read).transpose()?;
     let given = given.as_ref();
@@ -135,7 +161,8 @@ pub fn prepare<'a>(args: &'a TrainArgs, world: &'a World) -> Result<Prepared<'a>
     machine.exclusive &= !world.shares_cpus;
     // No process of this node takes its memory before all have met, below: all see the same.
     machine.share_memory(&world.beside)?;
-    let lines: Vec<String> = spec.notes.iter().map(|note| format!("note        {note}")).collect();
+    let lines = spec.notes.iter().cloned().chain(unreached(&net)).map(|note| format!("note        {note}"));
+    let lines: Vec<String> = lines.collect();
     let about = about(&settings, &train, &net, &machine);
     let start =
         Beginner { args, given, settings: &settings, net: &net, about: &about }.start_together(world)?;

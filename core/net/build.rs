@@ -282,7 +282,7 @@ impl Builder {
     ) -> Result<Vec<BlobId>, Fault> {
         let mut tops = Vec::new();
         // A loss without a top makes one, as in Caffe.
-        let automatic = [format!("(loss of {})", spec.name)];
+        let automatic = [automatic_top(&spec.name)];
         let names = if spec.tops.is_empty() && spec.layer.is_loss() { &automatic[..] } else { &spec.tops };
         for (i, name) in names.iter().enumerate() {
             if names[..i].contains(name) {
@@ -445,6 +445,11 @@ impl Builder {
         });
         tops
     }
+}
+
+/// How the top of a loss is called that has none in the file.
+pub(super) fn automatic_top(layer: &str) -> String {
+    format!("(loss of {layer})")
 }
 
 /// What Caffe asks of the conditions of a layer, whether the layer belongs to the net or not.

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::{BlobId, Net, NetLayer};
+use super::{BlobId, LayerId, Net, NetLayer, ParamId};
 use crate::layer::{Layer, Operand, SubTask};
+use crate::plan::trained_params;
 use crate::site::{Fault, SpecError};
 
 impl Net {
@@ -68,6 +69,15 @@ impl Net {
 }
 
 impl Net {
+    /// The layers whose parameters are to learn, but have no gradient, since none of the loss's comes to them: they stay what they are.
+    /// (In Caffe weight decay shrinks such parameters.)
+    pub fn unreached(&self) -> impl Iterator<Item = &NetLayer> {
+        let found: HashSet<ParamId> =
+            (0..self.layers.len()).flat_map(|layer| trained_params(self, LayerId(layer))).collect();
+        let is_left = move |param: &ParamId| self.is_trained(*param) && !found.contains(param);
+        self.layers.iter().filter(move |layer| layer.params.iter().any(&is_left))
+    }
+
     /// Makes sure that the loss's gradient comes to no layer without a backward below which something is trained: Caffe runs such a net and stops at its first backward. `stopped` are the bottoms to which the file lets no gradient go.
     pub(super) fn check_dead_ends(&self, stopped: &HashSet<BlobId>) -> Result<(), SpecError> {
         let mut trained = vec![false; self.blobs.len()];

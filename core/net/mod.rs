@@ -204,9 +204,12 @@ impl Net {
         inferred.params.into_iter().map(|param| param.shape).collect()
     }
 
-    /// Blobs that nobody reads, in the order of their making: what Caffe prints as the net's output.
+    /// Blobs that nobody reads, in the order of their making: what Caffe prints as the net's output. The top that a loss makes by itself has no
+    /// name in the file, and is none.
     pub fn outputs(&self) -> impl Iterator<Item = BlobId> {
-        self.blobs.iter().enumerate().filter(|(_, b)| b.readers == 0).map(|(i, _)| BlobId(i))
+        let is_named = |blob: &Blob| blob.name != build::automatic_top(&self.layer(blob.producer).name);
+        let unread = self.blobs.iter().enumerate().filter(move |(_, b)| b.readers == 0 && is_named(b));
+        unread.map(|(i, _)| BlobId(i))
     }
 
     /// A new storage.

@@ -200,3 +200,55 @@ fn debug_info_shows_every_array_and_changes_nothing() {
         assert!(value("[Update] Layer ip, param 0 data: ") > 0.0);
     }
 }
+
+/// Which labels are possible is asked of the losses that look at them.
+#[test]
+fn labels_that_a_loss_makes_of_others_are_its_own() {
+    let stage = Stage::new();
+    let high = "layer { name: \"high\" type: \"Threshold\" bottom: \"label\" top: \"high\" threshold_param { threshold: 4.5 } }
+               layer { name: \"two\" type: \"InnerProduct\" bottom: \"pool\" top: \"two\" inner_product_param { num_output: 2 } }
+               layer { name: \"side\" type: \"SoftmaxWithLoss\" bottom: \"two\" bottom: \"high\" top: \"side\" }\n";
+    stage.write("net.prototxt", format!("{NET}{high}"));
+    stage.train("run", "--max-iter 4");
+    // Of the labels themselves two classes are still too few.
+    stage.edit("net.prototxt", "bottom: \"high\"", "bottom: \"label\"");
+    let outcome = stage.run("train --solver solver.prototxt --run none");
+    assert_eq!(outcome.code, Some(65), "{outcome:?}");
+    assert!(outcome.stderr.contains("layer \"side\""), "{}", outcome.stderr);
+}
+
+/// As in Caffe the top that a loss makes by itself is no output, and outputs are numbered without it.
+#[test]
+fn a_loss_without_a_top_is_no_output() {
+    let stage = Stage::new();
+    stage.edit("net.prototxt", "  top: \"loss\"\n", "");
+    let said = stage.succeed("train --solver solver.prototxt --run run --max-iter 10").stdout;
+    assert!(said.contains("Test net output #0: accuracy = ") && !said.contains("loss of"), "{said}");
+    assert!(!said.contains("Train net output"), "{said}");
+    assert!(tests(&stage, "run").iter().all(|record| record["test_loss"].is_number()), "{said}");
+}
+
+#[test]
+fn what_no_gradient_reaches_is_named() {
+    let stage = Stage::new();
+    stage.edit("net.prototxt", "  top: \"ip\"\n", "  top: \"ip\"\n  propagate_down: false\n");
+    let said = stage.succeed("train --solver solver.prototxt --run run --max-iter 2").stdout;
+    assert!(said.contains("note        no gradient comes from the loss to conv: weights stay"), "{said}");
+}
+
+#[test]
+fn one_layer_feeds_a_phase_and_the_solver_names_it() {
+    let stage = Stage::new();
+    let refused = |net: String, says: &str| {
+        stage.write("net.prototxt", net);
+        let outcome = stage.run("train --solver solver.prototxt --run none");
+        assert_eq!(outcome.code, Some(64), "{outcome:?}");
+        assert!(outcome.stderr.contains(says), "{}", outcome.stderr);
+    };
+    let input = "layer { name: \"x\" type: \"Input\" top: \"x\" input_param { shape { dim: 20 dim: 3 } } }";
+    refused(format!("{input}\n{NET}"), "2 layers read data in phase TRAIN (x, shapes); one is possible");
+    refused(
+        format!("state {{ phase: TEST }}\n{NET}"),
+        "state.phase: the phase TEST, where the solver's is TRAIN",
+    );
+}
