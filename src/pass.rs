@@ -1,7 +1,8 @@
 //! One phase of a network on the devices of a worker: what goes in, what comes out.
 
 use quadrille_core::device::{Device, Region};
-use quadrille_core::net::{AuxId, BlobId, Net, StorageId};
+use quadrille_core::layer::Layer;
+use quadrille_core::net::{AuxId, Blob, BlobId, Net, StorageId};
 use quadrille_core::plan::tiles;
 use quadrille_core::task::Tile;
 use quadrille_io::weights::Tensors;
@@ -20,7 +21,7 @@ pub struct Pass {
     batch: usize,
     /// Where data, labels and other inputs go; the same storages on every device.
     tops: Vec<StorageId>,
-    /// Blobs of one value that nobody reads: losses and accuracies.
+    /// Blobs that nobody reads and that are shown: losses and accuracies.
     outputs: Vec<BlobId>,
     /// Room for the largest blob that is a part of the loss.
     values: Vec<f32>,
@@ -33,7 +34,7 @@ impl Pass {
         let net = &nets[0];
         let sources = net.layers.iter().filter(|l| l.layer.is_source());
         let tops = sources.flat_map(|l| &l.tops).map(|top| net.blob(*top).data).collect();
-        let mut outputs: Vec<BlobId> = net.outputs().filter(|b| net.blob(*b).shape.count() == 1).collect();
+        let mut outputs: Vec<BlobId> = net.outputs().filter(|blob| is_shown(net, *blob)).collect();
         // In the order of Caffe, whose logs are read by number.
         outputs.sort_by_key(|blob| &net.blob(*blob).name);
         let losses = nets.iter().flat_map(|net| net.losses().map(|(b, _)| net.blob(b).shape.count()));
@@ -97,31 +98,41 @@ impl Pass {
         Ok(true)
     }
 
-    /// Names of the outputs of one value.
+    /// Names of the outputs that are shown, once for each value.
     pub fn output_names(&self) -> impl Iterator<Item = &str> {
-        self.outputs.iter().map(|b| self.nets[0].blob(*b).name.as_str())
+        let blobs = self.outputs.iter().map(|output| self.nets[0].blob(*output));
+        blobs.flat_map(|blob| std::iter::repeat_n(blob.name.as_str(), blob.shape.count()))
     }
 
-    /// The outputs of one value, all 0, with what each counts in the loss.
+    /// The values of these outputs, all 0, with what each counts in the loss.
     pub fn outputs(&self) -> Vec<Output> {
         let (net, share) = (&self.nets[0], self.tiles[0].images as f32 / self.batch as f32);
         let weight = |output| net.losses().find(|(blob, _)| *blob == output).map_or(0.0, |(_, w)| w / share);
-        let output = |blob: &BlobId| Output {
-            name: net.blob(*blob).name.clone(),
-            loss_weight: weight(*blob),
-            value: 0.0,
+        let output = |blob: &BlobId| {
+            let Blob { name, shape, .. } = net.blob(*blob);
+            let one = Output { name: name.clone(), loss_weight: weight(*blob), value: 0.0 };
+            vec![one; shape.count()]
         };
-        self.outputs.iter().map(output).collect()
+        self.outputs.iter().flat_map(output).collect()
     }
 
     /// Adds the outputs of the mini-batch, averaged over images, to `sums`.
+    ///
+    /// # Panics
+    /// If there are not as many sums as [`Pass::outputs`].
     pub fn add_outputs(&self, sums: &mut [f32]) -> Result<(), Failure> {
-        for (sum, blob) in sums.iter_mut().zip(&self.outputs) {
+        let mut rest = sums;
+        for output in &self.outputs {
+            let count = self.nets[0].blob(*output).shape.count();
+            let (sums, others) = rest.split_at_mut(count);
+            let mut values = vec![0.0; count];
             for ((net, device), tile) in self.nets.iter().zip(&self.devices).zip(&self.tiles) {
-                let is_sum = net.sums_images(*blob);
+                let is_sum = net.sums_images(*output);
                 let share = if is_sum { 1.0 } else { tile.images as f32 / self.batch as f32 };
-                *sum += read_value(net, device, *blob)? * share;
+                device.read(Region::Storage(net.blob(*output).data), &mut values)?;
+                sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value * share);
             }
+            rest = others;
         }
         Ok(())
     }
@@ -189,8 +200,9 @@ impl Pass {
     }
 }
 
-fn read_value(net: &Net, device: &WorkerDevice, blob: BlobId) -> Result<f32, Failure> {
-    let mut value = [0.0];
-    device.read(Region::Storage(net.blob(blob).data), &mut value)?;
-    Ok(value[0])
+/// Whether an output is shown, value by value: those of one, and the accuracies of each class. (Caffe shows all others, too, such as all
+/// scores of all images that nobody reads.)
+fn is_shown(net: &Net, output: BlobId) -> bool {
+    let Blob { shape, producer, .. } = net.blob(output);
+    shape.count() == 1 || matches!(net.layer(*producer).layer, Layer::Accuracy(_))
 }

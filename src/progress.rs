@@ -31,7 +31,7 @@ pub struct Report<'a> {
     pub outputs: &'a [Output],
 }
 
-/// An output of a network that is one value.
+/// A value that a network puts out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     /// Its blob.

@@ -252,3 +252,29 @@ fn one_layer_feeds_a_phase_and_the_solver_names_it() {
         "state.phase: the phase TEST, where the solver's is TRAIN",
     );
 }
+
+/// As in Caffe each class has a line and a number of its own, behind the outputs whose names come before.
+#[test]
+fn the_accuracy_of_each_class_is_shown() {
+    let stage = Stage::new();
+    stage.edit("net.prototxt", "  top: \"accuracy\"\n", "  top: \"accuracy\"\n  top: \"by_class\"\n");
+    for way in ["", "--quadrants 2"] {
+        let run = format!("run{}", way.len());
+        let said =
+            stage.succeed(&format!("train --solver solver.prototxt --run {run} --max-iter 120 {way}")).stdout;
+        let last = said.rsplit_once("Testing net (#0)").expect("a test").1;
+        let value = |line: &str| line.split(" = ").nth(1).and_then(|text| text.parse::<f64>().ok());
+        let classes: Vec<f64> = (1..=10)
+            .filter_map(|number| {
+                let start = format!("Test net output #{number}: by_class = ");
+                last.lines().find(|line| line.contains(&start)).and_then(value)
+            })
+            .collect();
+        assert_eq!(classes.len(), 10, "{last}");
+        assert!(classes.iter().all(|share| (0.8..=1.0).contains(share)), "{classes:?}");
+        assert!(last.contains("#0: accuracy = ") && last.contains("#11: loss = "), "{last}");
+        let weights = format!("--weights {run}/snapshots/iteration_120.caffemodel --iterations 4");
+        let said = stage.succeed(&format!("test --model net.prototxt {weights} {way}")).stdout;
+        assert_eq!(said.matches("by_class = ").count(), 10, "{said}");
+    }
+}
