@@ -5,7 +5,7 @@
 //! 3 file_version: string, 5 summary, 7 session_log }`, `Summary { 1 value }`, `Value { 1 tag, 2 simple_value: float }`,
 //! `SessionLog { 1 status }`.
 
-use std::fs::{File, OpenOptions, create_dir_all};
+use std::fs::{self, File, OpenOptions, create_dir_all};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +19,9 @@ const WHAT: &str = "an event file";
 const VERSION: &str = "brain.Event:2";
 /// The status of a session log that says that whatever came at this step and later comes again.
 const START: i32 = 1;
+
+/// How the names of files with events begin.
+const PREFIX: &str = "events.out.tfevents.";
 
 #[derive(Clone, PartialEq, Message)]
 struct Event {
@@ -72,15 +75,15 @@ impl EventWriter {
         let failed =
             |path: &Path, source| IoError::CannotCreate { path: path.to_owned(), what: WHAT, source };
         create_dir_all(folder).map_err(|error| failed(folder, error))?;
+        // Also what a start left that comes again from the first step.
+        let follows = fs::read_dir(folder)
+            .map_err(|error| failed(folder, error))?
+            .any(|entry| entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)));
         let now = now();
         // Readers take the files of a folder by name, and names begin with the time. Two starts within a second differ
         // by the last number.
         for number in 0..1_000_000 {
-            let name = format!(
-                "events.out.tfevents.{:010}.quadrille.{}.{number:06}",
-                now as u64,
-                std::process::id()
-            );
+            let name = format!("{PREFIX}{:010}.quadrille.{}.{number:06}", now as u64, std::process::id());
             let path = folder.join(name);
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -89,7 +92,7 @@ impl EventWriter {
                     let mut writer = Self { file, path, frame: Vec::new() };
                     let event = Event { wall_time: now, ..Event::default() };
                     writer.write(&Event { file_version: Some(VERSION.to_owned()), ..event.clone() })?;
-                    if first > 0 {
+                    if first > 0 || follows {
                         let (step, session_log) = (first as i64, Some(SessionLog { status: START }));
                         writer.write(&Event { step, session_log, ..event })?;
                     }
@@ -175,22 +178,23 @@ mod tests {
     fn what_is_written_is_read_and_a_resumed_run_says_where_it_begins() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("tensorboard");
-        for first in [0, 7] {
+        for (start, first) in [0, 7, 0].into_iter().enumerate() {
             let mut writer = EventWriter::create(&folder, first).unwrap();
             writer.scalars(first, &[("train/loss", 2.5), ("train/rate", f32::NAN)]).unwrap();
             writer.scalars(first + 1, &[("test/accuracy", 0.5)]).unwrap();
             let events = read(&writer.path);
             assert_eq!(events[0].file_version.as_deref(), Some(VERSION));
-            let starts = usize::from(first > 0);
+            // Of the first start there is nothing before.
+            let starts = usize::from(start > 0);
             assert_eq!(events.len(), 3 + starts);
-            let start = events[1].session_log.as_ref().map(|log| (log.status, events[1].step));
-            assert_eq!(start, (first > 0).then_some((START, 7)));
+            let log = events[1].session_log.as_ref().map(|log| (log.status, events[1].step));
+            assert_eq!(log, (start > 0).then_some((START, first as i64)));
             let values = &events[1 + starts].summary.as_ref().unwrap().value;
             assert_eq!((values[0].tag.as_str(), values[0].simple_value), ("train/loss", Some(2.5)));
             assert!(values[1].simple_value.unwrap().is_nan() && events[2 + starts].step == first as i64 + 1);
             assert!(events[0].wall_time > 1.7e9 && events[2].wall_time >= events[0].wall_time);
         }
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "a file for each start");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3, "a file for each start");
     }
 
     #[test]

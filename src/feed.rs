@@ -116,6 +116,15 @@ impl Feed {
         }
     }
 
+    /// How many samples there are; `batch` is the size of mini-batches.
+    pub fn samples(&self, batch: usize) -> u64 {
+        match self {
+            Self::DataSet(source) => source.len() as u64,
+            Self::Arrays(given) => given.count * batch as u64,
+            Self::Rows(files, _) => files.rows(),
+        }
+    }
+
     /// Whole mini-batches that hold every sample at least once.
     pub fn whole(&self, batch: usize) -> u64 {
         match self {

@@ -64,8 +64,7 @@ pub fn run(args: &TestArgs) -> Result<(), Failure> {
         say!("{line}");
     }
     let batches = args.iterations.unwrap_or(job.feed.whole(job.batch)).max(1);
-    let images = job.feed.data_set().map_or(0, |source| source.len()) as u64;
-    let again = (batches * job.batch as u64).saturating_sub(images);
+    let again = (batches * job.batch as u64).saturating_sub(job.feed.samples(job.batch));
     let twice = if again > 0 { format!(", {again} of the images more than once") } else { String::new() };
     say!("data        {}: {batches} mini-batches of {}{twice}", job.feed.name(), job.batch);
     let mut pass = Pass::new(nets, worker.devices(0));

@@ -52,7 +52,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             run.desk.look()?;
         }
         if settings.tests_before(iteration) {
-            let found = test(worker, run, iteration, progress.as_deref_mut())?;
+            let found = test(worker, run, iteration, progress.as_deref_mut())?.unwrap_or_default();
             if settings.is_reached(found) {
                 return Ok(End { iterations: iteration, reached: Some(found) });
             }
@@ -144,13 +144,13 @@ pub struct Outcome {
 }
 
 /// Tests with every network; the result is that of the first. A test is left when a signal comes, since it may take longer than
-/// a batch system waits between its signals.
+/// a batch system waits between its signals: then there is no result.
 fn test(
     worker: &mut Worker,
     run: &Run<'_>,
     iteration: u64,
     mut progress: Option<&mut Progress>,
-) -> Result<TestResult, Failure> {
+) -> Result<Option<TestResult>, Failure> {
     let mut first = None;
     for net in 0..worker.tests() {
         let Some((outputs, result)) = worker.test(net, &run.stop)? else {
@@ -159,7 +159,7 @@ fn test(
                     "note        the test at iteration {iteration} was left: the run is to stop"
                 ));
             }
-            break;
+            return Ok(None);
         };
         first.get_or_insert(result);
         if let Some(progress) = progress.as_deref_mut() {
@@ -168,7 +168,7 @@ fn test(
             progress.test(Tested { iteration, net, nets, seconds, shows_loss }, &outputs, result)?;
         }
     }
-    Ok(first.unwrap_or_default())
+    Ok(Some(first.unwrap_or_default()))
 }
 
 fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<(), Failure> {
@@ -198,14 +198,15 @@ fn live(
     let len = worker.pass.nets[0].params.len();
     worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
     // A snapshot may be of more iterations than are asked for now.
-    let complete = reached.is_some() || iterations >= run.settings.solver.max_iter;
-    let test = match reached {
-        Some(found) => found,
-        None if complete && run.settings.solver.test_interval > 0 => {
+    let trained = reached.is_some() || iterations >= run.settings.solver.max_iter;
+    let found = match reached {
+        None if trained && run.settings.solver.test_interval > 0 => {
             test(&mut worker, run, iterations, progress)?
         }
-        None => TestResult::default(),
+        reached => Some(reached.unwrap_or_default()),
     };
+    // A last test that was left is made up for by whoever goes on from the snapshot.
+    let (complete, test) = (trained && found.is_some(), found.unwrap_or_default());
     let left = iterations > run.first && run.settings.leaves_snapshot_after(iterations);
     if !left && (!complete || run.settings.solver.snapshot_after_train) {
         leave_snapshot(&mut worker, run, iterations)?;

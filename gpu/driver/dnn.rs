@@ -11,6 +11,9 @@ use crate::spec::Arithmetic;
 /// Bytes of workspace beyond which an algorithm is not taken: all lanes have it, and the fast ones need less.
 const MOST_WORKSPACE: usize = 512 << 20;
 
+/// The version of the library that the bindings are made for: 9.15.1 says 91501.
+const MAJOR: usize = 9;
+
 /// Algorithms that are looked at.
 const ALGORITHMS: usize = 8;
 
@@ -40,7 +43,11 @@ impl Dnn {
 
     /// Its version, such as 91501.
     pub fn version(&self) -> usize {
-        // SAFETY: a handle exists, so the library is there.
+        Self::loaded_version()
+    }
+
+    fn loaded_version() -> usize {
+        // SAFETY: only asked where the library is there; it takes nothing and fails never.
         unsafe { sys::cudnnGetVersion() }
     }
 
@@ -49,6 +56,11 @@ impl Dnn {
     /// # Errors
     /// If the library refuses it, as one does that does not fit the driver.
     pub fn new(gpu: &Arc<Gpu>, stream: &Stream) -> Result<Self, String> {
+        // Another major version has other codes of failure, which the bindings' type cannot hold.
+        let version = Self::loaded_version();
+        if version / 10_000 != MAJOR {
+            return Err(format!("cuDNN {version} was found, but {MAJOR} is needed"));
+        }
         gpu.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the library is there and a context is current; destroyed when the value is dropped.
@@ -249,7 +261,7 @@ impl Shapes {
     fn new(geometry: &Geometry, direction: Direction, arithmetic: Arithmetic) -> Result<Self, String> {
         let packed = Convolve::is_packed(direction, arithmetic);
         let numbers = if packed { sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16 } else { FLOAT };
-        use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH};
+        use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH, CUDNN_TENSOR_OP_MATH};
         let g = geometry;
         let (mut w, mut convolution) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: writes one pointer; destroyed when the value is dropped.
@@ -274,7 +286,12 @@ impl Shapes {
         let group = int(g.group)?;
         // SAFETY: a living descriptor.
         check(unsafe { sys::cudnnSetConvolutionGroupCount(convolution.0, group) }, "groups")?;
-        let math = if arithmetic == Arithmetic::F32 { CUDNN_FMA_MATH } else { CUDNN_DEFAULT_MATH };
+        // By its contract the default lets tensor cores multiply rounded f32 (from A100 on), but not numbers of 16 bits.
+        let math = match arithmetic {
+            Arithmetic::F32 => CUDNN_FMA_MATH,
+            _ if packed => CUDNN_TENSOR_OP_MATH,
+            _ => CUDNN_DEFAULT_MATH,
+        };
         // SAFETY: a living descriptor.
         check(unsafe { sys::cudnnSetConvolutionMathType(convolution.0, math) }, "the precision")?;
         let (x, y) = (tensor(numbers, g.images, g.input)?, tensor(numbers, g.images, g.output)?);

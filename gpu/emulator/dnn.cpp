@@ -11,7 +11,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 // cuDNN's own codes.
 enum Status { DONE = 0, NO_HANDLE = 1, BAD_PARAM = 3, EXECUTION_FAILED = 8, NOT_SUPPORTED = 9 };
 enum Numbers { FLOATS = 0, BFLOAT16 = 9 };
-enum Math { DEFAULT_MATH = 0, FMA_MATH = 3 };
+enum Math { DEFAULT_MATH = 0, TENSOR_OP_MATH = 1, FMA_MATH = 3 };
 constexpr int NCHW = 0, CROSS_CORRELATION = 1;
 
 int refuse(int status, const std::string &what) { return wrong(status, "cuDNN: " + what); }
@@ -296,7 +296,7 @@ int cudnnSetConvolutionGroupCount(Convolution *c, int group) {
 
 int cudnnSetConvolutionMathType(Convolution *c, int math) {
     c->math = math;
-    return math == DEFAULT_MATH || math == FMA_MATH ? DONE : refuse(BAD_PARAM, "a math type");
+    return math == DEFAULT_MATH || math == TENSOR_OP_MATH || math == FMA_MATH ? DONE : refuse(BAD_PARAM, "a math type");
 }
 
 int cudnnGetConvolutionForwardAlgorithm_v7(Handle *handle, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int most, int *count,

@@ -67,10 +67,11 @@ impl ImageFiles {
             })?;
             named.push((path, label));
         }
-        let Some((first, _)) = named.first() else {
+        if named.is_empty() {
             return Err(IoError::data(list, "is a list without images"));
-        };
-        let root = root_beside(list, options.map_or("", |options| options.root_folder.as_str()), first);
+        }
+        let root = options.map_or("", |options| options.root_folder.as_str());
+        let root = root_beside(list, root, named.iter().map(|(path, _)| *path));
         let member = |(path, label): (&str, i32)| {
             let bytes = fs::metadata(format!("{root}{path}")).map_or(0, |found| found.len());
             Member { path: path.into(), label, bytes, place: () }
@@ -93,16 +94,23 @@ impl ImageFiles {
     }
 }
 
-/// What stands before the paths of a list, whose root folder is `root`: that, from the current folder or, if `first` is not
-/// there, from the list's.
-pub(super) fn root_beside(list: &Path, root: &str, first: &str) -> String {
-    let beside = list.parent().filter(|folder| !folder.as_os_str().is_empty());
-    match beside {
-        Some(folder) if !Path::new(&format!("{root}{first}")).exists() && Path::new(root).is_relative() => {
-            format!("{}/{root}", folder.display())
+/// What stands before the paths of a list, whose root folder is `root`: that, from the current folder or from the list's, wherever the
+/// first of `paths` lies that is there at all; from the list's if none is. A path that is absolute stays what it is.
+pub(super) fn root_beside<'a>(list: &Path, root: &str, paths: impl IntoIterator<Item = &'a str>) -> String {
+    let Some(folder) = list.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return root.to_owned();
+    };
+    let beside = format!("{}/{root}", folder.display());
+    let stands = |root: &str, path: &str| Path::new(&format!("{root}{path}")).exists();
+    for path in paths {
+        if Path::new(&format!("{root}{path}")).is_absolute() || stands(root, path) {
+            return root.to_owned();
         }
-        _ => root.to_owned(),
+        if stands(&beside, path) {
+            break;
+        }
     }
+    beside
 }
 
 /// Reads an image file.

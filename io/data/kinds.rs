@@ -167,6 +167,16 @@ fn find(source: &str, data: Option<&Path>, search: &SearchPath) -> Result<Place,
             false => Ok(Place { paths, coarse }),
         };
     }
+    // A folder that is given in the place of the source's holds what the source's pattern names, unless it is data itself.
+    if let (Some(folder), Some((_, pattern))) = (data.filter(|data| data.is_dir()), shards(&source)) {
+        let paths = names(folder, |name| matches(&pattern, name))?;
+        if !paths.is_empty() {
+            return Ok(Place { paths, coarse });
+        }
+        if !names(folder, |name| name.ends_with(".tar"))?.is_empty() {
+            return Err(IoError::missing(&folder.join(pattern), "no file has such a name"));
+        }
+    }
     let path = search.find(&source, given.as_deref().map(Path::new))?;
     Ok(Place { paths: vec![path], coarse })
 }

@@ -92,7 +92,7 @@ impl WindowFile {
         file.parse(&text, rules)
             .map_err(|message| IoError::data(path, message).hint(format!("expected {EXPECTED}")))?;
         let objects = file.windows.len() - file.backgrounds;
-        let Some(first) = file.images.first().filter(|_| objects > 0 && file.backgrounds > 0) else {
+        if objects == 0 || file.backgrounds == 0 {
             return Err(IoError::data(
                 path,
                 format!(
@@ -101,8 +101,8 @@ impl WindowFile {
                     rules.foreground, file.backgrounds, rules.background
                 ),
             ));
-        };
-        file.root = root_beside(path, &rules.root_folder, first);
+        }
+        file.root = root_beside(path, &rules.root_folder, file.images.iter().map(AsRef::as_ref));
         let mut hash = IndexHash::default();
         for Window { image, label, corners: Corners { x, y } } in &file.windows {
             let place = format!("{}:{x:?}{y:?}", file.images[*image as usize]);

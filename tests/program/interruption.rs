@@ -8,8 +8,13 @@ use crate::common::{Outcome, SOLVER, Stage, hash_of};
 
 /// Starts a training that would take for ever, sends `signal` once it has trained, and returns how it ended.
 fn interrupt(stage: &Stage, way: &str, signal: &str) -> Outcome {
+    interrupt_before(2_000_000_000, stage, way, signal)
+}
+
+/// The same of a training of so many iterations.
+fn interrupt_before(iterations: u64, stage: &Stage, way: &str, signal: &str) -> Outcome {
     let mut running =
-        stage.start(&format!("train --solver solver.prototxt --run stopped --max-iter 2000000000 {way}"));
+        stage.start(&format!("train --solver solver.prototxt --run stopped --max-iter {iterations} {way}"));
     let trains = || {
         let metrics = fs::read_to_string(stage.path("stopped/metrics.jsonl")).unwrap_or_default();
         metrics.lines().count() > 3
@@ -77,6 +82,22 @@ fn a_test_is_left() {
         );
         let said = "the test at iteration 4 was left";
         assert!(stdout.contains(said) || stderr.contains(said), "{way}: {stdout}\n{stderr}");
+    }
+}
+
+/// What is trained to its end but not tested has not ended: a batch system is to start it again, and then it is tested.
+#[test]
+fn a_last_test_that_is_left_is_made_up_for() {
+    for way in ["", "--workers 2 --method sync-easgd"] {
+        let stage = Stage::new();
+        let solver = SOLVER.replace("test_iter: 4", "test_iter: 2000000000\ntest_initialization: false");
+        stage.write("solver.prototxt", solver);
+        let Outcome { code, stdout, stderr } = interrupt_before(4, &stage, way, "TERM");
+        assert_eq!(code, Some(75), "{way}: {stdout}\n{stderr}");
+        assert_eq!(stopped_after(&stage), 4, "{way}");
+        stage.write("solver.prototxt", SOLVER);
+        let again = format!("--max-iter 4 --snapshot stopped/snapshots/iteration_4 {way}");
+        assert!(stage.train("again", &again)["accuracy"].is_number(), "{way}");
     }
 }
 

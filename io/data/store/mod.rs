@@ -6,7 +6,7 @@ mod mean;
 mod target;
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,7 @@ use self::target::{Item, name_in_tar};
 use super::bad::{BadRecords, Tolerance};
 use super::records::Records;
 use crate::error::IoError;
+use crate::whole::sync_folder;
 
 const WHAT: &str = "a data set";
 
@@ -104,7 +105,7 @@ pub fn store(
         writer.finish()?;
         fs::rename(&part, path)?;
         // The new name is on the disk only once its folder is.
-        File::open(folder_of(path))?.sync_all()?;
+        sync_folder(folder_of(path))?;
         Ok(bad)
     };
     write().map_err(|step| {

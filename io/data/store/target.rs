@@ -11,6 +11,7 @@ use super::super::tar::TarWriter;
 use super::form::{Stored, StoredValues};
 use super::labels::NO_FILE;
 use super::{Refused, Step, Target};
+use crate::whole::sync_folder;
 
 /// A record on its way into a target.
 #[derive(Clone, Copy, Debug)]
@@ -170,7 +171,7 @@ impl Writer for Shards {
             finish_tar(tar)?;
             self.finished += 1;
         }
-        File::open(&self.folder)?.sync_all()
+        sync_folder(&self.folder)
     }
 }
 

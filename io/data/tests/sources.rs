@@ -236,6 +236,50 @@ fn a_list_is_read_in_its_order() {
     assert!(refused(&list, Phase::Train).contains("is a list without images"));
 }
 
+/// Opens the source of a layer, which `--data` may name another place for.
+fn opened(layer: &Data, data: Option<&Path>, tolerance: Tolerance) -> Result<DataSource, IoError> {
+    let (search, room) = (SearchPath::default(), Room::default());
+    open(layer, Phase::Train, Opening { data, search: &search, tolerance, staging: None, room })
+}
+
+/// Images that are missing do not decide where the others are looked for.
+#[test]
+fn a_list_whose_first_image_is_missing_leads_to_the_others() {
+    let parent = tempfile::tempdir().unwrap();
+    put(parent.path(), &[("images/b.png".into(), png(4, 6, [1, 2, 3]))]);
+    let list = parent.path().join("list.txt");
+    let absolute = parent.path().join("images");
+    for (root, first) in
+        [("images/", "a.png"), ("", "images/a.png"), ("", &format!("{}/a.png", absolute.display()))]
+    {
+        fs::write(&list, format!("{first} 7\n{} 3\n", first.replace("a.png", "b.png"))).unwrap();
+        let options = ImageList { root_folder: root.into(), resize: Some([1, 2]), colour: Colour::Colour };
+        let layer = Data { kind: DataKind::List(options), ..layer(list.to_str().unwrap()) };
+        let set = Arc::new(opened(&layer, None, Tolerance::Skip).unwrap());
+        let batch = Prefetcher::start(set, Order::Sequential, 2, 0, 1).unwrap().next_batch().unwrap();
+        assert_eq!(batch.labels, [3.0, 3.0], "{root:?} {first:?}");
+    }
+}
+
+/// A folder that is given in the place of the source's has files of both phases; each takes its own.
+#[test]
+fn a_folder_in_the_place_of_a_pattern_s_holds_what_the_pattern_names() {
+    let parent = tempfile::tempdir().unwrap();
+    let shard = |name: &str, count: u8| {
+        let image = |class: &str, i: u8| (format!("{class}/{name}{i}.png"), png(2, 2, [i; 3]));
+        let images: Vec<_> = (0..count).flat_map(|i| [image("ant", i), image("bee", i)]).collect();
+        (format!("{name}.tar"), tar(&images))
+    };
+    put(parent.path(), &[shard("train-0", 2), shard("train-1", 1), shard("val-0", 4)]);
+    let len =
+        |source: &str| opened(&layer(source), Some(parent.path()), Tolerance::Fail).map(|set| set.len());
+    assert_eq!(len("shards/train-*.tar").unwrap(), 6);
+    assert_eq!(len("shards/val-*.tar").unwrap(), 8);
+    let refused = len("shards/test-*.tar").unwrap_err().to_string();
+    assert!(refused.contains("test-*.tar") && refused.contains("no file has such a name"), "{refused}");
+    assert_eq!(len("shards").unwrap(), 14, "a folder without a pattern is all of it");
+}
+
 /// A folder of CIFAR files.
 fn cifar() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
