@@ -1,5 +1,6 @@
 //! Image files one by one: in folders, one for each class, or named by a list.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -31,10 +32,12 @@ impl ImageFiles {
     /// The images in the subfolders of `folder`, whose sorted names are the labels 0, 1, 2, ...; sorted by path.
     ///
     /// # Errors
-    /// [`IoError::Missing`] if a folder cannot be read, [`IoError::Data`] if there are no images.
+    /// [`IoError::Missing`] if a folder cannot be read, [`IoError::Data`] if there are no images, or none in one of the subfolders: without
+    /// that class all behind it would have other labels than in another phase.
     pub fn in_folders(folder: &Path, name: &str) -> Result<Self, IoError> {
         let mut paths = Vec::new();
         walk(folder, "", 0, &mut paths)?;
+        check_no_class_is_empty(folder, &paths)?;
         let images = paths.into_par_iter().map(|path| {
             let bytes = fs::metadata(folder.join(&path)).map_or(0, |found| found.len());
             (path, bytes, ())
@@ -127,6 +130,23 @@ pub(super) fn read_file(path: &Path, into: &mut Vec<u8>) -> Result<(), String> {
     file.take(MAX_RECORD as u64 + 1).read_to_end(into).map_err(unreadable)?;
     if into.len() > MAX_RECORD {
         return Err(format!("has more than {MAX_RECORD} bytes"));
+    }
+    Ok(())
+}
+
+/// Makes sure that each subfolder has one of the images found; if there is none at all, something else is said.
+fn check_no_class_is_empty(folder: &Path, images: &[String]) -> Result<(), IoError> {
+    let classes: HashSet<&str> = images.iter().filter_map(|path| Some(path.split_once('/')?.0)).collect();
+    let unreadable = |error| IoError::unreadable(folder, "a folder of images", &error);
+    for entry in fs::read_dir(folder).map_err(unreadable)?.filter(|_| !classes.is_empty()) {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+        if entry.path().is_dir() && !classes.contains(name) {
+            let message = format!("folder {name:?} has no images (.jpg, .jpeg, .png), but each is a class");
+            return Err(IoError::data(folder, message)
+                .hint("move it away, in all phases: the labels are the places of the folders' names"));
+        }
     }
     Ok(())
 }

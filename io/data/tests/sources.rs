@@ -236,6 +236,17 @@ fn a_list_is_read_in_its_order() {
     assert!(refused(&list, Phase::Train).contains("is a list without images"));
 }
 
+/// A class that one phase has no images of would shift the labels of those behind it.
+#[test]
+fn a_class_without_images_is_refused() {
+    let parent = tempfile::tempdir().unwrap();
+    put(parent.path(), &[("ant/0.png".into(), png(2, 2, [1; 3])), ("cow/0.png".into(), png(2, 2, [2; 3]))]);
+    assert_eq!(open_records(parent.path(), Phase::Train).unwrap().label(1), Some(1));
+    put(parent.path(), &[(".notes/a.txt".into(), Vec::new()), ("bee/0.bmp".into(), vec![1])]);
+    let refused = refused(parent.path(), Phase::Train);
+    assert!(refused.contains("folder \"bee\" has no images"), "{refused}");
+}
+
 /// Opens the source of a layer, which `--data` may name another place for.
 fn opened(layer: &Data, data: Option<&Path>, tolerance: Tolerance) -> Result<DataSource, IoError> {
     let (search, room) = (SearchPath::default(), Room::default());
