@@ -135,18 +135,29 @@ fn frozen(batch: usize) -> NetSpec {
     spec
 }
 
-/// Losses of several kinds, each with a weight of its own, and the mean of a blob as another.
-fn judged(batch: usize) -> NetSpec {
+/// Scores that losses compare with targets, beside those of the head.
+fn scored(batch: usize) -> Vec<LayerSpec> {
     let mut layers = images(batch);
-    let weighted = |weight, spec| LayerSpec { loss_weights: vec![weight], ..spec };
-    let cross = SigmoidCrossEntropyLoss { ignore_label: None, normalization: Normalization::None };
-    let mean = Reduction { operation: ReductionOperation::Mean, axis: 1, coeff: 2.0 };
-    let loss_of = |name: &str, layer, bottoms: [&str; 2]| LayerSpec::new(name, layer, &bottoms, &[name]);
     layers.extend([
         input("target", &[batch, CLASSES]),
         LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
         relu("conv"),
         LayerSpec::new("other", Layer::InnerProduct(inner_product(CLASSES)), &["conv"], &["other"]),
+    ]);
+    layers
+}
+
+fn weighted(weight: f32, spec: LayerSpec) -> LayerSpec {
+    LayerSpec { loss_weights: vec![weight], ..spec }
+}
+
+/// Losses of several kinds, each with a weight of its own, and the mean of a blob as another.
+fn judged(batch: usize) -> NetSpec {
+    let mut layers = scored(batch);
+    let cross = SigmoidCrossEntropyLoss { ignore_label: None, normalization: Normalization::None };
+    let mean = Reduction { operation: ReductionOperation::Mean, axis: 1, coeff: 2.0 };
+    let loss_of = |name: &str, layer, bottoms: [&str; 2]| LayerSpec::new(name, layer, &bottoms, &[name]);
+    layers.extend([
         weighted(0.3, loss_of("euclidean", Layer::EuclideanLoss(EuclideanLoss), ["other", "target"])),
         weighted(0.02, loss_of("cross", Layer::SigmoidCrossEntropyLoss(cross), ["other", "target"])),
         weighted(
@@ -162,8 +173,7 @@ fn judged(batch: usize) -> NetSpec {
 /// Losses that weigh by what reads them: added up with factors, one with a weight of its own as well, and one that goes nowhere
 /// besides.
 fn read_losses(batch: usize) -> NetSpec {
-    let mut layers = images(batch);
-    let weighted = |weight, spec| LayerSpec { loss_weights: vec![weight], ..spec };
+    let mut layers = scored(batch);
     let cross = SigmoidCrossEntropyLoss { ignore_label: None, normalization: Normalization::BatchSize };
     let sum = Eltwise {
         bottoms: 3,
@@ -171,10 +181,6 @@ fn read_losses(batch: usize) -> NetSpec {
     };
     let loss_of = |name: &str, layer, bottoms: [&str; 2]| LayerSpec::new(name, layer, &bottoms, &[name]);
     layers.extend([
-        input("target", &[batch, CLASSES]),
-        LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
-        relu("conv"),
-        LayerSpec::new("other", Layer::InnerProduct(inner_product(CLASSES)), &["conv"], &["other"]),
         weighted(0.0, loss_of("euclidean", Layer::EuclideanLoss(EuclideanLoss), ["other", "target"])),
         weighted(0.3, loss_of("cross", Layer::SigmoidCrossEntropyLoss(cross), ["other", "target"])),
         weighted(
