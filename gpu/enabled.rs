@@ -299,7 +299,7 @@ impl Libraries {
             _ => Err("cuDNN was not found".into()),
         };
         match &dnn {
-            Ok(dnn) => notes.push(format!("convolutions by cuDNN {}", dnn.version())),
+            Ok(_) => notes.push(format!("convolutions by cuDNN {}", Dnn::version())),
             Err(reason) if wants_dnn => {
                 notes.push(format!("{reason}: convolutions by kernels of our own"));
             }

@@ -52,7 +52,7 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             run.desk.look()?;
         }
         if settings.tests_before(iteration) {
-            let found = test(worker, run, iteration, progress.as_deref_mut())?.unwrap_or_default();
+            let found = test(worker, run, iteration, progress.as_deref_mut())?.0;
             if settings.is_reached(found) {
                 return Ok(End { iterations: iteration, reached: Some(found) });
             }
@@ -144,13 +144,13 @@ pub struct Outcome {
 }
 
 /// Tests with every network; the result is that of the first. A test is left when a signal comes, since it may take longer than
-/// a batch system waits between its signals: then there is no result.
+/// a batch system waits between its signals; whether all was tested is the second answer.
 fn test(
     worker: &mut Worker,
     run: &Run<'_>,
     iteration: u64,
     mut progress: Option<&mut Progress>,
-) -> Result<Option<TestResult>, Failure> {
+) -> Result<(TestResult, bool), Failure> {
     let mut first = None;
     for net in 0..worker.tests() {
         let Some((outputs, result)) = worker.test(net, &run.stop)? else {
@@ -159,7 +159,7 @@ fn test(
                     "note        the test at iteration {iteration} was left: the run is to stop"
                 ));
             }
-            return Ok(None);
+            return Ok((first.unwrap_or_default(), false));
         };
         first.get_or_insert(result);
         if let Some(progress) = progress.as_deref_mut() {
@@ -168,7 +168,7 @@ fn test(
             progress.test(Tested { iteration, net, nets, seconds, shows_loss }, &outputs, result)?;
         }
     }
-    Ok(Some(first.unwrap_or_default()))
+    Ok((first.unwrap_or_default(), true))
 }
 
 fn leave_snapshot(worker: &mut Worker, run: &Run<'_>, iteration: u64) -> Result<(), Failure> {
@@ -199,14 +199,14 @@ fn live(
     worker.pass.check_replicas(Region::Packed(Packed::Weights), len)?;
     // A snapshot may be of more iterations than are asked for now.
     let trained = reached.is_some() || iterations >= run.settings.solver.max_iter;
-    let found = match reached {
+    let (test, is_tested) = match reached {
         None if trained && run.settings.solver.test_interval > 0 => {
             test(&mut worker, run, iterations, progress)?
         }
-        reached => Some(reached.unwrap_or_default()),
+        reached => (reached.unwrap_or_default(), true),
     };
     // A last test that was left is made up for by whoever goes on from the snapshot.
-    let (complete, test) = (trained && found.is_some(), found.unwrap_or_default());
+    let complete = trained && is_tested;
     let left = iterations > run.first && run.settings.leaves_snapshot_after(iterations);
     if !left && (!complete || run.settings.solver.snapshot_after_train) {
         leave_snapshot(&mut worker, run, iterations)?;

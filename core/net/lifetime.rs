@@ -68,8 +68,8 @@ impl Net {
     /// The same net with storages in common memory where their lives permit it, and inside others where its device says so
     /// in its `needs`: the whole then lives as long as any of its parts.
     ///
-    /// What the net puts out, and what its loss consists of, keeps memory of its own, so that it can be read after a step; any other storage may hold
-    /// something else by then. Comes after [`Net::fused`].
+    /// What the net puts out, and what its loss consists of, keeps memory of its own, so that it can be read after a step; any
+    /// other storage may hold something else by then. Comes after [`Net::fused`].
     ///
     /// # Panics
     /// If `needs` does not say of each storage what it takes.

@@ -42,11 +42,7 @@ impl Dnn {
     }
 
     /// Its version, such as 91501.
-    pub fn version(&self) -> usize {
-        Self::loaded_version()
-    }
-
-    fn loaded_version() -> usize {
+    pub fn version() -> usize {
         // SAFETY: only asked where the library is there; it takes nothing and fails never.
         unsafe { sys::cudnnGetVersion() }
     }
@@ -57,7 +53,7 @@ impl Dnn {
     /// If the library refuses it, as one does that does not fit the driver.
     pub fn new(gpu: &Arc<Gpu>, stream: &Stream) -> Result<Self, String> {
         // Another major version has other codes of failure, which the bindings' type cannot hold.
-        let version = Self::loaded_version();
+        let version = Self::version();
         if version / 10_000 != MAJOR {
             return Err(format!("cuDNN {version} was found, but {MAJOR} is needed"));
         }

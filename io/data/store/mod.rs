@@ -20,7 +20,7 @@ use self::target::{Item, name_in_tar};
 use super::bad::{BadRecords, Tolerance};
 use super::records::Records;
 use crate::error::IoError;
-use crate::whole::sync_folder;
+use crate::whole::{folder_of, sync_folder};
 
 const WHAT: &str = "a data set";
 
@@ -117,10 +117,6 @@ pub fn store(
             Step::Write(source) => IoError::WriteFailed { path: path.to_owned(), what: WHAT, source },
         }
     })
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A hidden name beside `path` that no other process uses.
