@@ -51,13 +51,15 @@ impl MetricsWriter {
     }
 }
 
-/// What a run that goes on took back of what was written before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a run that goes on took back of what was written before, and what it goes on from.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TakenBack {
     /// Records of what comes after the iteration where it goes on.
     pub later: usize,
     /// Lines that are no records: a process that is killed may leave half of one.
     pub broken: usize,
+    /// Seconds of training until then, as the last iteration that stays has them.
+    pub seconds: f64,
 }
 
 /// Takes back what a run that goes on after `first` iterations will write once more, so that nothing stands there
@@ -77,12 +79,15 @@ pub(crate) fn take_back(path: &Path, first: u64, tests_again: bool) -> Result<Ta
                     taken.later += 1;
                 } else {
                     kept.extend_from_slice(line);
+                    if record.get("loss").is_some() {
+                        taken.seconds = record["seconds"].as_f64().unwrap_or(taken.seconds);
+                    }
                 }
             }
             _ => taken.broken += 1,
         }
     }
-    if taken != TakenBack::default() {
+    if taken.later + taken.broken > 0 {
         whole::write(path, WHAT, |file| file.write_all(&kept))?;
     }
     Ok(taken)
@@ -147,7 +152,9 @@ mod tests {
     fn what_comes_again_is_taken_back_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let loss = |iteration: u64| json!({"iteration": iteration, "loss": 0.5}).to_string();
+        let loss = |iteration: u64| {
+            json!({"iteration": iteration, "loss": 0.5, "seconds": iteration + 3}).to_string()
+        };
         let test = |iteration: u64| json!({"iteration": iteration, "accuracy": 0.5}).to_string();
         let summary = |iterations: u64| json!({"summary": {"iterations": iterations}}).to_string();
         let before = [test(0), loss(0), loss(1), test(2), summary(2)];
@@ -159,11 +166,12 @@ mod tests {
         {
             std::fs::write(&path, lines.join("\n") + "\n" + half).unwrap();
             let taken = take_back(&path, 2, tests_again).unwrap();
-            assert_eq!(taken, TakenBack { later, broken: 2 });
+            assert_eq!(taken, TakenBack { later, broken: 2, seconds: 4.0 });
             let kept = kept.join("\n") + "\nnull\n";
             assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
             // There is nothing left to take back.
-            assert_eq!(take_back(&path, 2, tests_again).unwrap(), TakenBack::default());
+            let none = TakenBack { later: 0, broken: 0, seconds: 4.0 };
+            assert_eq!(take_back(&path, 2, tests_again).unwrap(), none);
         }
         assert_eq!(take_back(&folder.path().join("none"), 0, true).unwrap(), TakenBack::default());
     }

@@ -1,5 +1,6 @@
 //! What a training tells and leaves at its end.
 
+use quadrille_io::data::DataSource;
 use quadrille_io::weights_hash;
 use serde_json::json;
 
@@ -13,6 +14,7 @@ use crate::progress::{Progress, six_digits};
 use crate::solver_state;
 use crate::train::{Outcome, Run};
 use crate::weights::write_caffemodel;
+use crate::world::World;
 
 /// Updates that were left out: of all workers together where each has its own.
 fn left_out(p: &Prepared<'_>, outcomes: &[Outcome]) -> u64 {
@@ -23,6 +25,29 @@ fn left_out(p: &Prepared<'_>, outcomes: &[Outcome]) -> u64 {
 /// The phases that have data.
 fn jobs<'a>(p: &'a Prepared<'_>) -> impl Iterator<Item = &'a PhaseJob> {
     std::iter::once(&p.train).chain(p.tests.iter().map(|test| &test.job))
+}
+
+/// Puts what the processes found of bad records together in the one that leads.
+///
+/// # Errors
+/// If a process is lost.
+pub fn gather_bad_records(p: &Prepared<'_>, world: &World) -> Result<(), Failure> {
+    let misunderstood = |text: &str| {
+        Failure::new(Code::Bug, format!("a process says of bad records what it should not: {text}"))
+    };
+    for bad in jobs(p).filter_map(|job| job.feed.data_set()).map(DataSource::bad) {
+        if !world.leads() {
+            world.tell(0, &bad.to_text())?;
+            continue;
+        }
+        for other in 1..world.size().unwrap_or(1) {
+            let text = world.hear(other)?;
+            if !bad.add(&text) {
+                return Err(misunderstood(&text));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes what Caffe reads beside the last snapshot, and says what that is.
@@ -57,6 +82,7 @@ pub fn conclude(
     progress: &mut Progress,
 ) -> Result<(), Failure> {
     let snapshot = run.desk.finish()?;
+    gather_bad_records(p, &run.world)?;
     let first = &outcomes[0];
     let images = (first.iterations - run.first) as f64 * p.images_per_iteration() as f64;
     let (seconds, hash) = (first.clock.training.as_secs_f64(), weights_hash(&first.result));
@@ -67,7 +93,8 @@ pub fn conclude(
         "accuracy": first.test.accuracy.map(six_digits),
         "test_loss": first.test.loss.map(six_digits),
         "iterations": first.iterations,
-        "seconds": seconds,
+        "seconds": progress.in_all(seconds),
+        "seconds_before": progress.in_all(0.0),
         "test_seconds": first.clock.testing.as_secs_f64(),
         "images_per_second": images / seconds.max(1e-9),
         "communication_share": time.communication_share(),
@@ -106,22 +133,27 @@ pub fn conclude(
     }
     say_time(&label, &time);
     let accuracy = first.test.accuracy.map_or("not tested".to_owned(), |a| format!("{:.2} %", 100.0 * a));
+    let in_all = match progress.in_all(seconds) {
+        all if all > seconds => format!(" ({all:.1} s with starts before)"),
+        _ => String::new(),
+    };
     say!(
-        "summary     {label}{}, accuracy {accuracy}, {seconds:.1} s, {:.0} images/s, {:.1} % of the time in communication, \
+        "summary     {label}{}, accuracy {accuracy}, {seconds:.1} s{in_all}, {:.0} images/s, {:.1} % of the time in communication, \
          {:.1} % waiting for data, weights {hash}",
         p.settings.method_name(),
         images / seconds.max(1e-9),
         100.0 * time.communication_share(),
         100.0 * data_share
     );
-    if !first.complete {
-        let how = snapshot.map_or(String::new(), |latest| match p.automatic {
-            true => "; to go on, give the same command again".to_owned(),
-            false => format!("; to go on, give the same command with --snapshot {}", latest.path.display()),
-        });
-        let message =
-            format!("stopped after iteration {} of {}{how}", first.iterations, p.settings.solver.max_iter);
-        return Err(Failure::new(Code::Stopped, message));
-    }
-    Ok(())
+    if first.complete { Ok(()) } else { Err(stopped(p, first.iterations, snapshot)) }
+}
+
+/// How a run ends that was asked to stop.
+fn stopped(p: &Prepared<'_>, iterations: u64, snapshot: Option<Latest>) -> Failure {
+    let how = snapshot.map_or(String::new(), |latest| match p.automatic {
+        true => "; to go on, give the same command again".to_owned(),
+        false => format!("; to go on, give the same command with --snapshot {}", latest.path.display()),
+    });
+    let message = format!("stopped after iteration {iterations} of {}{how}", p.settings.solver.max_iter);
+    Failure::new(Code::Stopped, message)
 }

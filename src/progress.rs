@@ -1,6 +1,7 @@
 //! What a run tells while it runs: a bar on a terminal, Caffe's lines otherwise, and `metrics.jsonl` always.
 
 use std::io::IsTerminal;
+use std::ops::Range;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -23,7 +24,7 @@ pub struct Report<'a> {
     pub smoothed: f32,
     /// Learning rate.
     pub rate: f32,
-    /// Seconds of training so far.
+    /// Seconds of training since the start.
     pub seconds: f64,
     /// Where the time of the iteration went.
     pub time: Breakdown,
@@ -62,7 +63,7 @@ pub struct Tested {
     pub net: usize,
     /// How many networks are tested.
     pub nets: usize,
-    /// Seconds of training so far.
+    /// Seconds of training since the start.
     pub seconds: f64,
     /// Whether the loss gets a line.
     pub shows_loss: bool,
@@ -74,6 +75,8 @@ pub struct Progress {
     display: u64,
     images_per_iteration: usize,
     records: Records,
+    /// Seconds of training in starts before this one, which all that is told goes on from.
+    before: f64,
     shown: (u64, f64),
     accuracy: Option<f32>,
     /// What times are labelled with that are not those of the real clock.
@@ -81,23 +84,29 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts at `first` of `last` iterations.
+    /// Starts with the first of these iterations, after so many seconds of training in starts before.
     pub fn new(
         records: Records,
-        first: u64,
-        last: u64,
+        iterations: Range<u64>,
+        before: f64,
         display: u64,
         label: Option<&'static str>,
         images_per_iteration: usize,
     ) -> Self {
         let bars = style() == LogStyle::Plain && std::io::stderr().is_terminal();
         let bar = bars.then(|| {
-            let bar = ProgressBar::new(last).with_position(first);
+            let bar = ProgressBar::new(iterations.end).with_position(iterations.start);
             let template = "{bar:30} {pos}/{len}  {msg}  {eta} left";
             bar.set_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, display, images_per_iteration, records, shown: (first, 0.0), accuracy: None, label }
+        let shown = (iterations.start, before);
+        Self { bar, display, images_per_iteration, records, before, shown, accuracy: None, label }
+    }
+
+    /// Seconds of training in all starts of the run, of which this one has taken so many.
+    pub fn in_all(&self, seconds: f64) -> f64 {
+        self.before + seconds
     }
 
     /// Whether the outputs of the network are shown after an iteration.
@@ -107,7 +116,8 @@ impl Progress {
 
     /// After an iteration.
     pub fn iteration(&mut self, report: Report<'_>) -> Result<(), Failure> {
-        let Report { iteration, loss, losses, smoothed, rate, seconds, time, outputs } = report;
+        let Report { iteration, loss, losses, smoothed, rate, time, outputs, .. } = report;
+        let seconds = self.in_all(report.seconds);
         let mut record = json!({"iteration": iteration, "loss": loss, "lr": rate, "seconds": seconds, "time": time.to_json()});
         self.mark(&mut record);
         if losses.len() > 1 {
@@ -169,10 +179,10 @@ impl Progress {
 
     /// After a test.
     pub fn test(&mut self, tested: Tested, outputs: &[Output], result: TestResult) -> Result<(), Failure> {
-        let Tested { iteration, net, nets, seconds, shows_loss } = tested;
+        let Tested { iteration, net, nets, shows_loss, .. } = tested;
         let mut record = Map::new();
         record.insert("iteration".into(), json!(iteration));
-        record.insert("seconds".into(), json!(seconds));
+        record.insert("seconds".into(), json!(self.in_all(tested.seconds)));
         if nets > 1 {
             record.insert("test_net".into(), json!(net));
         }

@@ -56,6 +56,8 @@ pub struct Home {
     pub lines: Vec<String>,
     /// The iteration of the snapshot that the run goes on from, if it lies here.
     pub present: Option<u64>,
+    /// Seconds of training that its starts before took to come here.
+    pub seconds: f64,
     /// Keeps other processes out.
     _lock: RunLock,
 }
@@ -301,7 +303,8 @@ impl Start {
             lines.push(format!("            removed {} broken line(s) of metrics.jsonl", taken.broken));
         }
         let present = folder.generations()?.iter().any(|generation| generation.iteration == first);
-        Ok(Home { folder, lines, present: present.then_some(first), _lock: lock })
+        let present = present.then_some(first);
+        Ok(Home { folder, lines, present, seconds: taken.seconds, _lock: lock })
     }
 
     /// Whether the run goes on from a snapshot that lies in `folder`.

@@ -14,7 +14,7 @@ use crate::breakdown::{Breakdown, Clock};
 use crate::bundled;
 use crate::centre::Common;
 use crate::cli::TrainArgs;
-use crate::conclude::conclude;
+use crate::conclude::{conclude, gather_bad_records};
 use crate::desk::{Binder, SnapshotDesk};
 use crate::draft::Draft;
 use crate::ends::{self, joined, telling};
@@ -117,7 +117,8 @@ pub struct Run<'a> {
     /// Whether the system is asked where memory and threads are.
     verifies: bool,
     stop: Arc<StopAgreement>,
-    world: Arc<World>,
+    /// The processes.
+    pub world: Arc<World>,
     /// Where snapshots are left.
     pub desk: &'a SnapshotDesk,
     common: Common,
@@ -299,8 +300,8 @@ fn attempt(
         let solver = &settings.solver;
         Ok::<_, Failure>(Progress::new(
             records,
-            first,
-            solver.max_iter,
+            first..solver.max_iter,
+            home.seconds,
             solver.display,
             settings.label(),
             images,
@@ -319,6 +320,7 @@ fn attempt(
         Some(progress) => conclude(&prepared, &run, &outcomes, progress),
         None => {
             run.desk.finish()?;
+            gather_bad_records(&prepared, &run.world)?;
             if outcomes[0].complete { Ok(()) } else { Err(Failure::new(Code::Stopped, "stopped")) }
         }
     }

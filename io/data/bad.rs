@@ -6,6 +6,8 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 use super::records::Records;
 use crate::error::IoError;
 
@@ -56,7 +58,7 @@ pub struct BadRecords {
     found: Mutex<Found>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Found {
     /// One bit for each record that was found to be bad.
     seen: Vec<u64>,
@@ -91,9 +93,7 @@ impl BadRecords {
             found.seen[word] |= bit;
             found.count += 1;
             found.named.insert(index, line.clone());
-            if found.named.len() > REMEMBERED {
-                found.named.pop_last();
-            }
+            found.forget();
         }
         match self.tolerance {
             Tolerance::Skip => Ok(()),
@@ -111,5 +111,41 @@ impl BadRecords {
     pub fn list(&self) -> (u64, Vec<String>) {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         (found.count, found.named.values().cloned().collect())
+    }
+
+    /// What was found, for another process that reads the same data set; nothing if all records were good.
+    pub fn to_text(&self) -> String {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.count == 0 { String::new() } else { serde_json::to_string(&*found).unwrap_or_default() }
+    }
+
+    /// Adds what another process found in the same data set, as its [`BadRecords::to_text`] says it. Returns whether the text is
+    /// such a one.
+    pub fn add(&self, text: &str) -> bool {
+        if text.is_empty() {
+            return true;
+        }
+        let Ok(other) = serde_json::from_str(text) else { return false };
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).add(other);
+        true
+    }
+}
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        if self.seen.len() < other.seen.len() {
+            self.seen.resize(other.seen.len(), 0);
+        }
+        self.seen.iter_mut().zip(&other.seen).for_each(|(word, more)| *word |= more);
+        self.count = self.seen.iter().map(|word| u64::from(word.count_ones())).sum();
+        self.named.extend(other.named);
+        self.forget();
+    }
+
+    /// Forgets the names of those that are too many.
+    fn forget(&mut self) {
+        while self.named.len() > REMEMBERED {
+            self.named.pop_last();
+        }
     }
 }

@@ -168,9 +168,7 @@ fn breakdown(runs: &[Run]) -> String {
             names.push(name);
         }
     }
-    let part = |run: &Run, name: &str| {
-        run.time.iter().find(|(other, _)| other == name).map_or(0.0, |(_, seconds)| *seconds)
-    };
+    let part = |run: &Run, name: &str| run.time.get(name).copied().unwrap_or(0.0);
     let row = |run: &&Run| (run.label(), names.iter().map(|name| part(run, name)).collect());
     let rows: Vec<(String, Vec<f64>)> = with.iter().map(row).collect();
     let words: Vec<String> = names.iter().map(|name| name.replace('_', " ")).collect();
@@ -210,8 +208,7 @@ fn scaling(runs: &[Run]) -> String {
         let each = speed(first) / cores(first);
         let rows = runs.iter().map(|run| {
             let efficiency = speed(run) / cores(run) / each.max(1e-12);
-            let iterations = run.summary["iterations"].as_f64().unwrap_or(0.0).max(1.0);
-            let seconds = run.summary["seconds"].as_f64().unwrap_or(0.0) / iterations;
+            let seconds = run.summary["seconds"].as_f64().unwrap_or(0.0) / run.iterations.max(1) as f64;
             vec![
                 run.label(),
                 run.summary["method"].as_str().unwrap_or("–").to_owned(),

@@ -1,5 +1,6 @@
 //! What a run folder says of its run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -26,9 +27,11 @@ pub struct Run {
     pub losses: Vec<Sample>,
     /// Accuracies of tests of the first network.
     pub accuracies: Vec<Sample>,
-    /// Where the time went: parts with their seconds, those of the whole run.
-    pub time: Vec<(String, f64)>,
-    /// The summary; nothing if the run has not come to its end.
+    /// How many iterations it has, of all its starts.
+    pub iterations: u64,
+    /// Where the time of these went: parts with their seconds.
+    pub time: BTreeMap<String, f64>,
+    /// The summary of the last start; nothing if that has not come to its end.
     pub summary: Value,
     /// The configuration.
     pub configuration: Value,
@@ -66,7 +69,8 @@ impl Run {
             name: name.to_string_lossy().into_owned(),
             losses: Vec::new(),
             accuracies: Vec::new(),
-            time: Vec::new(),
+            iterations: 0,
+            time: BTreeMap::new(),
             summary: Value::Null,
             configuration,
             is_simulated: false,
@@ -92,13 +96,24 @@ impl Run {
     fn take(&mut self, record: Value) {
         self.is_simulated |= [&record, &record["summary"]].iter().any(|record| record["clock"] == "sim");
         if record["summary"].is_object() {
-            let parts = record["summary"]["time"].as_object().into_iter().flatten();
-            self.time = parts.filter_map(|(name, time)| Some((name.clone(), time.as_f64()?))).collect();
             self.summary = record["summary"].clone();
+            // Of a later start it has that start alone.
+            if self.summary["seconds_before"].as_f64().unwrap_or(0.0) == 0.0 {
+                let parts = self.summary["time"].as_object().into_iter().flatten();
+                self.time = parts.filter_map(|(name, time)| Some((name.clone(), time.as_f64()?))).collect();
+            }
             return;
         }
         let Some(iteration) = record["iteration"].as_u64() else { return };
         let seconds = record["seconds"].as_f64().unwrap_or(0.0);
+        if record.get("loss").is_some() {
+            // What a start before said at its end is no longer all.
+            self.summary = Value::Null;
+            self.iterations += 1;
+            for (name, time) in record["time"].as_object().into_iter().flatten() {
+                *self.time.entry(name.clone()).or_default() += time.as_f64().unwrap_or(0.0);
+            }
+        }
         // A loss that was not finite is null, and a gap.
         if let Some(value) = record["loss"].as_f64() {
             self.losses.push(Sample { iteration, seconds, value });

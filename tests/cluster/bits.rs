@@ -89,6 +89,32 @@ fn a_timeline_shows_the_workers_of_all_processes() {
 }
 
 #[test]
+fn bad_records_of_all_processes_are_counted_and_listed() {
+    if is_skipped(missing()) {
+        return;
+    }
+    let stage = Stage::new();
+    // Record 0 is in the part of the first process, 1 and 4 in that of the second, 2 in that of the third.
+    let labels = [0, 1, 2, 4].into_iter().fold([3_u8; 60], |mut labels, bad| {
+        labels[bad] = 12;
+        labels
+    });
+    let idx = |extents: &[u8], values: &[u8]| {
+        let head = [0, 0, 8, extents.len() as u8];
+        let extents = extents.iter().flat_map(|extent| [0, 0, 0, *extent]);
+        head.into_iter().chain(extents).chain(values.iter().copied()).collect::<Vec<u8>>()
+    };
+    let write = |name: &str, bytes: Vec<u8>| std::fs::write(stage.path(name), bytes).expect("a new file");
+    write("train-images-idx3-ubyte", idx(&[60, 28, 28], &[7; 60 * 28 * 28]));
+    write("train-labels-idx1-ubyte", idx(&[60], &labels));
+    stage.train_over_mpi(3, "run", "--data . --data-shards rank --bad-record skip");
+    assert_eq!(stage.summary("run")["bad_records"], 4);
+    let said = stage.text("stdout");
+    assert!(said.contains("bad records 4 of 60 of "), "{said}");
+    assert_eq!(said.matches("has the label 12").count(), 4, "{said}");
+}
+
+#[test]
 fn the_workers_are_the_processes() {
     if is_skipped(missing()) {
         return;

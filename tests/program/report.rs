@@ -97,6 +97,37 @@ fn runs_of_any_kind_are_shown() {
 }
 
 #[test]
+fn a_run_of_several_starts_is_one_run() {
+    let stage = Stage::new();
+    let first = stage.train("run", "--max-iter 8");
+    assert_eq!(first["seconds_before"], 0.0);
+    let said = stage.succeed("train --solver solver.prototxt --resume run --max-iter 20").stdout;
+    assert!(said.contains("s with starts before), "), "{said}");
+    let metrics = stage.metrics("run");
+    let seconds: Vec<f64> = metrics.iter().filter_map(|record| record["seconds"].as_f64()).collect();
+    assert!(seconds.len() > 20 && seconds.is_sorted(), "{seconds:?}");
+    let summary = stage.summary("run");
+    let number = |name: &str| summary[name].as_f64().expect(name);
+    // What came after the last iteration of the start before, such as its test, is no training.
+    let before = number("seconds_before");
+    assert!(before > 0.0 && before <= first["seconds"].as_f64().expect("seconds"), "{summary}");
+    assert_eq!(number("seconds"), *seconds.last().expect("a test"), "{summary}");
+    assert!(page(&stage, "run").contains(">20</td>"), "all iterations");
+
+    // The summary of a start after which another went on is not the run's; the parts of the time are of both.
+    let end = metrics.iter().position(|record| record.get("summary").is_some()).expect("of the first start");
+    let mut lines = metrics[..end + 2].to_vec();
+    assert_eq!(lines[end + 1]["iteration"], 8);
+    lines[end]["summary"]["time"] = serde_json::json!({"forward_backward": 2.0});
+    lines[end + 1]["time"] = serde_json::json!({"forward_backward": 0.5});
+    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    stage.write("run/metrics.jsonl", lines.join("\n") + "\n");
+    let html = page(&stage, "run");
+    assert!(html.contains("<td>not finished</td><td></td><td>9</td>"), "{html}");
+    assert!(html.contains("forward backward: 2.5 s, 100"), "{html}");
+}
+
+#[test]
 fn a_page_is_written_whole_or_not_at_all() {
     let stage = Stage::new();
     stage.train("run", "--max-iter 2 --test-interval 0");

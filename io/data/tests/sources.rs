@@ -398,6 +398,31 @@ fn bad_records_end_the_run_or_are_replaced_by_the_next() {
 }
 
 #[test]
+fn what_processes_find_in_one_data_set_is_put_together() {
+    let files: Vec<_> = (10..90).map(|i| (format!("a/{i}.png"), png(1, 1, [i, i, i]))).collect();
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), &files);
+    let records = open_records(folder.path(), Phase::Train).unwrap();
+    let found = |indices: &[usize]| {
+        let bad = BadRecords::new(Tolerance::Skip);
+        for index in indices {
+            bad.note(&*records, *index, format!("is bad, {index}")).unwrap();
+        }
+        bad
+    };
+    let all = found(&[1, 3]);
+    for other in [found(&[]), found(&[3, 2]), found(&[79, 1])] {
+        assert!(all.add(&other.to_text()));
+    }
+    let (count, lines) = all.list();
+    assert_eq!((count, lines.len()), (4, 4));
+    for (line, index) in lines.iter().zip([1, 2, 3, 79]) {
+        assert!(line.ends_with(&format!("is bad, {index}")) && line.contains(&format!("{}.png", index + 10)));
+    }
+    assert!(found(&[]).to_text().is_empty() && !all.add("nothing"));
+}
+
+#[test]
 fn the_number_of_threads_changes_no_bit() {
     let plain =
         Transform { crop: 5, mirror: true, scale: 0.5, mean_values: vec![100.0], ..Transform::default() };
