@@ -16,7 +16,7 @@ use crate::{hdf5, whole};
 pub(crate) const MAX_BYTES: usize = i32::MAX as usize;
 /// Bounds of what a file may hold beside values, so that a small file cannot ask for much memory.
 const MAX_LAYERS: usize = 20_000;
-const MAX_BLOBS: usize = 16;
+pub(crate) const MAX_BLOBS: usize = 16;
 
 /// The weights of a net.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,8 +34,14 @@ pub struct LayerWeights {
     pub name: String,
     /// Its type, by today's name also for old files; empty if it is unknown.
     pub kind: String,
-    /// Extents and values of each parameter, weight first.
+    /// Extents and values of each parameter, weight first. One without extents and values is left out: Caffe writes what layers
+    /// share only once in HDF5.
     pub blobs: Vec<(Vec<usize>, Vec<f32>)>,
+}
+
+/// Whether a parameter is left out.
+pub(crate) fn is_left_out((shape, values): &(Vec<usize>, Vec<f32>)) -> bool {
+    shape.is_empty() && values.is_empty()
 }
 
 impl NetWeights {

@@ -88,6 +88,13 @@ pub(super) fn by_class<P>(images: Vec<(String, u64, P)>, source: &Path) -> Resul
     }
 }
 
+/// What is said of a folder of a class that has no images.
+pub(super) fn empty_class(source: &Path, name: &str) -> IoError {
+    let message = format!("folder {name:?} has no images (.jpg, .jpeg, .png), but each is a class");
+    IoError::data(source, message)
+        .hint("move it away, in all phases: the labels are the places of the folders' names")
+}
+
 /// Identifies images by their paths, labels and sizes, so that a folder and a tar of it are the same.
 pub(super) fn hash_of<P>(members: &[Member<P>]) -> String {
     let mut hash = IndexHash::default();

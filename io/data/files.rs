@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use quadrille_core::layer::ImageList;
 use rayon::prelude::*;
 
-use super::classes::{Member, by_class, hash_of, is_image};
+use super::classes::{Member, by_class, empty_class, hash_of, is_image};
 use super::records::{Content, MAX_RECORD, Record, Records};
 use super::stage::{Staging, listed_copy, stage_listed};
 use crate::error::IoError;
@@ -143,9 +143,7 @@ fn check_no_class_is_empty(folder: &Path, images: &[String]) -> Result<(), IoErr
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
         if entry.path().is_dir() && !classes.contains(name) {
-            let message = format!("folder {name:?} has no images (.jpg, .jpeg, .png), but each is a class");
-            return Err(IoError::data(folder, message)
-                .hint("move it away, in all phases: the labels are the places of the folders' names"));
+            return Err(empty_class(folder, name));
         }
     }
     Ok(())

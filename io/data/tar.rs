@@ -1,6 +1,6 @@
 //! Tar files of images: shards of a data set. Headers are read once, images by their offset.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use quadrille_core::net::Phase;
 
-use super::classes::{Member, by_class, hash_of, is_image, part_of};
+use super::classes::{Member, by_class, empty_class, hash_of, is_image, part_of};
 use super::records::{Content, MAX_RECORD, Record, Records};
 use crate::error::IoError;
 
@@ -38,17 +38,23 @@ impl TarImages {
     ///
     /// # Errors
     /// [`IoError::Missing`] if a shard cannot be opened, [`IoError::Data`] if it is damaged, if an image lies in no folder of
-    /// a class, or if there is nothing for the phase.
+    /// a class or is a link to what is not there, if a folder of a class has no images, or if there is nothing for the phase.
     pub fn open(paths: &[PathBuf], phase: Phase, name: &str) -> Result<Self, IoError> {
         let source = paths.first().map_or(Path::new(name), PathBuf::as_path);
-        let (mut shards, mut images) = (Vec::new(), Vec::new());
+        let (mut shards, mut images, mut folders) = (Vec::new(), Vec::new(), Vec::new());
         for (shard, path) in paths.iter().enumerate() {
             let file = File::open(path).map_err(|error| IoError::unreadable(path, "a tar file", &error))?;
-            let found = index(&file).map_err(|message| IoError::data(path, message))?.into_iter();
-            images.extend(found.map(|(name, at, bytes)| (name, bytes, Place { shard: shard as u32, at })));
+            let mut found = index(&file).map_err(|message| IoError::data(path, message))?;
+            found.follow_links().map_err(|message| {
+                IoError::data(path, message)
+                    .hint("pack what links lead to: tar --dereference --hard-dereference")
+            })?;
+            let place = |at| Place { shard: shard as u32, at };
+            images.extend(found.files.into_iter().map(|(name, bytes, at)| (name, bytes, place(at))));
+            folders.extend(found.folders);
             shards.push((path.display().to_string(), file));
         }
-        let members = members(images, phase, source)?;
+        let members = members(images, &folders, phase, source)?;
         let hash = hash_of(&members);
         Ok(Self { name: name.to_owned(), shards, members, hash })
     }
@@ -60,19 +66,51 @@ type Files<P> = Vec<(String, u64, P)>;
 /// The images among `files` for `phase`, with the folders of classes as labels, sorted by path.
 ///
 /// # Errors
-/// [`IoError::Data`] naming `source` if an image lies in no folder of a class or is there twice, or if there is none for the
-/// phase.
-pub(super) fn members<P>(files: Files<P>, phase: Phase, source: &Path) -> Result<Vec<Member<P>>, IoError> {
+/// [`IoError::Data`] naming `source` if an image lies in no folder of a class or is there twice, if one of `folders` is that of
+/// a class and has none, or if there is none for the phase.
+pub(super) fn members<P>(
+    files: Files<P>,
+    folders: &[String],
+    phase: Phase,
+    source: &Path,
+) -> Result<Vec<Member<P>>, IoError> {
     let bare = |(name, bytes, place): (String, u64, P)| {
-        let name = name.trim_start_matches("./").to_owned();
-        is_image(&name).then_some((name, bytes, place))
+        is_image(&name).then(|| (name.trim_start_matches("./").to_owned(), bytes, place))
     };
-    let images = of_phase(files.into_iter().filter_map(bare).collect(), phase);
-    by_class(images.map_err(|message| IoError::data(source, message))?, source)
+    let images: Files<P> = files.into_iter().filter_map(bare).collect();
+    let above = phase_folder(&images, phase).map_err(|message| IoError::data(source, message))?;
+    let inside = |(path, bytes, place): (String, u64, P)| {
+        path.strip_prefix(&above).map(|path| (path.to_owned(), bytes, place))
+    };
+    let images: Files<P> = images.into_iter().filter_map(inside).collect();
+    if !images.is_empty() {
+        check_no_class_is_empty(
+            &images,
+            folders.iter().filter_map(|path| path.strip_prefix(&above)),
+            source,
+        )?;
+    }
+    by_class(images, source)
 }
 
-/// The images below the folder of the phase, if there are such folders, at the top or below a single one.
-fn of_phase<P>(images: Files<P>, phase: Phase) -> Result<Files<P>, String> {
+/// A folder without images shifts the labels of those behind it against those of another phase, or of the folder that was packed.
+fn check_no_class_is_empty<'a, P>(
+    images: &Files<P>,
+    folders: impl Iterator<Item = &'a str>,
+    source: &Path,
+) -> Result<(), IoError> {
+    let classes: BTreeSet<&str> =
+        images.iter().filter_map(|(path, ..)| Some(path.split_once('/')?.0)).collect();
+    let is_class = |name: &&str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    match folders.filter(is_class).find(|name| !classes.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(empty_class(source, name)),
+    }
+}
+
+/// The folder below which the images for the phase lie, with a slash: that of the phase, if there are such folders, at the top or
+/// below a single one. Empty if all are for any phase.
+fn phase_folder<P>(images: &Files<P>, phase: Phase) -> Result<String, String> {
     let first = |path: &str| path.split_once('/').map(|(first, _)| first.to_owned());
     let tops: BTreeSet<String> = images.iter().filter_map(|(path, ..)| first(path)).collect();
     let mut above = String::new();
@@ -83,20 +121,84 @@ fn of_phase<P>(images: Files<P>, phase: Phase) -> Result<Files<P>, String> {
         let below: BTreeSet<String> = below.collect();
         part = part_of(below.iter().map(String::as_str), phase)?;
     }
-    let Some(part) = part else { return Ok(images) };
-    let folder = format!("{above}{part}/");
-    let inside = |(path, bytes, place): (String, u64, P)| {
-        path.strip_prefix(&folder).map(|path| (path.to_owned(), bytes, place))
-    };
-    Ok(images.into_iter().filter_map(inside).collect())
+    Ok(part.map_or(String::new(), |part| format!("{above}{part}/")))
 }
 
-/// Names, offsets and sizes of the files in a tar.
-fn index(file: &File) -> Result<Vec<(String, u64, u64)>, String> {
+/// What the headers of a tar say. Names are paths from its top.
+#[derive(Debug, Default)]
+struct Index {
+    /// Files with their bytes and where they begin.
+    files: Files<u64>,
+    folders: Vec<String>,
+    /// Links, and the paths that they lead to.
+    links: Vec<(String, String)>,
+}
+
+impl Index {
+    /// Makes links to files these files.
+    ///
+    /// # Errors
+    /// The first image that is a link to something else, or the first link to a folder.
+    fn follow_links(&mut self) -> Result<(), String> {
+        let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        if !self.links.is_empty() {
+            places.extend(self.files.iter().map(|(name, bytes, at)| (name.clone(), (*bytes, *at))));
+        }
+        let mut links = std::mem::take(&mut self.links);
+        loop {
+            let before = links.len();
+            // A link may lead to another one.
+            links.retain(|(name, target)| {
+                let Some((bytes, at)) = places.get(target).copied() else { return true };
+                self.files.push((name.clone(), bytes, at));
+                places.insert(name.clone(), (bytes, at));
+                false
+            });
+            if links.len() == before {
+                break;
+            }
+        }
+        if let Some((name, target)) = links.iter().find(|(name, _)| is_image(name)) {
+            return Err(format!("image {name:?} is a link to {target:?}, which is no file in this tar"));
+        }
+        let inside =
+            |path: &str, folder: &str| path.strip_prefix(folder).is_some_and(|path| path.starts_with('/'));
+        let leads_to_images =
+            |(_, target): &&(String, String)| self.files.iter().any(|(path, ..)| inside(path, target));
+        match links.iter().find(leads_to_images) {
+            Some((name, target)) => Err(format!("{name:?} is a link to the folder {target:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A path from the top, without what leads nowhere; one that leads out of the tar keeps its `..`.
+fn from_top(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        match parts.last() {
+            Some(last) if part == ".." && *last != ".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Where a symbolic link leads.
+fn target_of(name: &str, target: &str) -> String {
+    if target.starts_with('/') {
+        return target.to_owned();
+    }
+    let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+    from_top(&format!("{folder}/{target}"))
+}
+
+/// Reads all headers of a tar.
+fn index(file: &File) -> Result<Index, String> {
     let end = file.metadata().map_err(|error| format!("cannot be read: {error}"))?.len();
-    let (mut found, mut at) = (Vec::new(), 0);
+    let (mut found, mut at) = (Index::default(), 0);
     // What headers before the one of a file say of it.
-    let (mut long_name, mut long_size) = (None, None);
+    let (mut long, mut long_size) = ([None, None], None);
     while at < end {
         let mut header = [0; BLOCK as usize];
         file.read_exact_at(&mut header, at).map_err(|_| cut_off(at))?;
@@ -113,17 +215,25 @@ fn index(file: &File) -> Result<Vec<(String, u64, u64)>, String> {
         let after = after.filter(|_| content.checked_add(bytes).is_some_and(|stop| stop <= end));
         let after = after.ok_or_else(|| cut_off(at))?;
         match header[156] {
-            b'L' => long_name = Some(text(&extra(file, content, bytes, at)?)),
-            b'x' => (long_name, long_size) = extended(&extra(file, content, bytes, at)?),
-            b'0' | b'7' | 0 => {
-                let name = long_name.take().unwrap_or_else(|| name_of(&header));
-                // A folder of the oldest tars; a file of PAX with holes has its map in front and is no image.
-                if !name.ends_with('/') {
-                    found.push((name, content, bytes));
+            b'L' => long[0] = Some(text(&extra(file, content, bytes, at)?)),
+            b'K' => long[1] = Some(text(&extra(file, content, bytes, at)?)),
+            b'x' => (long, long_size) = extended(&extra(file, content, bytes, at)?),
+            // What holds for all files behind it.
+            b'g' => {}
+            kind => {
+                let [name, target] = std::mem::take(&mut long);
+                let given = name.unwrap_or_else(|| name_of(&header));
+                let (name, target) = (from_top(&given), target.unwrap_or_else(|| text(&header[157..257])));
+                match kind {
+                    b'1' => found.links.push((name, from_top(&target))),
+                    b'2' => found.links.push((name.clone(), target_of(&name, &target))),
+                    // A folder of the oldest tars; a file of PAX with holes has its map in front and is no image.
+                    b'0' | b'7' | 0 if !given.ends_with('/') => found.files.push((name, bytes, content)),
+                    b'0' | b'7' | 0 | b'5' => found.folders.push(name),
+                    // Devices and pipes.
+                    _ => {}
                 }
             }
-            // Folders, links, devices and what holds for all files.
-            _ => long_name = None,
         }
         at = after;
     }
@@ -185,21 +295,22 @@ fn extra(file: &File, content: u64, bytes: u64, at: u64) -> Result<Vec<u8>, Stri
     Ok(extra)
 }
 
-/// Path and size of a PAX header: lines of a length, a space, a key, `=` and a value.
-fn extended(mut bytes: &[u8]) -> (Option<String>, Option<u64>) {
-    let (mut path, mut size) = (None, None);
+/// Path, target of a link and size of a PAX header: lines of a length, a space, a key, `=` and a value.
+fn extended(mut bytes: &[u8]) -> ([Option<String>; 2], Option<u64>) {
+    let (mut path, mut target, mut size) = (None, None, None);
     while let Some(space) = bytes.iter().position(|byte| *byte == b' ') {
         let length = std::str::from_utf8(&bytes[..space]).ok().and_then(|n| n.parse::<usize>().ok());
         let Some(length) = length.filter(|n| *n > space && *n <= bytes.len()) else { break };
         let line = String::from_utf8_lossy(&bytes[space + 1..length]).into_owned();
         match line.trim_end_matches('\n').split_once('=') {
             Some(("path", value)) => path = Some(value.to_owned()),
+            Some(("linkpath", value)) => target = Some(value.to_owned()),
             Some(("size", value)) => size = value.parse().ok(),
             _ => {}
         }
         bytes = &bytes[length..];
     }
-    (path, size)
+    ([path, target], size)
 }
 
 impl Records for TarImages {

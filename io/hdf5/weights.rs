@@ -6,7 +6,7 @@ use std::path::Path;
 use hdf5_pure::{FileBuilder, FinishedGroup, Group};
 
 use super::arrays::{Hdf5, MAX_DEPTH, MAX_ENTRIES, builder, extents, write};
-use crate::caffemodel::{LayerWeights, NetWeights};
+use crate::caffemodel::{LayerWeights, MAX_BLOBS, NetWeights, is_left_out};
 use crate::error::IoError;
 
 const DATA: &str = "data";
@@ -42,18 +42,15 @@ fn collect(
     }
     let (groups, arrays) = file.names(group, &name)?;
     if !arrays.is_empty() {
-        // By number, not by name: 10 comes after 9.
-        let blobs = (0..arrays.len()).map(|index| {
-            let index = index.to_string();
-            if arrays.contains(&index) {
-                return file.numbers(group, &index);
-            }
-            Err(file.refuse(format!(
-                "layer {name:?} has {} arrays, but none of the name {index:?}",
-                arrays.len()
-            )))
-        });
-        let blobs = blobs.collect::<Result<_, _>>()?;
+        let mut blobs = Vec::new();
+        for array in &arrays {
+            let index = (0..MAX_BLOBS).find(|index| *array == index.to_string()).ok_or_else(|| {
+                file.refuse(format!("layer {name:?} has an array {array:?}; expected numbers such as \"0\""))
+            })?;
+            // What is shared with a layer before has no array: it stays left out.
+            blobs.resize(blobs.len().max(index + 1), (Vec::new(), Vec::new()));
+            blobs[index] = file.numbers(group, array)?;
+        }
         layers.push(LayerWeights { name, kind: String::new(), blobs });
     }
     for below in groups {
@@ -89,7 +86,8 @@ impl<'a> Tree<'a> {
 
     fn build(&self, builder: &mut FileBuilder, name: &str) -> FinishedGroup {
         let mut group = builder.create_group(name);
-        for (index, (shape, values)) in self.layer.iter().flat_map(|layer| layer.blobs.iter().enumerate()) {
+        let blobs = self.layer.iter().flat_map(|layer| layer.blobs.iter().enumerate());
+        for (index, (shape, values)) in blobs.filter(|(_, blob)| !is_left_out(blob)) {
             group.create_dataset(&index.to_string()).with_f32_data(values).with_shape(&extents(shape));
         }
         for (name, tree) in &self.below {

@@ -15,7 +15,7 @@ use std::path::Path;
 use quadrille_core::shape::MAX_AXES;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::caffemodel::{LayerWeights, NetWeights};
+use crate::caffemodel::{LayerWeights, NetWeights, is_left_out};
 use crate::error::IoError;
 use crate::npz::{self, Array, Values};
 use crate::snapshot::{MANIFEST, Snapshot, WEIGHTS};
@@ -180,7 +180,7 @@ pub fn convert(from: &Path, to: &Path) -> Result<Converted, IoError> {
     let weights = read(from)?;
     if format == Format::Caffemodel {
         let net = match weights {
-            Weights::Layers(net) => net,
+            Weights::Layers(net) => whole_layers(net).map_err(refuse)?,
             Weights::Tensors(tensors) => layers_of(tensors).map_err(refuse)?,
         };
         net.write(to)?;
@@ -214,10 +214,23 @@ fn layer_and_index(name: &str) -> Option<(&str, usize)> {
     Some((layer, index.parse().ok().filter(|_| !layer.is_empty())?))
 }
 
+/// All layers, if none of their parameters is left out.
+fn whole_layers(net: NetWeights) -> Result<NetWeights, String> {
+    let shares = |layer: &&LayerWeights| layer.blobs.iter().any(is_left_out);
+    match net.layers.iter().find(shares) {
+        Some(layer) => Err(format!(
+            "layer {:?} shares parameters that the file does not name; a .caffemodel has those of all layers",
+            layer.name
+        )),
+        None => Ok(net),
+    }
+}
+
 fn tensors_of(net: NetWeights) -> Result<Tensors, String> {
     let mut tensors = Tensors::new();
     for layer in net.layers {
-        for (index, blob) in layer.blobs.into_iter().enumerate() {
+        let blobs = layer.blobs.into_iter().enumerate().filter(|(_, blob)| !is_left_out(blob));
+        for (index, blob) in blobs {
             let name = format!("{}/{index}", layer.name);
             if tensors.contains_key(&name) {
                 return Err(format!("two layers {:?} have weights", layer.name));

@@ -6,6 +6,7 @@ use quadrille_core::net::{LayerId, Net, ParamId};
 use quadrille_core::shape::Shape;
 
 use super::{Weights, layer_and_index};
+use crate::caffemodel::is_left_out;
 
 /// Names that a message lists at most.
 const MOST_NAMES: usize = 5;
@@ -105,15 +106,23 @@ impl Target<'_> {
             }
             return Ok(());
         };
-        let own = self.net.layer(id).params.len();
-        if own != blobs.len() {
-            let given = blobs.len();
+        let params = &self.net.layer(id).params;
+        let given = |index: &usize| blobs.get(*index).is_some_and(|blob| !is_left_out(blob));
+        // Of what a layer shares with one before, Caffe has no second copy in HDF5.
+        let lacks = |(index, param): (usize, &ParamId)| !given(&index) && self.is_own(name, *param);
+        if blobs.len() > params.len() || params.iter().enumerate().any(lacks) {
+            let (own, given) = (params.len(), (0..blobs.len()).filter(given).count());
             return Err(format!(
                 "layer {name:?} has {given} arrays of weights, in the network {own}; {ADVICE}"
             ));
         }
-        let mut blobs = blobs.iter().enumerate();
+        let mut blobs = blobs.iter().enumerate().filter(|(_, blob)| !is_left_out(blob));
         blobs.try_for_each(|(index, (dims, values))| self.array(name, index, dims, values))
+    }
+
+    /// Whether a parameter of the layer of this name is its own, and not one of a layer before.
+    fn is_own(&self, layer: &str, param: ParamId) -> bool {
+        layer_and_index(&self.net.params.view(param).name).is_none_or(|(owner, _)| owner == layer)
     }
 
     fn array(&mut self, name: &str, index: usize, dims: &[usize], values: &[f32]) -> Result<(), String> {

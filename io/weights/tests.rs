@@ -191,6 +191,65 @@ fn layers_are_filled_by_name_and_the_rest_is_told() {
 }
 
 #[test]
+fn what_layers_share_may_be_left_out() {
+    let text = r#"layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 3] } } }
+layer { name: "one" type: "InnerProduct" bottom: "x" top: "a" param { name: "w" } inner_product_param { num_output: 2 } }
+layer { name: "two" type: "InnerProduct" bottom: "x" top: "b" param { name: "w" } inner_product_param { num_output: 2 } }
+layer { name: "three" type: "InnerProduct" bottom: "x" top: "c" param { name: "w" } param { name: "b" } inner_product_param { num_output: 2 } }
+layer { name: "four" type: "InnerProduct" bottom: "x" top: "d" param {} param { name: "b" } inner_product_param { num_output: 2 } }"#;
+    let net =
+        Net::build(&parse_net(text, "net.prototxt").unwrap(), &NetState::new(Phase::Test), 1.0).unwrap();
+    let left_out = || (Vec::new(), Vec::new());
+    let only_bias = |name: &str| {
+        let mut layer = layer(name, &[&[2, 3], &[2]]);
+        layer.blobs[0] = left_out();
+        layer
+    };
+    let caffes = || {
+        let mut layers = vec![layer("one", &[&[2, 3], &[2]]), only_bias("two"), only_bias("three")];
+        layers.push(layer("four", &[&[2, 3]]));
+        layers
+    };
+    let fill = |weights: &Weights| {
+        let (mut packed, mut placed) = (vec![-1.0; net.params.len()], Placed::default());
+        place(weights, &net, &mut packed, &mut placed).map(|()| (packed, placed.missing(&net)))
+    };
+    let (packed, missing) = fill(&Weights::Layers(model(caffes()))).unwrap();
+    let filled = packed.iter().filter(|value| **value > 0.0).count();
+    assert_eq!((filled, missing), (6 + 2 + 2 + 2 + 6, Vec::new()), "{packed:?}");
+    // In HDF5 they stay so, and in formats of names; a .caffemodel cannot hold them.
+    if cfg!(feature = "hdf5") {
+        let place = Place::new();
+        let [h5, again, npz, caffe] =
+            ["w.h5", "again.h5", "w.npz", "w.caffemodel"].map(|name| place.path(name));
+        model(caffes()).write(&h5).unwrap();
+        convert(&h5, &npz).unwrap();
+        for file in [&h5, &npz] {
+            assert_eq!(
+                fill(&read(file).unwrap()).unwrap(),
+                (packed.clone(), Vec::new()),
+                "{}",
+                file.display()
+            );
+        }
+        for (from, to, says) in
+            [(&h5, &caffe, "\"three\" shares"), (&npz, &again, "\"three\" has an array 1")]
+        {
+            let error = convert(from, to).unwrap_err().to_string();
+            assert!(error.contains(says) && !to.exists(), "{error}");
+        }
+    }
+    // What is a layer's own must be there.
+    let mut layers = caffes();
+    layers[0] = only_bias("one");
+    let error = fill(&Weights::Layers(model(layers))).unwrap_err();
+    assert!(error.contains("layer \"one\" has 1 arrays of weights, in the network 2"), "{error}");
+    layers = caffes();
+    layers[1].blobs.pop();
+    assert!(fill(&Weights::Layers(model(layers))).is_err());
+}
+
+#[test]
 fn a_second_file_fills_what_the_first_left_and_replaces_what_both_have() {
     let net = net();
     let (mut packed, mut told) = (vec![-1.0; net.params.len()], Placed::default());

@@ -40,7 +40,7 @@ pub(super) fn check(
 ) -> Result<(), IoError> {
     let indices: Vec<usize> = files.iter().map(|(_, index)| *index).collect();
     let files = files.into_iter().map(|(name, index)| (name, 0, index)).collect();
-    let members = tar::members(files, Phase::Train, target).map_err(|error| error.hint(HINT))?;
+    let members = tar::members(files, &[], Phase::Train, target).map_err(|error| error.hint(HINT))?;
     let found: BTreeMap<usize, i32> = members.iter().map(|member| (member.place, member.label)).collect();
     let fault = |index: &usize| match (found.get(index), records.label(*index)) {
         (None, _) => Some("would not be found in a tar, by its name and those of the folders".to_owned()),

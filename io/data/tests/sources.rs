@@ -170,23 +170,68 @@ fn every_cut_and_flip_of_a_tar_is_found_or_harmless() {
     assert!(open(&bad).unwrap_err().to_string().contains("is cut off"));
 }
 
+/// Makes the first member of a tar one of another kind, which leads to `target` if it is a link.
+fn set_kind(tar: &mut [u8], kind: u8, target: &str) {
+    tar[156] = kind;
+    tar[157..157 + target.len()].copy_from_slice(target.as_bytes());
+    tar[148..156].fill(b' ');
+    let sum: u64 = tar[..512].iter().map(|byte| u64::from(*byte)).sum();
+    tar[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+#[test]
+fn links_in_a_tar_are_followed_and_folders_of_classes_must_have_images() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("set.tar");
+    let images = [1, 2].map(|i| png(2, 2, [i, i, i]));
+    // Kinds 1 and 2 are links, 5 is a folder.
+    let special = |name: &str, kind: u8, target: &str| {
+        let mut header = tar(&[(name.to_owned(), Vec::new())]);
+        set_kind(&mut header, kind, target);
+        header.truncate(512);
+        header
+    };
+    let files = tar(&[("./a/1.png".into(), images[0].clone()), ("b/2.png".into(), images[1].clone())]);
+    let opened = |before: &[Vec<u8>], after: &[Vec<u8>]| {
+        let bytes =
+            [&before.concat(), &files[..files.len() - 1024], &after.concat(), &[0; 1024][..]].concat();
+        fs::write(&path, bytes).unwrap();
+        open_records(&path, Phase::Train)
+    };
+    let [one, two] = images.clone();
+    let before = [special("./a/", b'5', ""), special("a/4.png", b'2', "../c/3.png")];
+    let after = [special("c/3.png", b'1', "./a/1.png"), special("a/5.png", b'2', ".././b/./2.png")];
+    let found = content(&*opened(&before, &after).unwrap());
+    assert_eq!(found, [(0, one.clone()), (0, one.clone()), (0, two.clone()), (1, two), (2, one)]);
+    // Files that are no images may be links to anything, and folders that are not of a class empty.
+    let after =
+        [special("a/notes", b'2', "../../x"), special("a/below/", b'5', ""), special(".git/", b'5', "")];
+    assert_eq!(opened(&[], &after).unwrap().len(), 2);
+    let refused = |member: Vec<u8>| opened(&[], &[member]).unwrap_err().to_string();
+    for target in ["../../out.png", "/b/2.png", "9.png", "3.png"] {
+        let error = refused(special("a/3.png", b'2', target));
+        assert!(
+            error.contains("image \"a/3.png\" is a link to ") && error.contains("--dereference"),
+            "{error}"
+        );
+    }
+    let error = refused(special("c", b'2', "./a"));
+    assert!(error.contains("\"c\" is a link to the folder \"a\""), "{error}");
+    let error = refused(special("aa/", b'5', ""));
+    assert!(error.contains("folder \"aa\" has no images") && error.contains("move it away"), "{error}");
+}
+
 #[test]
 fn long_names_of_gnu_and_pax_are_read() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("set.tar");
     let long = format!("train/{}/{}.png", "a".repeat(150), "b".repeat(200));
-    let set_kind = |tar: &mut Vec<u8>, kind: u8| {
-        tar[156] = kind;
-        tar[148..156].fill(b' ');
-        let sum: u64 = tar[..512].iter().map(|byte| u64::from(*byte)).sum();
-        tar[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    };
     let body = png(2, 2, [1, 2, 3]);
     let line = format!(" path={long}\n");
     let length = (line.len()..).find(|n| n.to_string().len() + line.len() == *n).unwrap();
     for (kind, extra) in [(b'L', format!("{long}\0")), (b'x', format!("{length}{line}"))] {
         let mut bytes = tar(&[("extra".into(), extra.into_bytes())]);
-        set_kind(&mut bytes, kind);
+        set_kind(&mut bytes, kind, "");
         bytes.truncate(bytes.len() - 1024);
         bytes.extend(tar(&[("short.png".into(), body.clone())]));
         fs::write(&path, &bytes).unwrap();
