@@ -9,6 +9,8 @@ use super::{Array, Values};
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// A header of an array without fields is a line of some hundred characters.
 const MAX_HEADER: usize = 1 << 16;
+/// Bytes that are read at once: whole numbers of any type.
+const PIECE: usize = 1 << 16;
 /// NumPy's own alignment of the first value.
 const ALIGNMENT: usize = 64;
 
@@ -78,29 +80,46 @@ pub(super) fn decode(content: &mut impl Read, length: u64) -> Result<Array, Stri
         let held = length.saturating_sub(start as u64);
         return Err(format!("{held} bytes of values for extents {shape:?} of type {:?}", kind.descr()));
     };
-    let mut bytes = Vec::new();
-    content.take(size as u64).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() != size {
-        return Err(format!("is cut off after {} of {size} bytes of values", bytes.len()));
-    }
+    let narrow = |value: i64| i32::try_from(value).map_err(|_| "has integers beyond 32 bits".to_owned());
+    let values = match kind {
+        Type::F32 => Values::F32(numbers(content, size, |b| Ok(f32::from_le_bytes(b)))?),
+        Type::I32 => Values::I32(numbers(content, size, |b| Ok(i32::from_le_bytes(b)))?),
+        Type::F64 => Values::F64(numbers(content, size, |b| Ok(f64::from_le_bytes(b)))?),
+        Type::I64 => Values::I32(numbers(content, size, |b| narrow(i64::from_le_bytes(b)))?),
+        Type::U8 => Values::U8(numbers(content, size, |[byte]| Ok(byte))?),
+    };
     // The end, where a compressed file checks what it has read.
     if content.read(&mut [0]).map_err(unreadable)? > 0 {
         return Err("goes on after its last value".to_owned());
     }
-    let fours = || bytes.as_chunks::<4>().0.iter();
-    let eights = || bytes.as_chunks::<8>().0.iter();
-    let values = match kind {
-        Type::F32 => Values::F32(fours().map(|b| f32::from_le_bytes(*b)).collect()),
-        Type::I32 => Values::I32(fours().map(|b| i32::from_le_bytes(*b)).collect()),
-        Type::F64 => Values::F64(eights().map(|b| f64::from_le_bytes(*b)).collect()),
-        Type::I64 => {
-            let narrow = |b: &[u8; 8]| i32::try_from(i64::from_le_bytes(*b));
-            let narrow: Result<Vec<i32>, _> = eights().map(narrow).collect();
-            Values::I32(narrow.map_err(|_| "has integers beyond 32 bits".to_owned())?)
-        }
-        Type::U8 => Values::U8(bytes),
-    };
     Ok(Array { shape, values })
+}
+
+/// Reads numbers of `N` bytes each, `size` bytes in all, piece by piece, so that a large array is there only once.
+fn numbers<const N: usize, T>(
+    content: &mut impl Read,
+    size: usize,
+    number: impl Fn([u8; N]) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let (mut values, mut piece) = (Vec::new(), vec![0; PIECE]);
+    let mut done = 0;
+    while done < size {
+        let piece = &mut piece[..PIECE.min(size - done)];
+        let mut filled = 0;
+        while filled < piece.len() {
+            match content.read(&mut piece[filled..]) {
+                Ok(0) => return Err(format!("is cut off after {} of {size} bytes of values", done + filled)),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreadable(error)),
+            }
+        }
+        for bytes in piece.as_chunks::<N>().0 {
+            values.push(number(*bytes)?);
+        }
+        done += filled;
+    }
+    Ok(values)
 }
 
 fn unreadable(error: io::Error) -> String {

@@ -127,6 +127,23 @@ fn long_integers_are_read_if_they_fit() {
 }
 
 #[test]
+fn arrays_of_many_pieces_are_read_whole() {
+    for count in [8191, 8192, 8193, 40_000] {
+        let doubles = Values::F64((0..count).map(|i| f64::from(i) / 3.0).collect());
+        let singles = Values::F32((0..count).map(|i| i as f32 / 3.0).collect());
+        let bytes = Values::U8((0..count).map(|i| i as u8).collect());
+        for values in [doubles, singles, bytes] {
+            let array = Array { shape: vec![count as usize], values };
+            let mut file = Vec::new();
+            npy::encode(&array, &mut file).unwrap();
+            assert!(decode_npy(&file) == Ok(array), "{count}");
+            let error = decode_npy(&file[..file.len() - 1]).unwrap_err();
+            assert!(error.contains("bytes of values for extents"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn lengths_that_do_not_fit_are_refused() {
     let of = |shape: &str| format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}");
     refused(&npy(&of("(3,)"), &[0; 16]), "16 bytes of values for extents [3] of type \"<f8\"");
