@@ -1,6 +1,6 @@
 //! Tar files of images: shards of a data set. Headers are read once, images by their offset.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -14,6 +14,8 @@ use crate::error::IoError;
 
 /// Tar files consist of blocks of this many bytes.
 const BLOCK: u64 = 512;
+/// Links that are followed from one to the next, as Linux does.
+const MOST_STEPS: usize = 40;
 /// Longest name that a header of its own may carry.
 const LONGEST_NAME: u64 = 1 << 16;
 
@@ -140,36 +142,40 @@ impl Index {
     /// # Errors
     /// The first image that is a link to something else, or the first link to a folder.
     fn follow_links(&mut self) -> Result<(), String> {
-        let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        if !self.links.is_empty() {
-            places.extend(self.files.iter().map(|(name, bytes, at)| (name.clone(), (*bytes, *at))));
+        if self.links.is_empty() {
+            return Ok(());
         }
-        let mut links = std::mem::take(&mut self.links);
-        loop {
-            let before = links.len();
+        let place = |(name, bytes, at): &(String, u64, u64)| (name.clone(), (*bytes, *at));
+        let places: HashMap<String, (u64, u64)> = self.files.iter().map(place).collect();
+        let links: HashMap<&str, &str> =
+            self.links.iter().map(|(name, target)| (name.as_str(), target.as_str())).collect();
+        let folders: HashSet<&str> = self.files.iter().flat_map(|(name, ..)| above(name)).collect();
+        let mut followed = Vec::new();
+        for (name, target) in &self.links {
             // A link may lead to another one.
-            links.retain(|(name, target)| {
-                let Some((bytes, at)) = places.get(target).copied() else { return true };
-                self.files.push((name.clone(), bytes, at));
-                places.insert(name.clone(), (bytes, at));
-                false
-            });
-            if links.len() == before {
-                break;
+            let mut steps = std::iter::successors(Some(target.as_str()), |step| links.get(step).copied());
+            match steps.by_ref().take(MOST_STEPS).find_map(|step| places.get(step)) {
+                Some((bytes, at)) => followed.push((name.clone(), *bytes, *at)),
+                None if is_image(name) => {
+                    return Err(format!(
+                        "image {name:?} is a link to {target:?}, which is no file in this tar"
+                    ));
+                }
+                None if folders.contains(target.as_str()) => {
+                    return Err(format!("{name:?} is a link to the folder {target:?}"));
+                }
+                None => {}
             }
         }
-        if let Some((name, target)) = links.iter().find(|(name, _)| is_image(name)) {
-            return Err(format!("image {name:?} is a link to {target:?}, which is no file in this tar"));
-        }
-        let inside =
-            |path: &str, folder: &str| path.strip_prefix(folder).is_some_and(|path| path.starts_with('/'));
-        let leads_to_images =
-            |(_, target): &&(String, String)| self.files.iter().any(|(path, ..)| inside(path, target));
-        match links.iter().find(leads_to_images) {
-            Some((name, target)) => Err(format!("{name:?} is a link to the folder {target:?}")),
-            None => Ok(()),
-        }
+        self.files.extend(followed);
+        Ok(())
     }
+}
+
+/// The folders that a file lies in.
+fn above(name: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(name.rsplit_once('/'), |(folder, _)| folder.rsplit_once('/'))
+        .map(|(folder, _)| folder)
 }
 
 /// A path from the top, without what leads nowhere; one that leads out of the tar keeps its `..`.

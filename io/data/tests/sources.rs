@@ -208,6 +208,12 @@ fn links_in_a_tar_are_followed_and_folders_of_classes_must_have_images() {
         [special("a/notes", b'2', "../../x"), special("a/below/", b'5', ""), special(".git/", b'5', "")];
     assert_eq!(opened(&[], &after).unwrap().len(), 2);
     let refused = |member: Vec<u8>| opened(&[], &[member]).unwrap_err().to_string();
+    let chain = [
+        special("a/6.png", b'2', "7.png"),
+        special("a/7.png", b'1', "b/8.png"),
+        special("b/8.png", b'2', "2.png"),
+    ];
+    assert_eq!(opened(&[], &chain).unwrap().len(), 5);
     for target in ["../../out.png", "/b/2.png", "9.png", "3.png"] {
         let error = refused(special("a/3.png", b'2', target));
         assert!(
