@@ -106,9 +106,6 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let [images, inputs] = ip.matrix(&binder.net.bottom_shapes(binder.id)[0]).ok()?;
     let (machine, outputs) = (binder.machine, ip.num_output);
     let lanes = machine.channel_block;
-    let numerics = Numerics { isa: binder.isa, precision };
-    let kernels: Vec<Kernels> =
-        (1..=TILE_VECTORS).map(|v| kernels(numerics, v, Pixel::One)).collect::<Option<_>>()?;
     let flops = binder.net.flops(binder.id, SubTask::Forward);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
     let words = |count: usize| count.div_ceil(precision.in_word());
@@ -118,9 +115,13 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         false => vec![images],
     };
     let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
-    let few = few::are_few(images, lanes, numerics);
+    let few = few::are_few(images, lanes);
     let all: usize = binder.everywhere.iter().map(rows).sum::<Option<usize>>()?;
-    let few_everywhere = few::are_few(all, lanes, numerics);
+    let few_everywhere = few::are_few(all, lanes);
+    let isa = if few_everywhere { few::isa_of_few(binder.isa) } else { binder.isa };
+    let kernels: Vec<Kernels> = (1..=TILE_VECTORS)
+        .map(|v| kernels(Numerics { isa, precision }, v, Pixel::One))
+        .collect::<Option<_>>()?;
     // Vectors of words of a few images, or of each word of all images.
     let transposed = match few_everywhere {
         true => images * words(inputs).next_multiple_of(lanes),
@@ -130,7 +131,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let grains = machine.grains(flops, machine.task_grains);
     let finds = binder.net.stepping_task(binder.id).unwrap_or(SubTask::GradWeight);
     Some(Box::new(Tiles {
-        isa: binder.isa,
+        isa,
         precision,
         images,
         few,

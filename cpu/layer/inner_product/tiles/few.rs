@@ -4,18 +4,23 @@
 use std::ops::Range;
 
 use super::{TOGETHER, Tiles, blocks};
-use crate::isa::{Isa, Numerics, Precision};
+use crate::isa::Isa;
 use crate::kernel::few::{Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, TILE_VECTORS, Totals};
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::on;
 use crate::layer::Grain;
 use crate::memory::{Memory, Span};
 
-/// Whether so many images are few: vectors of them would be half empty at least. Tiles of AMX multiply as quickly as memory
-/// is read anyway.
-pub(super) fn are_few(images: usize, lanes: usize, numerics: Numerics) -> bool {
-    let amx = numerics == Numerics { isa: Isa::AmxBf16, precision: Precision::Bf16 };
-    !amx && images <= MOST_IMAGES.min(lanes / 2)
+/// Whether so many images are few: vectors of them would be half empty at least. Also where there are tiles of AMX: vectors, too,
+/// multiply so few as quickly as memory is read, and ask for what comes next.
+pub(super) fn are_few(images: usize, lanes: usize) -> bool {
+    images <= MOST_IMAGES.min(lanes / 2)
+}
+
+/// The tier of all that is done of few images: tiles of AMX add products in another order than vectors do, and gradients of
+/// weights are to be the same numbers whether ∇A updates the weight or not.
+pub(super) fn isa_of_few(isa: Isa) -> Isa {
+    if isa == Isa::AmxBf16 { Isa::Avx512Bf16 } else { isa }
 }
 
 impl Tiles {
