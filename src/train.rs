@@ -52,9 +52,13 @@ fn train(worker: &mut Worker, run: &Run<'_>, mut progress: Option<&mut Progress>
             run.desk.look()?;
         }
         if settings.tests_before(iteration) {
-            let found = test(worker, run, iteration, progress.as_deref_mut())?.0;
+            let (found, whole) = test(worker, run, iteration, progress.as_deref_mut())?;
             if settings.is_reached(found) {
                 return Ok(End { iterations: iteration, reached: Some(found) });
+            }
+            if !whole {
+                // All have left it, so all end here; whoever goes on from here begins with this test.
+                return Ok(End { iterations: iteration, reached: None });
             }
         }
         let done = step(worker, run, iteration, progress.as_deref_mut());
