@@ -34,15 +34,13 @@ pub struct LayerWeights {
     pub name: String,
     /// Its type, by today's name also for old files; empty if it is unknown.
     pub kind: String,
-    /// Extents and values of each parameter, weight first. One without extents and values is left out: Caffe writes what layers
-    /// share only once in HDF5.
-    pub blobs: Vec<(Vec<usize>, Vec<f32>)>,
+    /// Extents and values of each parameter, weight first. `None` is one that the layer shares with another: in HDF5 Caffe writes
+    /// such a one only once.
+    pub blobs: Vec<Option<Blob>>,
 }
 
-/// Whether a parameter is left out.
-pub(crate) fn is_left_out((shape, values): &(Vec<usize>, Vec<f32>)) -> bool {
-    shape.is_empty() && values.is_empty()
-}
+/// Extents and values of a parameter.
+pub type Blob = (Vec<usize>, Vec<f32>);
 
 impl NetWeights {
     /// Writes the weights as Caffe reads them, whole or not at all; in HDF5 if the name ends so.
@@ -53,10 +51,19 @@ impl NetWeights {
         if hdf5::is_hdf5(path) {
             return hdf5::write_weights(path, self);
         }
+        if let Some(layer) = self.layers.iter().find(|layer| layer.blobs.contains(&None)) {
+            return Err(IoError::data(
+                path,
+                format!(
+                    "layer {:?} shares parameters whose values are not there; a .caffemodel has those of all layers",
+                    layer.name
+                ),
+            ));
+        }
         let layer = self.layers.iter().map(|layer| LayerParameter {
             name: Some(layer.name.clone()),
             r#type: (!layer.kind.is_empty()).then(|| layer.kind.clone()),
-            blobs: layer.blobs.iter().map(weights_blob).collect(),
+            blobs: layer.blobs.iter().flatten().map(weights_blob).collect(),
             ..LayerParameter::default()
         });
         let net =
@@ -176,7 +183,7 @@ fn read_layer(bytes: &[u8], form: &Form, layer: &mut LayerWeights) -> Result<(),
             }
             let index = layer.blobs.len();
             let blob = BlobProto::decode(field).map_err(|error| format!("blob {index}: {error}"))?;
-            layer.blobs.push(values(blob).map_err(|error| format!("blob {index}: {error}"))?);
+            layer.blobs.push(Some(values(blob).map_err(|error| format!("blob {index}: {error}"))?));
         }
         Ok(())
     })
@@ -257,7 +264,7 @@ mod tests {
         let conv = LayerWeights {
             name: "conv1".into(),
             kind: "Convolution".into(),
-            blobs: vec![(vec![2, 1, 1, 2], vec![1.0, -2.0, 0.5, 3.0]), (vec![2], vec![0.0, 7.0])],
+            blobs: vec![Some((vec![2, 1, 1, 2], vec![1.0, -2.0, 0.5, 3.0])), Some((vec![2], vec![0.0, 7.0]))],
         };
         let relu = LayerWeights { name: "relu".into(), kind: "ReLU".into(), blobs: Vec::new() };
         NetWeights { name: "small".into(), layers: vec![conv, relu] }
@@ -317,7 +324,7 @@ mod tests {
         let expected = LayerWeights {
             name: "c".into(),
             kind: "Convolution".into(),
-            blobs: vec![(vec![1, 1, 1, 2], vec![1.0, 2.0])],
+            blobs: vec![Some((vec![1, 1, 1, 2], vec![1.0, 2.0]))],
         };
         assert_eq!(net.layers, [expected]);
     }
@@ -343,7 +350,7 @@ mod tests {
         let expected = LayerWeights {
             name: "fc".into(),
             kind: "InnerProduct".into(),
-            blobs: vec![(vec![1, 1, 1, 2], vec![1.0, 2.0]), (vec![1; 4], vec![3.0])],
+            blobs: vec![Some((vec![1, 1, 1, 2], vec![1.0, 2.0])), Some((vec![1; 4], vec![3.0]))],
         };
         assert_eq!(decode(&good).unwrap().layers, [expected]);
         for at in 0..good.len() {

@@ -22,7 +22,7 @@ pub mod trace;
 pub mod weights;
 mod whole;
 
-pub use caffemodel::{LayerWeights, NetWeights};
+pub use caffemodel::{Blob, LayerWeights, NetWeights};
 pub use error::IoError;
 pub use events::EventWriter;
 pub use hash::weights_hash;

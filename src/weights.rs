@@ -51,7 +51,7 @@ pub fn write_caffemodel(path: &Path, net: &Net, packed: &[f32]) -> Result<(), Fa
         LayerWeights {
             name: layer.name.clone(),
             kind: layer.layer.type_name().to_owned(),
-            blobs: shapes.iter().map(|shape| shape.dims().to_vec()).zip(values).collect(),
+            blobs: shapes.iter().map(|shape| shape.dims().to_vec()).zip(values).map(Some).collect(),
         }
     });
     Ok(NetWeights { name: net.name.clone(), layers: layers.collect() }.write(path)?)

@@ -12,7 +12,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn layer(name: &str, blobs: Vec<(Vec<usize>, Vec<f32>)>) -> LayerWeights {
-    LayerWeights { name: name.to_owned(), kind: String::new(), blobs }
+    LayerWeights { name: name.to_owned(), kind: String::new(), blobs: blobs.into_iter().map(Some).collect() }
 }
 
 /// What `weights.caffemodel.h5` holds.

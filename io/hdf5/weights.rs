@@ -6,7 +6,7 @@ use std::path::Path;
 use hdf5_pure::{FileBuilder, FinishedGroup, Group};
 
 use super::arrays::{Hdf5, MAX_DEPTH, MAX_ENTRIES, builder, extents, write};
-use crate::caffemodel::{LayerWeights, MAX_BLOBS, NetWeights, is_left_out};
+use crate::caffemodel::{LayerWeights, MAX_BLOBS, NetWeights};
 use crate::error::IoError;
 
 const DATA: &str = "data";
@@ -48,8 +48,8 @@ fn collect(
                 file.refuse(format!("layer {name:?} has an array {array:?}; expected numbers such as \"0\""))
             })?;
             // What is shared with a layer before has no array: it stays left out.
-            blobs.resize(blobs.len().max(index + 1), (Vec::new(), Vec::new()));
-            blobs[index] = file.numbers(group, array)?;
+            blobs.resize(blobs.len().max(index + 1), None);
+            blobs[index] = Some(file.numbers(group, array)?);
         }
         layers.push(LayerWeights { name, kind: String::new(), blobs });
     }
@@ -87,7 +87,8 @@ impl<'a> Tree<'a> {
     fn build(&self, builder: &mut FileBuilder, name: &str) -> FinishedGroup {
         let mut group = builder.create_group(name);
         let blobs = self.layer.iter().flat_map(|layer| layer.blobs.iter().enumerate());
-        for (index, (shape, values)) in blobs.filter(|(_, blob)| !is_left_out(blob)) {
+        let blobs = blobs.filter_map(|(index, blob)| Some((index, blob.as_ref()?)));
+        for (index, (shape, values)) in blobs {
             group.create_dataset(&index.to_string()).with_f32_data(values).with_shape(&extents(shape));
         }
         for (name, tree) in &self.below {

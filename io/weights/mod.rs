@@ -15,7 +15,7 @@ use std::path::Path;
 use quadrille_core::shape::MAX_AXES;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::caffemodel::{LayerWeights, NetWeights, is_left_out};
+use crate::caffemodel::{LayerWeights, NetWeights};
 use crate::error::IoError;
 use crate::npz::{self, Array, Values};
 use crate::snapshot::{MANIFEST, Snapshot, WEIGHTS};
@@ -180,11 +180,11 @@ pub fn convert(from: &Path, to: &Path) -> Result<Converted, IoError> {
     let weights = read(from)?;
     if format == Format::Caffemodel {
         let net = match weights {
-            Weights::Layers(net) => whole_layers(net).map_err(refuse)?,
+            Weights::Layers(net) => net,
             Weights::Tensors(tensors) => layers_of(tensors).map_err(refuse)?,
         };
         net.write(to)?;
-        let blobs = || net.layers.iter().flat_map(|layer| &layer.blobs);
+        let blobs = || net.layers.iter().flat_map(|layer| layer.blobs.iter().flatten());
         return Ok(Converted {
             arrays: blobs().count(),
             values: blobs().map(|(_, values)| values.len()).sum(),
@@ -214,23 +214,11 @@ fn layer_and_index(name: &str) -> Option<(&str, usize)> {
     Some((layer, index.parse().ok().filter(|_| !layer.is_empty())?))
 }
 
-/// All layers, if none of their parameters is left out.
-fn whole_layers(net: NetWeights) -> Result<NetWeights, String> {
-    let shares = |layer: &&LayerWeights| layer.blobs.iter().any(is_left_out);
-    match net.layers.iter().find(shares) {
-        Some(layer) => Err(format!(
-            "layer {:?} shares parameters that the file does not name; a .caffemodel has those of all layers",
-            layer.name
-        )),
-        None => Ok(net),
-    }
-}
-
 fn tensors_of(net: NetWeights) -> Result<Tensors, String> {
     let mut tensors = Tensors::new();
     for layer in net.layers {
-        let blobs = layer.blobs.into_iter().enumerate().filter(|(_, blob)| !is_left_out(blob));
-        for (index, blob) in blobs {
+        let blobs = layer.blobs.into_iter().enumerate();
+        for (index, blob) in blobs.filter_map(|(index, blob)| Some((index, blob?))) {
             let name = format!("{}/{index}", layer.name);
             if tensors.contains_key(&name) {
                 return Err(format!("two layers {:?} have weights", layer.name));
@@ -258,7 +246,9 @@ fn layers_of(tensors: Tensors) -> Result<NetWeights, String> {
                     "layer {name:?} has an array {last}, but not all before it; expected 0 to {most}"
                 ))
             }
-            _ => Ok(LayerWeights { name, kind: String::new(), blobs: blobs.into_values().collect() }),
+            _ => {
+                Ok(LayerWeights { name, kind: String::new(), blobs: blobs.into_values().map(Some).collect() })
+            }
         }
     });
     Ok(NetWeights { name: String::new(), layers: layers.collect::<Result<_, _>>()? })

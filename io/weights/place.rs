@@ -6,7 +6,7 @@ use quadrille_core::net::{LayerId, Net, ParamId};
 use quadrille_core::shape::Shape;
 
 use super::{Weights, layer_and_index};
-use crate::caffemodel::is_left_out;
+use crate::caffemodel::Blob;
 
 /// Names that a message lists at most.
 const MOST_NAMES: usize = 5;
@@ -99,7 +99,7 @@ impl Target<'_> {
     }
 
     /// A layer that has all its arrays in the file.
-    fn layer(&mut self, name: &str, blobs: &[(Vec<usize>, Vec<f32>)]) -> Result<(), String> {
+    fn layer(&mut self, name: &str, blobs: &[Option<Blob>]) -> Result<(), String> {
         let Some(id) = self.find(name) else {
             if !blobs.is_empty() {
                 self.ignore(name);
@@ -107,7 +107,7 @@ impl Target<'_> {
             return Ok(());
         };
         let params = &self.net.layer(id).params;
-        let given = |index: &usize| blobs.get(*index).is_some_and(|blob| !is_left_out(blob));
+        let given = |index: &usize| blobs.get(*index).is_some_and(Option::is_some);
         // Of what a layer shares with one before, Caffe has no second copy in HDF5.
         let lacks = |(index, param): (usize, &ParamId)| !given(&index) && self.is_own(name, *param);
         if blobs.len() > params.len() || params.iter().enumerate().any(lacks) {
@@ -116,7 +116,7 @@ impl Target<'_> {
                 "layer {name:?} has {given} arrays of weights, in the network {own}; {ADVICE}"
             ));
         }
-        let mut blobs = blobs.iter().enumerate().filter(|(_, blob)| !is_left_out(blob));
+        let mut blobs = blobs.iter().enumerate().filter_map(|(index, blob)| Some((index, blob.as_ref()?)));
         blobs.try_for_each(|(index, (dims, values))| self.array(name, index, dims, values))
     }
 

@@ -27,7 +27,7 @@ fn layer(name: &str, blobs: &[&[usize]]) -> LayerWeights {
         let count: usize = shape.iter().product();
         (shape.to_vec(), (0..count).map(|value| value as f32 + 10.0 * index as f32 + 0.5).collect())
     };
-    let blobs = blobs.iter().enumerate().map(blob).collect();
+    let blobs = blobs.iter().enumerate().map(blob).map(Some).collect();
     LayerWeights { name: name.into(), kind: String::new(), blobs }
 }
 
@@ -199,10 +199,9 @@ layer { name: "three" type: "InnerProduct" bottom: "x" top: "c" param { name: "w
 layer { name: "four" type: "InnerProduct" bottom: "x" top: "d" param {} param { name: "b" } inner_product_param { num_output: 2 } }"#;
     let net =
         Net::build(&parse_net(text, "net.prototxt").unwrap(), &NetState::new(Phase::Test), 1.0).unwrap();
-    let left_out = || (Vec::new(), Vec::new());
     let only_bias = |name: &str| {
         let mut layer = layer(name, &[&[2, 3], &[2]]);
-        layer.blobs[0] = left_out();
+        layer.blobs[0] = None;
         layer
     };
     let caffes = || {

@@ -117,7 +117,7 @@ fn compare_run(
     for (name, array) in under(&arrays, "final/") {
         let (layer, index) = name.rsplit_once('/').expect("layer/index");
         let layer = weights.layers.iter().find(|l| l.name == layer).expect("the layer");
-        let (_, values) = &layer.blobs[index.parse::<usize>().expect("an index")];
+        let (_, values) = layer.blobs[index.parse::<usize>().expect("an index")].as_ref().expect("values");
         let (key, values) =
             (format!("final/{name}"), values.iter().map(|w| f64::from(*w)).collect::<Vec<_>>());
         report.note(case, &key, how, NET.check(case, &key, &doubles(array), &values));

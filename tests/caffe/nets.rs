@@ -117,7 +117,7 @@ fn the_weights_file_of_caffe_holds_the_parameters() {
         let mut seen: Vec<&str> = Vec::new();
         for layer in weights.layers.iter().filter(|layer| !layer.blobs.is_empty()) {
             let of_net = net.layers.iter().find(|l| l.name == layer.name).expect("a layer of the network");
-            for (id, (shape, values)) in of_net.params.iter().zip(&layer.blobs) {
+            for (id, (shape, values)) in of_net.params.iter().zip(layer.blobs.iter().flatten()) {
                 let name = net.params.view(*id).name.as_str();
                 let expected = &arrays[&format!("param/{name}")];
                 assert_eq!((shape, values.as_slice()), (&expected.shape, singles(expected)), "{name}");

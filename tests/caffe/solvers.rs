@@ -109,7 +109,8 @@ impl Training {
         for view in views {
             let (layer, index) = view.name.rsplit_once('/').expect("layer/index");
             let layer = weights.layers.iter().find(|l| l.name == layer).expect("the layer");
-            let (_, values) = &layer.blobs[index.parse::<usize>().expect("an index")];
+            let (_, values) =
+                layer.blobs[index.parse::<usize>().expect("an index")].as_ref().expect("values");
             assert_eq!(values, singles(&self.arrays[&format!("iter4/{}", view.name)]), "{}", view.name);
             state.weights[view.range()].copy_from_slice(values);
         }

@@ -202,7 +202,7 @@ pub fn hdf5(bytes: &[u8]) {
             assert_eq!(shape.iter().product::<usize>(), values.len());
         };
         if let Ok(net) = NetWeights::read(path) {
-            net.layers.iter().flat_map(|layer| &layer.blobs).for_each(fits);
+            net.layers.iter().flat_map(|layer| layer.blobs.iter().flatten()).for_each(fits);
         }
         if let Ok(state) = SolverState::read(path) {
             state.history.iter().for_each(fits);

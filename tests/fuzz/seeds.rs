@@ -97,7 +97,7 @@ fn net_weights() -> NetWeights {
     NetWeights {
         name: "small".into(),
         layers: vec![
-            layer("conv1", "Convolution", vec![weight, (vec![2], vec![0.0, 7.0])]),
+            layer("conv1", "Convolution", vec![Some(weight), Some((vec![2], vec![0.0, 7.0]))]),
             layer("relu", "ReLU", Vec::new()),
         ],
     }

@@ -92,8 +92,9 @@ fn weights_for_caffe_repeat_what_is_shared() {
     let weights = NetWeights::read(&stage.path("out/snapshots/iteration_3.caffemodel")).expect("weights");
     let of = |name: &str| &weights.layers.iter().find(|layer| layer.name == name).expect("a layer").blobs;
     let (upper, lower) = (of("conv_upper"), of("conv_lower"));
-    assert_eq!((upper.len(), &upper[0].0), (2, &vec![6, 1, 3, 3]));
-    assert!(upper == lower && upper[0].1.iter().any(|w| *w != 0.0));
+    let (shape, weight) = upper[0].as_ref().expect("a weight");
+    assert_eq!((upper.len(), shape), (2, &vec![6, 1, 3, 3]));
+    assert!(upper == lower && weight.iter().any(|w| *w != 0.0));
     stage.succeed("test -model net.prototxt -weights out/snapshots/iteration_3.caffemodel");
 }
 
