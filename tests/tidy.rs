@@ -158,6 +158,53 @@ fn no_code_in_comments() {
     none(complaints);
 }
 
+/// What a heading is called in links, as GitHub does it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// The headings of a document, without what looks like one in an example.
+fn headings(text: &str) -> Vec<String> {
+    let mut in_example = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        in_example ^= line.trim_start().starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if !in_example && heading.len() < line.len() && heading.starts_with(' ') {
+            found.push(anchor(heading));
+        }
+    }
+    found
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    assert_eq!(headings("# A, b\n```\n# no\n```\n#no\n## `C`-d e\n"), ["a-b", "c-d-e"]);
+    let documents = files().into_iter().filter(|file| file.extension().is_some_and(|e| e == "md"));
+    let (mut complaints, mut links) = (Vec::new(), 0);
+    for document in documents {
+        let text = fs::read_to_string(root().join(&document)).expect("a document in UTF-8");
+        let targets = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        for target in targets.filter(|target| !target.contains("://")) {
+            links += 1;
+            let (path, place) = target.split_once('#').unwrap_or((target, ""));
+            let leads_to = match path {
+                "" => root().join(&document),
+                path => root().join(&document).with_file_name("").join(path),
+            };
+            let place_is_there = || {
+                fs::read_to_string(&leads_to).is_ok_and(|text| headings(&text).contains(&place.to_owned()))
+            };
+            if !leads_to.exists() || !place.is_empty() && !place_is_there() {
+                complaints.push(format!("{}: no {target}", document.display()));
+            }
+        }
+    }
+    assert!(links > 20, "only {links} links found: this test looks at the wrong place");
+    none(complaints);
+}
+
 /// The workspace crates that `manifest` names in `[dependencies]`, also those for one target.
 fn arrows(manifest: &str) -> Vec<String> {
     let mut section = "";

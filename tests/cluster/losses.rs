@@ -8,7 +8,7 @@ use crate::{is_skipped, missing};
 /// Short, so that a stopped process is noticed soon; long for a machine that does other things, too.
 const PEER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// When all others have ended at most. The README says the peer timeout and 5 s; here they have five times that, since the machine may
+/// When all others have ended at most. The manual says the peer timeout and 5 s; here they have five times that, since the machine may
 /// do other things, too. Whoever does not notice at all waits for ever.
 const MOST: Duration = Duration::from_secs(5 * (8 + 5));
 

@@ -108,7 +108,7 @@ fn steps_train_lose_and_refuse() {
     let outcome = running.finish();
     let codes = [0, 1, 2, 3].map(|rank| stage.code(rank));
     assert_eq!(codes, [Some(76), Some(76), Some(137), Some(76)], "{outcome:#?}");
-    // Five times what the README says: the machine may do other things, too.
+    // Five times what the manual says: the machine may do other things, too.
     assert!(since.elapsed() < Duration::from_secs(5 * (20 + 5)));
     assert!([0, 1, 3].iter().any(|rank| stage.said(*rank).contains("lost rank 2 ")), "{}", stage.said(0));
 
