@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hdf5_pure::{DType, Dataset, File, FileBuilder, Group, LibVer};
+use hdf5_pure::{Chunk, DType, Dataset, File, FileBuilder, Group, LibVer};
 use quadrille_core::shape::MAX_AXES;
 use quadrille_core::site::did_you_mean;
 
@@ -88,6 +88,14 @@ impl Hdf5 {
         let bytes = extents.iter().try_fold(size, |n, extent| n.checked_mul(*extent));
         if bytes.is_none_or(|bytes| bytes > self.bytes.saturating_mul(MAX_EXPANSION)) {
             return Err(self.refuse(format!("array {name:?} promises more values than the file can hold")));
+        }
+        // The library takes memory for a piece before it knows that the file ends earlier.
+        let outside =
+            |chunk: &Chunk| chunk.address.checked_add(chunk.storage_size).is_none_or(|end| end > self.bytes);
+        if array.is_chunked() && array.chunks().is_ok_and(|chunks| chunks.iter().any(outside)) {
+            return Err(
+                self.refuse(format!("array {name:?} has a piece that goes on behind the end of the file"))
+            );
         }
         let extents = extents.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
         extents.map_err(|error| self.refuse(format!("array {name:?}: {error}")))
