@@ -85,20 +85,38 @@ impl Hdf5 {
             );
         }
         let size = array.element_size().map_err(failed)?;
-        let bytes = extents.iter().try_fold(size, |n, extent| n.checked_mul(*extent));
-        if bytes.is_none_or(|bytes| bytes > self.bytes.saturating_mul(MAX_EXPANSION)) {
+        let promised = |extents: &[u64]| extents.iter().try_fold(size, |n, extent| n.checked_mul(*extent));
+        let holds = |extents: &[u64]| {
+            promised(extents).is_some_and(|bytes| bytes <= self.bytes.saturating_mul(MAX_EXPANSION))
+        };
+        if !holds(&extents) {
             return Err(self.refuse(format!("array {name:?} promises more values than the file can hold")));
         }
-        // The library takes memory for a piece before it knows that the file ends earlier.
-        let outside =
-            |chunk: &Chunk| chunk.address.checked_add(chunk.storage_size).is_none_or(|end| end > self.bytes);
-        if array.is_chunked() && array.chunks().is_ok_and(|chunks| chunks.iter().any(outside)) {
-            return Err(
-                self.refuse(format!("array {name:?} has a piece that goes on behind the end of the file"))
-            );
-        }
+        self.check_pieces(array, name, holds)?;
         let extents = extents.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
         extents.map_err(|error| self.refuse(format!("array {name:?}: {error}")))
+    }
+
+    /// Whether the file can hold the pieces that an array is stored in: the library walks over all of a piece, and takes memory
+    /// for it before it knows that the file ends earlier.
+    fn check_pieces(
+        &self,
+        array: &Dataset,
+        name: &str,
+        holds: impl Fn(&[u64]) -> bool,
+    ) -> Result<(), IoError> {
+        let failed = |error| self.refuse(format!("array {name:?}: {error}"));
+        let Some(piece) = array.chunk_shape().map_err(failed)? else { return Ok(()) };
+        let inside = |chunk: &Chunk| {
+            chunk.address.checked_add(chunk.storage_size).is_some_and(|end| end <= self.bytes)
+        };
+        // Of one kind of index the library cannot list them. A piece that was never written may have any size.
+        let stored = array.chunks().ok();
+        let is_empty = stored.as_ref().is_some_and(Vec::is_empty);
+        if is_empty || holds(&piece) && stored.iter().flatten().all(inside) {
+            return Ok(());
+        }
+        Err(self.refuse(format!("array {name:?} has a piece that the file cannot hold")))
     }
 
     /// An array of numbers, with its extents.
