@@ -60,16 +60,12 @@ impl Copier {
         Ok(())
     }
 
-    /// Gives `visit` one chunk of the GPU's values after the other.
-    fn read(&mut self, from: Slice, mut visit: impl FnMut(usize, &[f32])) -> Result<(), String> {
+    /// Values of the GPU, at most a chunk of them.
+    fn read(&mut self, from: Slice) -> Result<&[f32], String> {
         let half = self.next;
-        for start in (0..from.len).step_by(CHUNK) {
-            let len = CHUNK.min(from.len - start);
-            self.done[half].synchronize()?;
-            self.stream.copy_out(from.part(start, len), &mut self.buffers[half])?;
-            visit(start, &self.buffers[half].values()[..len]);
-        }
-        Ok(())
+        self.done[half].synchronize()?;
+        self.stream.copy_out(from, &mut self.buffers[half])?;
+        Ok(&self.buffers[half].values()[..from.len])
     }
 }
 
@@ -143,6 +139,17 @@ impl Shared {
 
     fn unknown(&self, what: String) -> DeviceError {
         DeviceError::Unknown { device: self.info.name.clone(), what }
+    }
+
+    /// Gives `visit` one chunk of the GPU's values after the other. Between two of them others have their turn: a step begins
+    /// while weights that it does not change are on their way to other workers.
+    fn read(&self, from: Slice, mut visit: impl FnMut(usize, &[f32])) -> Result<(), DeviceError> {
+        for start in (0..from.len).step_by(CHUNK) {
+            let mut copier = self.lock(&self.copier)?;
+            let values = copier.read(from.part(start, CHUNK.min(from.len - start)));
+            visit(start, self.done(values)?);
+        }
+        Ok(())
     }
 
     /// Makes sure that there is such a lane.
@@ -245,9 +252,7 @@ impl CudaDevice {
             other => self.slice(other, len)?,
         };
         let mut finite = true;
-        let mut copier = self.shared.lock(&self.shared.copier)?;
-        let read = copier.read(slice, |_, values| finite &= values.iter().all(|value| value.is_finite()));
-        self.shared.done(read)?;
+        self.shared.read(slice, |_, values| finite &= values.iter().all(|value| value.is_finite()))?;
         Ok(finite)
     }
 }
@@ -307,10 +312,6 @@ impl Device for CudaDevice {
 
     fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
         let from = self.slice(region, out.len())?;
-        let mut copier = self.shared.lock(&self.shared.copier)?;
-        let read = copier.read(from, |start, values| {
-            out[start..start + values.len()].copy_from_slice(values);
-        });
-        self.shared.done(read)
+        self.shared.read(from, |start, values| out[start..start + values.len()].copy_from_slice(values))
     }
 }

@@ -14,7 +14,7 @@ use crate::driver::{self, Arena, Blas, Compiler, Convolver, Dnn, Event, Gpu, Mod
 use crate::layer::DnnWorkspace;
 use crate::memory::{PackedMap, Space};
 use crate::op::{Convolve, Geometry, Op, Span};
-use crate::program::{BoundProgram, Convolvers, Loader, MappedProgram, dnn_workspace};
+use crate::program::{BoundProgram, Convolvers, Loader, MappedProgram, dnn_workspace, refusals};
 use crate::source::{COMMON, SOURCES, Signatures};
 use crate::spec::{Arithmetic, CudaError, Options, Program, Sighting};
 use crate::step::{Clock, Graphs};
@@ -122,7 +122,7 @@ impl Cuda {
             false => None,
         };
         let graphs = graphs_note(&shared.graphs, recorded);
-        let notes = [memory].into_iter().chain(notes).chain([graphs]);
+        let notes = [memory].into_iter().chain(notes).chain(refusals(&chosen.borrow())).chain([graphs]);
         let notes = notes.map(|note| format!("gpu         {note}")).collect();
         Ok(CudaWorker { shared: Arc::new(shared), arithmetic: options.arithmetic, choices, notes })
     }
@@ -442,8 +442,8 @@ impl Place<'_> {
     ) -> Result<Vec<BoundProgram>, String> {
         let modules = |index: usize| self.cuda.module(index);
         let convolver = |c: &Convolve| -> Result<Arc<Convolver>, String> {
-            let chosen = self.chosen.borrow().get(&(c.geometry, c.direction)).cloned().flatten();
-            chosen.ok_or_else(|| "a convolution that cuDNN does not do".into())
+            let chosen = self.chosen.borrow().get(&(c.geometry, c.direction)).cloned();
+            chosen.and_then(Result::ok).flatten().ok_or_else(|| "a convolution that cuDNN does not do".into())
         };
         let signatures = Signatures::read();
         let loader =

@@ -1,7 +1,7 @@
 //! One net on one GPU: the operations of every task, bound to their arrays.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use quadrille_core::layer::SubTask;
@@ -27,8 +27,8 @@ pub(crate) struct MappedProgram {
     pub choices: Vec<(String, &'static str)>,
 }
 
-/// cuDNN's part: one entry for each convolution and direction, `None` where it has no algorithm.
-pub(crate) type Convolvers = HashMap<(Geometry, Direction), Option<Arc<Convolver>>>;
+/// cuDNN's part: one entry for each convolution and direction, `None` where it has no algorithm, or why it refuses the shape.
+pub(crate) type Convolvers = HashMap<(Geometry, Direction), Result<Option<Arc<Convolver>>, String>>;
 
 /// Elements of workspace that cuDNN takes for a convolution; `None` if it has no algorithm for it.
 pub(crate) fn dnn_workspace(
@@ -40,9 +40,19 @@ pub(crate) fn dnn_workspace(
     let mut chosen = chosen.borrow_mut();
     let entry = chosen.entry((*geometry, direction));
     // A shape that the library refuses is one for our own kernels.
-    let convolver = entry
-        .or_insert_with(|| Convolver::new(dnn, geometry, direction, arithmetic).ok().flatten().map(Arc::new));
-    convolver.as_ref().map(|convolver| convolver.workspace.div_ceil(size_of::<f32>()))
+    let found = || Ok(Convolver::new(dnn, geometry, direction, arithmetic)?.map(Arc::new));
+    let convolver = entry.or_insert_with(found).as_ref().ok()?.as_ref()?;
+    Some(convolver.workspace.div_ceil(size_of::<f32>()))
+}
+
+/// What cuDNN refused, and how often, for the first lines: a library that fails looks like one that is slow.
+pub(crate) fn refusals(chosen: &Convolvers) -> Vec<String> {
+    let mut reasons: BTreeMap<&String, usize> = BTreeMap::new();
+    chosen.values().filter_map(|found| found.as_ref().err()).for_each(|reason| {
+        *reasons.entry(reason).or_default() += 1;
+    });
+    let line = |(reason, count)| format!("{count} convolution(s) by kernels of our own: {reason}");
+    reasons.into_iter().map(line).collect()
 }
 
 impl MappedProgram {

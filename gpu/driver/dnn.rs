@@ -109,11 +109,12 @@ impl Convolver {
         dnn.gpu.enter()?;
         let whole = Geometry { images: geometry.all_images, ..*geometry };
         let shapes = Shapes::new(&whole, direction, arithmetic)?;
-        let Some((algorithm, workspace)) = shapes.choose(dnn, direction)? else { return Ok(None) };
-        if whole == *geometry {
-            return Ok(Some(Self { shapes, algorithm, workspace }));
+        let Some((algorithm, math)) = shapes.choose(dnn, direction)? else { return Ok(None) };
+        let shapes = if whole == *geometry { shapes } else { Shapes::new(geometry, direction, arithmetic)? };
+        // An answer is for products of one kind; those of f32 stay what they must be.
+        if arithmetic != Arithmetic::F32 {
+            shapes.multiply_by(math)?;
         }
-        let shapes = Shapes::new(geometry, direction, arithmetic)?;
         let workspace = shapes.workspace(dnn, algorithm)?;
         Ok(Some(Self { shapes, algorithm, workspace }))
     }
@@ -288,10 +289,15 @@ impl Shapes {
             _ if packed => CUDNN_TENSOR_OP_MATH,
             _ => CUDNN_DEFAULT_MATH,
         };
-        // SAFETY: a living descriptor.
-        check(unsafe { sys::cudnnSetConvolutionMathType(convolution.0, math) }, "the precision")?;
         let (x, y) = (tensor(numbers, g.images, g.input)?, tensor(numbers, g.images, g.output)?);
-        Ok(Self { x, w, y, convolution })
+        let shapes = Self { x, w, y, convolution };
+        shapes.multiply_by(math).map(|()| shapes)
+    }
+
+    /// Which units may multiply.
+    fn multiply_by(&self, math: sys::cudnnMathType_t) -> Result<(), String> {
+        // SAFETY: a living descriptor, which no call uses meanwhile.
+        check(unsafe { sys::cudnnSetConvolutionMathType(self.convolution.0, math) }, "the precision")
     }
 
     /// Bytes of workspace that an algorithm needs.
@@ -316,8 +322,12 @@ impl Shapes {
         check(status, "the workspace of an algorithm").map(|()| bytes)
     }
 
-    /// The library's first choice for a direction that can be taken, with the bytes of workspace that it needs.
-    fn choose(&self, dnn: &Dnn, direction: Direction) -> Result<Option<(Algorithm, usize)>, String> {
+    /// The library's first choice for a direction that can be taken, with the units that multiply then.
+    fn choose(
+        &self,
+        dnn: &Dnn,
+        direction: Direction,
+    ) -> Result<Option<(Algorithm, sys::cudnnMathType_t)>, String> {
         let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
         let mut most = ALGORITHMS as i32;
         let mut count = 0;
@@ -338,7 +348,7 @@ impl Shapes {
                     // SAFETY: living descriptors; writes one number.
                     let status = unsafe { ask(dnn.raw, $one, $two, c, $three, a.algo, to) };
                     let fits = is_fit(a.status, a.determinism, bytes) && is_done(status);
-                    fits.then_some((Algorithm::$kind(a.algo), bytes))
+                    fits.then_some((Algorithm::$kind(a.algo), a.mathType))
                 };
                 answers.into_iter().find_map(fits)
             }};

@@ -8,8 +8,8 @@ namespace {
 using Lock = std::lock_guard<std::recursive_mutex>;
 #define LOCKED Lock lock(everything().lock)
 
-// cuDNN's own codes.
-enum Status { DONE = 0, NO_HANDLE = 1, BAD_PARAM = 3, EXECUTION_FAILED = 8, NOT_SUPPORTED = 9 };
+// cuDNN's own codes, from version 9 on.
+enum Status { DONE = 0, NO_HANDLE = 1001, BAD_PARAM = 2000, EXECUTION_FAILED = 5000, NOT_SUPPORTED = 3000 };
 enum Numbers { FLOATS = 0, BFLOAT16 = 9 };
 enum Math { DEFAULT_MATH = 0, TENSOR_OP_MATH = 1, FMA_MATH = 3 };
 constexpr int NCHW = 0, CROSS_CORRELATION = 1;
@@ -97,12 +97,17 @@ int ask_algorithms(Handle *handle, const Tensor *x, const Tensor *w, const Tenso
     if (!handle->alive || !is_sound(x, w, y, c)) {
         return refuse(BAD_PARAM, "shapes that do not fit each other");
     }
-    // What they say of their memory is that of another precision.
+    // As for some shapes of the real one: a window that lies in the padding alone.
+    if (c->pad[0] >= c->dilation[0] * (w->extents[2] - 1) + 1) {
+        return NOT_SUPPORTED;
+    }
+    // What they say of their memory is that of another precision. The good one multiplies by units that it has to be told.
+    int units = c->math == FMA_MATH ? FMA_MATH : TENSOR_OP_MATH;
     const Answer all[] = {
         {BY_CHANCE, DONE, 1, 0, 0, c->math, {}},
         {LARGE, DONE, 2, 0, 1, c->math, {}},
         {UNABLE, NOT_SUPPORTED, -1, 0, 1, c->math, {}},
-        {GOOD, DONE, 3, 0, 1, c->math, {}},
+        {GOOD, DONE, 3, 0, 1, units, {}},
     };
     for (*count = 0; *count < most && *count < 4; ++*count) {
         answers[*count] = all[*count];
@@ -209,6 +214,9 @@ int convolve(Handle *handle, Direction direction, const float *alpha, const floa
     }
     if (!is_sound(x, w, y, c) || algorithm != GOOD) {
         return refuse(BAD_PARAM, "a convolution of shapes that do not fit each other, or by an algorithm that is not to be taken");
+    }
+    if (c->math == DEFAULT_MATH) {
+        return refuse(BAD_PARAM, "a convolution by other units than its algorithm was chosen for");
     }
     int device = handle->stream->device;
     const Range arrays[] = {range(at_x, x->bytes()), range(at_w, w->bytes()), range(at_y, y->bytes())};

@@ -48,6 +48,7 @@ int cudnnDestroyTensorDescriptor(void *);
 int cudnnSetTensor4dDescriptor(void *, int, int, int, int, int, int);
 int cudnnSetFilter4dDescriptor(void *, int, int, int, int, int, int);
 int cudnnSetConvolution2dDescriptor(void *, int, int, int, int, int, int, int, int);
+int cudnnSetConvolutionMathType(void *, int);
 int cudnnGetConvolutionForwardWorkspaceSize(void *, void *, void *, void *, void *, int, size_t *);
 int cudnnConvolutionForward(void *, const float *, void *, unsigned long long, void *, unsigned long long, void *, int,
                             unsigned long long, size_t, const float *, void *, unsigned long long);
@@ -268,9 +269,14 @@ static void convolutions(Bench &on) {
     };
     expect("no stream", run(0, bytes, on.memory + 64) != 0, 1);
     cudnnSetStream(handle, on.stream);
+    enum { DEFAULT_MATH = 0, FMA_MATH = 3 };
+    cudnnSetConvolutionMathType(c, FMA_MATH);
     expect("an algorithm that is not to be taken", run(1, bytes, on.memory + 64) != 0, 1);
     expect("too short a workspace", run(0, bytes - 1, on.memory + 64) != 0, 1);
     expect("a result over its source", run(0, bytes, on.memory + 4) != 0, 1);
+    cudnnSetConvolutionMathType(c, DEFAULT_MATH);
+    expect("units that no answer named", run(0, bytes, on.memory + 64) != 0, 1);
+    cudnnSetConvolutionMathType(c, FMA_MATH);
     expect("a convolution", run(0, bytes, on.memory + 64), 0);
     on.read(0);
     expect("of the first window", long(values[16]), 0 * 0 + 1 * 1 + 3 * 2 + 4 * 3);

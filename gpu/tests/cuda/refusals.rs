@@ -2,13 +2,14 @@
 
 use quadrille_core::device::{Device, DeviceError, Packed, Region, Scalars};
 use quadrille_core::layer::{
-    ArgMax, BatchNorm, Eltwise, EltwiseOperation, Filler, Layer, Normalize, Scale, Silence, SubTask,
+    ArgMax, BatchNorm, Convolution, Eltwise, EltwiseOperation, Filler, Layer, Normalize, Scale, Silence,
+    SubTask,
 };
 use quadrille_core::net::{LayerId, LayerSpec, Net, NetLayer, NetState, Phase};
 use quadrille_core::plan::Stage;
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{LaneId, Task, Tile};
-use quadrille_gpu::{Cuda, CudaError, Program, describe};
+use quadrille_gpu::{Cuda, CudaError, Options, Program, describe};
 
 use crate::common::{convolution, gpu, inner_product, input, loss, network, own, plan};
 
@@ -78,6 +79,38 @@ fn a_layer_without_a_kernel_is_refused_by_name() {
         said.as_ref()
             .is_some_and(|(layer, text)| *layer && text.contains("\"odd\"") && text.contains("ArgMax")),
         "{said:?}"
+    );
+}
+
+/// What cuDNN does not do, our own kernels do, and the first lines say so. (Only the emulated library is known to refuse this one:
+/// windows that lie in the padding alone.)
+#[test]
+fn what_cudnn_refuses_is_said() {
+    let Some(gpu) = gpu("what cuDNN refuses") else { return };
+    let padded = Convolution { pad: [3, 3], ..convolution(3, [1, 1]) };
+    let layers = vec![
+        input("x", &[2, 3, 4, 4]),
+        input("label", &[2]),
+        LayerSpec::new("conv", Layer::Convolution(padded), &["x"], &["conv"]),
+        LayerSpec::new("ip", Layer::InnerProduct(inner_product(4)), &["conv"], &["y"]),
+        LayerSpec::new("loss", loss(1), &["y", "label"], &["loss"]),
+    ];
+    let net = Net::build(&network(layers, false), &NetState::new(Phase::Train), 1.0).expect("a net");
+    let forward = plan(std::slice::from_ref(&net), Stage::Forward);
+    let options = Options::new(Rule::default(), false);
+    let worker = gpu.worker(&[Program { net: &net, plans: &[&forward] }], &options).expect("a worker");
+    let says = |text: &str| worker.notes().iter().any(|note| note.contains(text));
+    if std::env::var_os("QUADRILLE_CUDA_EMULATOR").is_none() || !says("convolutions by cuDNN") {
+        println!("skipped: what cuDNN refuses: the emulated library is not there");
+        return;
+    }
+    let line =
+        "1 convolution(s) by kernels of our own: cuDNN, choosing an algorithm: CUDNN_STATUS_NOT_SUPPORTED";
+    assert!(says(line), "{:?}", worker.notes());
+    assert!(
+        worker.choices().iter().any(|(layer, by)| layer == "conv" && *by != "cudnn"),
+        "{:?}",
+        worker.choices()
     );
 }
 
