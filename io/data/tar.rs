@@ -153,8 +153,8 @@ impl Index {
         let mut followed = Vec::new();
         for (name, target) in &self.links {
             // A link may lead to another one.
-            let mut steps = std::iter::successors(Some(target.as_str()), |step| links.get(step).copied());
-            match steps.by_ref().take(MOST_STEPS).find_map(|step| places.get(step)) {
+            let steps = std::iter::successors(Some(target.as_str()), |step| links.get(step).copied());
+            match steps.take(MOST_STEPS).find_map(|step| places.get(step)) {
                 Some((bytes, at)) => followed.push((name.clone(), *bytes, *at)),
                 None if is_image(name) => {
                     return Err(format!(
