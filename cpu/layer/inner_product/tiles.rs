@@ -108,17 +108,18 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let lanes = machine.channel_block;
     let flops = binder.net.flops(binder.id, SubTask::Forward);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
-    let words = |count: usize| count.div_ceil(precision.in_word());
     let rows = |net: &Net| ip.matrix(&net.bottom_shapes(binder.id)[0]).ok().map(|[images, _]| images);
     let everywhere = match binder.layer().steps_weight {
         true => binder.everywhere.iter().map(rows).collect::<Option<Vec<usize>>>()?,
         false => vec![images],
     };
-    let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
     let few = few::are_few(images, lanes);
     let all: usize = binder.everywhere.iter().map(rows).sum::<Option<usize>>()?;
     let few_everywhere = few::are_few(all, lanes);
-    let isa = if few_everywhere { few::isa_of_few(binder.isa) } else { binder.isa };
+    let isa = binder.isa;
+    let precision = if few_everywhere { few::precision_of_few(isa, precision) } else { precision };
+    let words = |count: usize| count.div_ceil(precision.in_word());
+    let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
     let kernels: Vec<Kernels> = (1..=TILE_VECTORS)
         .map(|v| kernels(Numerics { isa, precision }, v, Pixel::One))
         .collect::<Option<_>>()?;

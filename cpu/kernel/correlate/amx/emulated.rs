@@ -68,9 +68,14 @@ impl Tiles for Registers {
         Amx.ask_far(address);
     }
     #[inline(always)]
-    unsafe fn round(&self, from: *const f32, to: *mut f32) {
+    unsafe fn leave<const RELU: bool, const SIGN: bool, const KEPT: bool>(
+        &self,
+        from: *const f32,
+        sign: *const f32,
+        to: *mut f32,
+    ) {
         // SAFETY: vectors of AVX-512 BF16, which a CPU has that emulates tiles.
-        unsafe { Amx.round(from, to) }
+        unsafe { Amx.leave::<RELU, SIGN, KEPT>(from, sign, to) }
     }
     #[inline(always)]
     unsafe fn widen(&self, from: *const f32, to: *mut f32) {

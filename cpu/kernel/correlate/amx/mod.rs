@@ -23,6 +23,7 @@ mod unfold;
 
 use std::arch::asm;
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 
 pub(super) use gradient::{MOST_SOURCES, amxbf16_sources};
 pub(super) use outputs::{MOST_PIXELS, amxbf16_pixels};
@@ -106,18 +107,39 @@ trait Tiles {
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self);
     /// Stores the rows of a register.
     unsafe fn store<const T: usize>(&mut self, to: *mut f32, distance: usize);
+    /// Keeps what stores registers awake, by a store of this one: to be called every [`crate::machine::AMX_AWAKE_RUNS`] runs of
+    /// products that nothing else stores between.
+    ///
+    /// # Safety
+    /// As for [`Self::store`], of a register of at most [`WORDS`] words.
+    #[inline(always)]
+    unsafe fn stay_awake<const T: usize>(&mut self) {
+        let mut nowhere = Nowhere(MaybeUninit::uninit());
+        // SAFETY: by contract; there is room for a whole register.
+        unsafe { self.store::<T>(nowhere.0.as_mut_ptr().cast(), WORDS * size_of::<f32>()) }
+    }
     /// Asks for the line of an address, which need not exist, to be in the first-level cache.
     fn ask(&self, address: *const f32);
     /// The same for the second-level cache.
     fn ask_far(&self, address: *const f32);
-    /// Rounds a vector of numbers to bf16: half as many words.
-    unsafe fn round(&self, from: *const f32, to: *mut f32);
+    /// Takes a vector of sums to where they end: through a ReLU, through the backward of a ReLU, whose values are at `sign`, and rounded to
+    /// bf16, half as many words. The values are kept as the sums are.
+    unsafe fn leave<const RELU: bool, const SIGN: bool, const KEPT: bool>(
+        &self,
+        from: *const f32,
+        sign: *const f32,
+        to: *mut f32,
+    );
     /// The numbers of half a vector of words.
     unsafe fn widen(&self, from: *const f32, to: *mut f32);
     /// Turns `rows` rows of `columns` words round: word r of row c at `to` is word c of row r at `from`. Rows lie [`WORDS`]
     /// words apart at `to`, which is a whole line of the cache, and all [`ROWS`] are written, with anything where nothing was.
     unsafe fn transpose(&self, from: *const f32, distance: usize, extents: [usize; 2], to: *mut f32);
 }
+
+/// Where a register goes whose numbers nobody wants.
+#[repr(C, align(64))]
+struct Nowhere(MaybeUninit<[f32; ROWS * WORDS]>);
 
 /// The instructions.
 struct Amx;
@@ -186,9 +208,28 @@ impl Tiles for Amx {
         Avx512f::prefetch_far(address);
     }
     #[inline(always)]
-    unsafe fn round(&self, from: *const f32, to: *mut f32) {
-        // SAFETY: a CPU with AMX has AVX-512 BF16; a vector lies at `from`, and there is room.
-        unsafe { Avx512Bf16::narrow(Avx512f::load(from), to) }
+    unsafe fn leave<const RELU: bool, const SIGN: bool, const KEPT: bool>(
+        &self,
+        from: *const f32,
+        sign: *const f32,
+        to: *mut f32,
+    ) {
+        // SAFETY: a CPU with AMX has AVX-512 BF16; a vector lies at `from` and at `sign`, and there is room.
+        unsafe {
+            let mut sums = Avx512f::load(from);
+            if RELU {
+                sums = Avx512f::rectified(sums);
+            }
+            if SIGN {
+                let values = if KEPT { Avx512Bf16::widen(sign) } else { Avx512f::load(sign) };
+                sums = Avx512f::passed(sums, values);
+            }
+            if KEPT {
+                Avx512Bf16::narrow(sums, to);
+            } else {
+                Avx512f::store(to, sums);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn widen(&self, from: *const f32, to: *mut f32) {

@@ -1,6 +1,9 @@
 //! The instructions in plain Rust, as their description has them; where a CPU would raise an exception, this panics.
 
+use std::array;
+
 use super::*;
+use crate::kernel::elements::rectified;
 use crate::kernel::words::{halves_of, widened, word};
 
 /// The registers of a thread.
@@ -106,10 +109,37 @@ impl Tiles for Model {
     }
     fn ask(&self, _: *const f32) {}
     fn ask_far(&self, _: *const f32) {}
-    unsafe fn round(&self, from: *const f32, to: *mut f32) {
-        // SAFETY: by the trait's contract.
-        let (from, to) = unsafe { (&*from.cast::<[f32; WORDS]>(), &mut *to.cast::<[f32; WORDS / 2]>()) };
-        from.as_chunks::<2>().0.iter().zip(to).for_each(|(pair, to)| *to = word(pair[0], pair[1]));
+    unsafe fn leave<const RELU: bool, const SIGN: bool, const KEPT: bool>(
+        &self,
+        from: *const f32,
+        sign: *const f32,
+        to: *mut f32,
+    ) {
+        // SAFETY: by the trait's contract, as all below; the sums may end where they are.
+        let mut sums = unsafe { from.cast::<[f32; WORDS]>().read() };
+        if RELU {
+            sums = sums.map(|sum| rectified(sum, 0.0));
+        }
+        if SIGN {
+            let mut values = [0.0; WORDS];
+            // SAFETY: as above.
+            unsafe {
+                match KEPT {
+                    true => self.widen(sign, values.as_mut_ptr()),
+                    false => values = sign.cast::<[f32; WORDS]>().read(),
+                }
+            }
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum = if value > 0.0 { *sum } else { 0.0 });
+        }
+        // SAFETY: as above.
+        unsafe {
+            match KEPT {
+                true => to
+                    .cast::<[f32; WORDS / 2]>()
+                    .write(array::from_fn(|i| word(sums[2 * i], sums[2 * i + 1]))),
+                false => to.cast::<[f32; WORDS]>().write(sums),
+            }
+        }
     }
     unsafe fn widen(&self, from: *const f32, to: *mut f32) {
         // SAFETY: by the trait's contract.

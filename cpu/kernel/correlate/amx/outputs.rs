@@ -6,16 +6,16 @@
 //! blocks; the shapes of registers change between them, so full runs come first.
 //!
 //! A tile sees all sources at once, so that its sums go to memory once. Its weights are then more than the first-level cache
-//! holds: 2 KiB a run, for which four products leave 64 cycles. They come from the second level line by line between the
-//! products of the run before, and so do the sources that no earlier run of the tile saw: some 43 lines on average in
-//! a kernel of 3x3.
+//! holds: 2 KiB a run, for which four products leave 64 cycles. The CPU itself begins loads so far ahead that they come from the
+//! second level in time; asking for them cost a tenth more than it saved (Granite Rapids). What stores registers falls asleep
+//! while nothing is stored, so long tiles store one now and then ([`AMX_AWAKE_RUNS`]).
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::super::{End, Kept, Start, Tile};
 use super::{Needs, ROWS, Tiles, WORDS, registers};
-use crate::kernel::elements::rectified;
-use crate::kernel::words::widened;
+use crate::machine::AMX_AWAKE_RUNS;
 
 /// Most pixels of a tile.
 pub(in super::super) const MOST_PIXELS: usize = 2 * ROWS;
@@ -61,20 +61,6 @@ impl Place {
         let vector = (pixels[0] + pixels[1]) * WORDS;
         Self { y: sums.0.as_mut_ptr().cast(), pixel: WORDS, vector, second: pixels[0] * WORDS }
     }
-}
-
-/// Vector by vector, pixel by pixel: the place of a vector of numbers in two arrays, in elements.
-#[inline(always)]
-fn each_vector(
-    Extents { pixels, two }: Extents,
-    places: [Place; 2],
-) -> impl Iterator<Item = (*mut f32, *mut f32)> {
-    let parts = move |v| [0, 1].into_iter().map(move |part| (v, part));
-    let pixels = move |(v, part): (usize, usize)| (0..pixels[part]).map(move |p| (v, part, p));
-    (0..if two { 2 } else { 1 }).flat_map(parts).flat_map(pixels).map(move |(v, part, p)| {
-        let at = |to: Place| to.y.wrapping_add(v * to.vector + part * to.second + p * to.pixel);
-        (at(places[0]), at(places[1]))
-    })
 }
 
 /// Sums on their way elsewhere, in the first-level cache: vector by vector, pixel by pixel.
@@ -158,93 +144,63 @@ unsafe fn finish<T: Tiles>(tiles: &mut T, Place { y, pixel, vector, second }: Pl
     }
 }
 
-/// Quarters of what a run asks for ahead: one behind each of its products.
-const ASKED: usize = 4;
-
-/// What the tile reads next: asked for in quarters, so that the requests of a run are under way one after the other.
-#[derive(Clone, Copy)]
-struct Ahead {
-    weights: *const f32,
-    /// Lines of the weights of a quarter.
-    lines: usize,
-    /// Sources of both parts, and pixels of each part.
-    sources: [*const f32; 2],
-    pixels: [usize; 2],
-}
-
-impl Ahead {
-    /// What the run behind run `i` reads. Behind the last comes the first again, of the next tile, whose sources are unknown.
-    #[inline(always)]
-    fn of(t: &Tile<'_>, i: usize, second: usize, Extents { pixels, two }: Extents) -> Self {
-        let (run, next) = (&t.runs[i], t.runs.get(i + 1));
-        let width = if two { 2 * WORDS } else { WORDS };
-        let weights = t.w.wrapping_add(next.unwrap_or(&t.runs[0]).first as usize * width);
-        let lines = width / ASKED;
-        let Some(next) = next else {
-            return Self { weights, lines, sources: [t.x; 2], pixels: [0; 2] };
-        };
-        // A tap that is a few pixels further on, or back, sees most of what this one sees.
-        let distance = next.offset.abs_diff(run.offset) as usize;
-        // Without a division where pixels are as near as can be, which is nearly everywhere.
-        let new = if t.x_pixel == WORDS { distance.div_ceil(WORDS) } else { distance.div_ceil(t.x_pixel) };
-        let new = pixels.map(|count| count.min(new));
-        let first = t.x.wrapping_add(next.offset as usize);
-        let seen = |part: usize| if next.offset > run.offset { pixels[part] - new[part] } else { 0 };
-        let source = |part: usize| first.wrapping_add(part * second + seen(part) * t.x_pixel);
-        Self { weights, lines, sources: [source(0), source(1)], pixels: new }
+/// Asks for the lines to which the sums of the next tile of as many pixels leave, since what is written must be read first: tiles of a row
+/// follow each other, and so do rows. A tile of many runs hides that anyway, and is slower with it.
+#[inline(always)]
+fn ask_behind<T: Tiles>(tiles: &T, t: &Tile<'_>, Extents { pixels, two }: Extents) {
+    let End::Kept(kept) = t.end else { return };
+    if t.runs.len() >= AMX_AWAKE_RUNS {
+        return;
     }
-
-    /// Asks for a quarter.
-    #[inline(always)]
-    fn ask<T: Tiles>(&self, tiles: &T, pixel: usize, quarter: usize) {
-        for line in 0..self.lines {
-            tiles.ask(self.weights.wrapping_add((quarter * self.lines + line) * WORDS));
-        }
-        // One half of the quarters for each part.
-        let (part, half) = (quarter / 2, quarter % 2);
-        let count = self.pixels[part];
-        for p in count * half / 2..count * (half + 1) / 2 {
-            tiles.ask(self.sources[part].wrapping_add(p * pixel));
-        }
+    let distance = (pixels[0] + pixels[1]) * kept.pixel;
+    for v in 0..if two { 2 } else { 1 } {
+        let first = kept.y.wrapping_add(v * kept.vector + distance);
+        (0..distance).step_by(WORDS).for_each(|line| tiles.ask_far(first.wrapping_add(line)));
     }
 }
 
-/// Adds the products of the runs of `words` words.
+/// Adds the products of runs of as many words.
 ///
 /// # Safety
 /// As for [`outputs`], whose shapes are set.
 #[inline(always)]
-unsafe fn multiply<T: Tiles>(tiles: &mut T, t: &Tile<'_>, words: usize, extents: Extents) {
-    let (Extents { pixels, two }, pixel) = (extents, t.x_pixel);
+unsafe fn multiply<T: Tiles>(tiles: &mut T, t: &Tile<'_>, runs: Range<usize>, extents: Extents) {
+    let (Extents { pixels, two }, pixel) = (extents, bytes(t.x_pixel));
     let width = if two { 2 * WORDS } else { WORDS };
-    let second = t.below.map_or(pixels[0] * pixel, |below| below.x);
-    for (i, run) in t.runs.iter().enumerate().filter(|(_, run)| run.len as usize == words) {
-        let ahead = Ahead::of(t, i, second, extents);
-        // SAFETY: by contract.
-        unsafe {
-            let x = t.x.add(run.offset as usize);
-            let w = t.w.add(run.first as usize * width);
-            tiles.load::<6>(w, bytes(width));
-            tiles.load::<4>(x, bytes(pixel));
-            tiles.dot::<0, 4, 6>();
-            ahead.ask(tiles, pixel, 0);
-            if two {
-                tiles.load::<7>(w.add(WORDS), bytes(width));
-                tiles.dot::<1, 4, 7>();
+    let second = t.below.map_or(pixels[0] * t.x_pixel, |below| below.x);
+    // Whoever asks for nothing asks for what is there.
+    let (mut ahead, lines) = if t.ahead_lines > 0 { (t.ahead, t.ahead_lines) } else { (t.w, 0) };
+    ahead = ahead.wrapping_add(runs.start * lines * WORDS);
+    for runs in t.runs[runs].chunks(AMX_AWAKE_RUNS) {
+        for run in runs {
+            // SAFETY: by contract.
+            unsafe {
+                let x = t.x.add(run.offset as usize);
+                let w = t.w.add(run.first as usize * width);
+                tiles.load::<6>(w, bytes(width));
+                tiles.load::<4>(x, pixel);
+                tiles.dot::<0, 4, 6>();
+                if two {
+                    tiles.load::<7>(w.add(WORDS), bytes(width));
+                    tiles.dot::<1, 4, 7>();
+                }
+                if pixels[1] > 0 {
+                    tiles.load::<5>(x.add(second), pixel);
+                    tiles.dot::<2, 5, 6>();
+                    if two {
+                        tiles.dot::<3, 5, 7>();
+                    }
+                }
             }
-            ahead.ask(tiles, pixel, 1);
-            if pixels[1] > 0 {
-                tiles.load::<5>(x.add(second), bytes(pixel));
-                tiles.dot::<2, 5, 6>();
+            tiles.ask_far(ahead);
+            for line in 1..lines {
+                tiles.ask_far(ahead.wrapping_add(line * WORDS));
             }
-            ahead.ask(tiles, pixel, 2);
-            if pixels[1] > 0 && two {
-                tiles.dot::<3, 5, 7>();
-            }
-            ahead.ask(tiles, pixel, 3);
-            for line in i * t.ahead_lines..(i + 1) * t.ahead_lines {
-                tiles.ask_far(t.ahead.wrapping_add(line * WORDS));
-            }
+            ahead = ahead.wrapping_add(lines * WORDS);
+        }
+        if runs.len() == AMX_AWAKE_RUNS {
+            // SAFETY: sources are no wider than a register.
+            unsafe { tiles.stay_awake::<4>() }
         }
     }
 }
@@ -252,8 +208,8 @@ unsafe fn multiply<T: Tiles>(tiles: &mut T, t: &Tile<'_>, words: usize, extents:
 /// Computes a tile of `pixels` pixels by one or two (`two`) vectors.
 ///
 /// # Safety
-/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say; all runs but those of
-/// one other length have 16 words.
+/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say; all runs have 16 words but the last
+/// ones, which have one other length.
 #[inline(always)]
 unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: bool) {
     let pixels = match (t.below, pixels) {
@@ -261,8 +217,9 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
         _ => [pixels.div_ceil(2), pixels / 2],
     };
     let extents = Extents { pixels, two };
-    let short = t.runs.iter().map(|run| run.len as usize).find(|len| *len != WORDS).unwrap_or(0);
-    let full = short == 0 || t.runs.iter().any(|run| run.len as usize == WORDS);
+    // Of no run at all, sums are what they start from.
+    let full = t.runs.partition_point(|run| run.len as usize == WORDS);
+    let short = t.runs.get(full).map_or(0, |run| run.len as usize);
     let mut sums = Sums(MaybeUninit::uninit());
     let place = match t.end {
         End::There => Place::sums(t, pixels),
@@ -278,66 +235,88 @@ unsafe fn outputs<T: Tiles>(tiles: &mut T, t: &Tile<'_>, pixels: usize, two: boo
             Start::There => there(Place::sums(t, pixels)),
             Start::Kept(kept) => {
                 let to = Place::between(&mut begun, pixels);
-                for (from, to) in each_vector(extents, [Place::kept(kept, t, pixels), to]) {
-                    tiles.widen(from, to);
+                let from = Place::kept(kept, t, pixels);
+                for ([mut y, mut end], pixels) in parts(extents, [from, to]) {
+                    for _ in 0..pixels {
+                        tiles.widen(y, end);
+                        (y, end) = (y.wrapping_add(from.pixel), end.wrapping_add(to.pixel));
+                    }
                 }
                 there(to)
             }
         };
-        for words in [if full { WORDS } else { 0 }, short].into_iter().filter(|words| *words > 0) {
+        ask_behind(tiles, t, extents);
+        let lengths = [(WORDS, 0..full), (short, full..t.runs.len())];
+        let none = t.runs.is_empty();
+        for (words, runs) in lengths.into_iter().filter(|(w, runs)| !runs.is_empty() || none && *w == WORDS) {
             tiles.configure(Needs::Outputs { pixels: pixels.map(|p| p as u8), words: words as u8 });
             begin(tiles, origin, extents);
-            multiply(tiles, t, words, extents);
+            multiply(tiles, t, runs, extents);
             finish(tiles, place, extents);
             origin = there(place);
         }
-        if t.relu {
-            each_vector(extents, [place; 2]).for_each(|(y, _)| rectify(y));
-        }
-        if let Some(sign) = t.sign {
-            let_pass(t, [place, Place::sign(sign, t, pixels)], extents);
-        }
-        if let End::Kept(kept) = t.end {
-            for (from, to) in each_vector(extents, [place, Place::kept(kept, t, pixels)]) {
-                tiles.round(from, to);
-            }
-        }
+        leave(tiles, t, place, extents);
     }
 }
 
-/// Lets a ReLU go over a vector of sums. The instructions have none, and the sums are in the first-level cache.
+/// Where the vectors of each part of each vector begin in several arrays, and how many pixels it has.
+#[inline(always)]
+fn parts<const N: usize>(
+    Extents { pixels, two }: Extents,
+    places: [Place; N],
+) -> impl Iterator<Item = ([*mut f32; N], usize)> {
+    (0..if two { 4 } else { 2 }).map(move |i| {
+        let (v, part) = (i / 2, i % 2);
+        (places.map(|place| place.y.wrapping_add(v * place.vector + part * place.second)), pixels[part])
+    })
+}
+
+/// Takes the sums at `from` to where they end, through what goes over them. The instructions on tiles do nothing of it, and the sums are
+/// in the first-level cache.
 ///
 /// # Safety
-/// A vector lies at `y`.
+/// As for [`outputs`], whose sums lie at `from`.
 #[inline(always)]
-unsafe fn rectify(y: *mut f32) {
+unsafe fn leave<T: Tiles>(tiles: &T, t: &Tile<'_>, from: Place, extents: Extents) {
     // SAFETY: by contract.
-    let y = unsafe { &mut *y.cast::<[f32; WORDS]>() };
-    y.iter_mut().for_each(|y| *y = rectified(*y, 0.0));
-}
-
-/// Lets the sums at the first place pass for which a ReLU's values at the second are above 0, and makes the others 0.
-///
-/// # Safety
-/// The sums and the values of the tile lie there.
-#[inline(always)]
-unsafe fn let_pass(t: &Tile<'_>, places: [Place; 2], extents: Extents) {
-    for (y, sign) in each_vector(extents, places) {
-        // SAFETY: by contract.
-        unsafe {
-            let y = &mut *y.cast::<[f32; WORDS]>();
-            match t.end {
-                End::There => pass(y, |i| (*sign.cast::<[f32; WORDS]>())[i]),
-                End::Kept(_) => pass(y, |i| widened((*sign.cast::<[u16; WORDS]>())[i])),
-            }
+    unsafe {
+        match (t.relu, t.sign.is_some(), t.end) {
+            (false, false, End::There) => {}
+            (false, false, End::Kept(_)) => leave_by::<T, false, false, true>(tiles, t, from, extents),
+            (true, false, End::There) => leave_by::<T, true, false, false>(tiles, t, from, extents),
+            (true, false, End::Kept(_)) => leave_by::<T, true, false, true>(tiles, t, from, extents),
+            (false, true, End::There) => leave_by::<T, false, true, false>(tiles, t, from, extents),
+            (false, true, End::Kept(_)) => leave_by::<T, false, true, true>(tiles, t, from, extents),
+            (true, true, End::There) => leave_by::<T, true, true, false>(tiles, t, from, extents),
+            (true, true, End::Kept(_)) => leave_by::<T, true, true, true>(tiles, t, from, extents),
         }
     }
 }
 
+/// [`leave`], each case a loop of its own.
+///
+/// # Safety
+/// As for [`leave`].
 #[inline(always)]
-fn pass(y: &mut [f32; WORDS], sign: impl Fn(usize) -> f32) {
-    for (i, y) in y.iter_mut().enumerate() {
-        *y = if sign(i) > 0.0 { *y } else { 0.0 };
+unsafe fn leave_by<T: Tiles, const RELU: bool, const SIGN: bool, const KEPT: bool>(
+    tiles: &T,
+    t: &Tile<'_>,
+    from: Place,
+    extents: Extents,
+) {
+    let to = match t.end {
+        End::There => from,
+        End::Kept(kept) => Place::kept(kept, t, extents.pixels),
+    };
+    let sign = t.sign.map_or(to, |sign| Place::sign(sign, t, extents.pixels));
+    // No closure does the work: it would not be compiled for the tier, and each instruction would be a call.
+    for ([mut y, mut values, mut end], pixels) in parts(extents, [from, sign, to]) {
+        for _ in 0..pixels {
+            // SAFETY: by contract.
+            unsafe { tiles.leave::<RELU, SIGN, KEPT>(y, values, end) }
+            y = y.wrapping_add(from.pixel);
+            (values, end) = (values.wrapping_add(sign.pixel), end.wrapping_add(to.pixel));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::super::planes::{PLANES, PlaneTile, STEP};
 use super::{Needs, ROWS, Tiles, WORDS, registers};
 use crate::kernel::simd::{Avx512Bf16, turn};
 use crate::kernel::words::{LANES, Narrow, ZEROS};
+use crate::machine::AMX_AWAKE_RUNS;
 
 impl PlaneTile {
     /// Sources whose next sums each step asks for.
@@ -84,6 +85,9 @@ unsafe fn planes<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
                 if t.two {
                     tiles.dot::<3, 5, 7>();
                 }
+            }
+            if step % AMX_AWAKE_RUNS == AMX_AWAKE_RUNS - 1 {
+                tiles.stay_awake::<4>();
             }
         }
         tiles.store::<0>(t.dw[0], dw);

@@ -216,13 +216,11 @@ fn tiles_of_the_instructions() {
     });
 }
 
-/// The lines that a tile reads and asks for, in order; of the registers it has none.
+/// The lines that a tile asks for, in order, and how often it stores registers; it has none.
 #[derive(Default)]
 struct Lines {
-    words: usize,
-    read: Vec<usize>,
-    asked: RefCell<Vec<(usize, usize)>>,
     far: RefCell<Vec<usize>>,
+    stores: usize,
 }
 
 /// The line of an address.
@@ -231,84 +229,75 @@ fn line(address: *const f32) -> usize {
 }
 
 impl Tiles for Lines {
-    unsafe fn configure(&mut self, needs: Needs) {
-        let Needs::Outputs { pixels, words } = needs else { panic!("shapes of another kernel") };
-        assert!(pixels[0] > 0);
-        self.words = words.into();
-    }
+    unsafe fn configure(&mut self, _: Needs) {}
     unsafe fn zero<const T: usize>(&mut self) {}
-    unsafe fn load<const T: usize>(&mut self, from: *const f32, distance: usize) {
-        // Sources in 4 and 5 are of the test's 14 pixels a part, weights in 6 and 7 have a row for each word.
-        let rows = if T < 6 { 14 } else { self.words };
-        self.read.extend((0..rows).map(|row| line(from.wrapping_byte_add(row * distance))));
-    }
+    unsafe fn load<const T: usize>(&mut self, _: *const f32, _: usize) {}
     unsafe fn dot<const C: usize, const A: usize, const B: usize>(&mut self) {}
-    unsafe fn store<const T: usize>(&mut self, _: *mut f32, _: usize) {}
+    unsafe fn store<const T: usize>(&mut self, _: *mut f32, _: usize) {
+        self.stores += 1;
+    }
     fn ask(&self, address: *const f32) {
-        self.asked.borrow_mut().push((self.read.len(), line(address)));
+        panic!("nothing is asked for in the first level: line {}", line(address));
     }
     fn ask_far(&self, address: *const f32) {
         self.far.borrow_mut().push(line(address));
     }
-    unsafe fn round(&self, _: *const f32, _: *mut f32) {}
+    unsafe fn leave<const RELU: bool, const SIGN: bool, const KEPT: bool>(
+        &self,
+        _: *const f32,
+        _: *const f32,
+        _: *mut f32,
+    ) {
+    }
     unsafe fn widen(&self, _: *const f32, _: *mut f32) {}
     unsafe fn transpose(&self, _: *const f32, _: usize, _: [usize; 2], _: *mut f32) {}
 }
 
-/// Of a kernel of 3x3 over two planes, taps in the order of forward and in that of ∇A, in one row and in two: behind the first
-/// run every line was asked for by the run before or read before, few were asked for in vain, and each run asks for so many
-/// lines of what comes behind the tile.
+/// Each run asks for so many lines of what comes behind the tile. A tile of many runs stores a register now and then, and one of few
+/// asks for the lines to which the sums of the next one leave.
 #[test]
-fn runs_ask_for_what_the_next_one_reads() {
-    const ROW: usize = 40;
-    let memory = vec![0.0f32; 64 * ROW * WORDS];
+fn runs_ask_for_what_comes_behind_the_tile() {
+    let memory = vec![0.0f32; 1 << 14];
     let start = memory.as_ptr().align_offset(64);
-    let (x, w) = (&memory[start..], &memory[start + 20 * ROW * WORDS..]);
-    let far = &w[20 * ROW * WORDS..];
-    for (backward, two, below) in
-        [(false, true, false), (true, true, true), (true, false, false), (false, true, true)]
-    {
-        let runs: Vec<Run> = (0..18)
-            .map(|i| {
-                let (plane, tap) = (i / 9, i % 9);
-                let seen = if backward { 8 - tap } else { tap };
-                let offset = (plane * 10 * ROW + seen / 3 * ROW + seen % 3) * WORDS;
-                Run { offset: offset as u32, len: WORDS as u32, first: (i * WORDS) as u32 }
-            })
-            .collect();
-        let mut lines = Lines::default();
+    let (far, kept) = (memory[start..].as_ptr(), memory[start + (1 << 12)..].as_ptr());
+    const PIXELS: usize = 28;
+    for (count, lines) in [(3, 2), (3, 0), (36, 3), (40, 1)] {
+        let run = |i| Run { offset: 0, len: WORDS as u32, first: i * WORDS as u32 };
+        let runs: Vec<Run> = (0..count).map(run).collect();
+        let [pixel, vector] = [WORDS / 2, 1 << 10];
         let tile = Tile {
             runs: &runs,
-            x: x.as_ptr(),
+            x: far,
             x_pixel: WORDS,
-            w: w.as_ptr(),
+            w: kept,
             y: std::ptr::null_mut(),
             y_pixel: WORDS,
             y_vector: 32 * WORDS,
-            below: below.then_some(Below { x: ROW * WORDS, y: 0, kept: 0 }),
+            below: None,
             start: Start::Zero,
-            end: End::There,
+            end: End::Kept(Kept { y: kept.cast_mut(), pixel, vector }),
             relu: false,
             sign: None,
-            ahead: far.as_ptr(),
-            ahead_lines: 3,
+            ahead: far,
+            ahead_lines: lines,
         };
+        let mut asked = Lines::default();
         // SAFETY: these registers touch no memory.
-        unsafe { outputs(&mut lines, &tile, 28, two) };
-        let of_run = lines.read.len() / runs.len();
-        let asked = lines.asked.into_inner();
-        for (i, run) in lines.read.chunks(of_run).enumerate().skip(1) {
-            let before = &lines.read[..i * of_run];
-            let known = |line: &usize| {
-                before.contains(line) || asked.iter().any(|(at, asked)| *at <= before.len() && asked == line)
-            };
-            assert!(run.iter().all(known), "run {i}: backward {backward}, two {two}, below {below}");
-        }
-        let again = asked.iter().filter(|(at, line)| lines.read[..*at].contains(line)).count();
-        // The weights of the first run, for the next tile, and what a second row has in common with the first.
-        assert!(again <= 32 + 18 * 14, "{again} lines asked for again of {}", asked.len());
-        let expected: Vec<usize> = (0..18 * 3).map(|i| line(far.as_ptr()) + i).collect();
-        assert_eq!(lines.far.into_inner(), expected);
+        unsafe { outputs(&mut asked, &tile, PIXELS, true) };
+        let few = (count as usize) < AMX_AWAKE_RUNS;
+        let behind = (0..2 * PIXELS / 2).map(|i| {
+            let (v, i) = (i / (PIXELS / 2), i % (PIXELS / 2));
+            line(kept) + (v * vector + PIXELS * pixel) / WORDS + i
+        });
+        // Runs that have nothing to ask for ask for the weights, which are there.
+        let of_run = |i: usize| match lines {
+            0 => vec![line(kept)],
+            _ => (0..lines).map(|l| line(far) + i * lines + l).collect(),
+        };
+        let expected: Vec<usize> =
+            behind.filter(|_| few).chain((0..count as usize).flat_map(of_run)).collect();
+        assert_eq!(asked.far.into_inner(), expected, "{count} runs, {lines} lines each");
+        assert_eq!(asked.stores, 4 + count as usize / AMX_AWAKE_RUNS, "{count} runs");
     }
 }
 
