@@ -7,7 +7,7 @@
 //!
 //! A tile sees all sources at once, so that its sums go to memory once. Its weights are then more than the first-level cache
 //! holds: 2 KiB a run, for which four products leave 64 cycles. The CPU itself begins loads so far ahead that they come from the
-//! second level in time; asking for them cost a tenth more than it saved (Granite Rapids). What stores registers falls asleep
+//! second level in time; asking for them cost a twentieth more than it saved (Granite Rapids). What stores registers falls asleep
 //! while nothing is stored, so long tiles store one now and then ([`AMX_AWAKE_RUNS`]).
 
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use super::super::{End, Kept, Start, Tile};
 use super::{Needs, ROWS, Tiles, WORDS, registers};
-use crate::machine::AMX_AWAKE_RUNS;
+use crate::machine::{AMX_AWAKE_RUNS, AMX_FEW_RUNS};
 
 /// Most pixels of a tile.
 pub(in super::super) const MOST_PIXELS: usize = 2 * ROWS;
@@ -149,7 +149,7 @@ unsafe fn finish<T: Tiles>(tiles: &mut T, Place { y, pixel, vector, second }: Pl
 #[inline(always)]
 fn ask_behind<T: Tiles>(tiles: &T, t: &Tile<'_>, Extents { pixels, two }: Extents) {
     let End::Kept(kept) = t.end else { return };
-    if t.runs.len() >= AMX_AWAKE_RUNS {
+    if t.runs.len() > AMX_FEW_RUNS {
         return;
     }
     let distance = (pixels[0] + pixels[1]) * kept.pixel;

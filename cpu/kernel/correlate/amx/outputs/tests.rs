@@ -261,7 +261,7 @@ fn runs_ask_for_what_comes_behind_the_tile() {
     let start = memory.as_ptr().align_offset(64);
     let (far, kept) = (memory[start..].as_ptr(), memory[start + (1 << 12)..].as_ptr());
     const PIXELS: usize = 28;
-    for (count, lines) in [(3, 2), (3, 0), (36, 3), (40, 1)] {
+    for (count, lines) in [(0, 2), (3, 2), (3, 0), (36, 3), (40, 1)] {
         let run = |i| Run { offset: 0, len: WORDS as u32, first: i * WORDS as u32 };
         let runs: Vec<Run> = (0..count).map(run).collect();
         let [pixel, vector] = [WORDS / 2, 1 << 10];
@@ -284,7 +284,7 @@ fn runs_ask_for_what_comes_behind_the_tile() {
         let mut asked = Lines::default();
         // SAFETY: these registers touch no memory.
         unsafe { outputs(&mut asked, &tile, PIXELS, true) };
-        let few = (count as usize) < AMX_AWAKE_RUNS;
+        let few = count as usize <= AMX_FEW_RUNS;
         let behind = (0..2 * PIXELS / 2).map(|i| {
             let (v, i) = (i / (PIXELS / 2), i % (PIXELS / 2));
             line(kept) + (v * vector + PIXELS * pixel) / WORDS + i
