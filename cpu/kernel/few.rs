@@ -6,9 +6,13 @@
 //! - [`Dots`]: `y[o][n] += Σ_d w[o][d] · x[n][d]`: vectors run along the rows, so that no number of them is wasted if there
 //!   are fewer images than a vector has numbers. Each number of a vector has a sum of its own until [`Totals`].
 //! - [`Columns`]: `dx[n][d] (+)= Σ_o dy[n][o] · w[o][d]` over a few rows;
-//! - [`Passing`]: the same, and `dw[o][d] = Σ_n dy[n][o] · x[n][d]` of these rows, for whoever updates them next.
+//! - [`Passing`]: the same, and `dw[o][d] = Σ_n dy[n][o] · x[n][d]` of these rows, by which they are updated.
 //!
 //! In bf16 the numbers of the weight are rounded on the way.
+
+mod passing;
+
+pub(crate) use passing::{Centre, Kept, Momentum, PASSING_ROWS, Passing};
 
 use super::simd::{Product, Simd, Vector};
 use super::stored::Origin;
@@ -22,8 +26,6 @@ pub(crate) const MOST_IMAGES: usize = 8;
 pub(crate) const MOST_DOTS: usize = 2;
 /// Most rows of [`Columns`].
 pub(crate) const MOST_ROWS: usize = 32;
-/// Rows of [`Passing`]: their gradients, a tile of columns, are in registers.
-pub(crate) const PASSING_ROWS: usize = 4;
 /// Vectors of a tile of [`Columns`] and of [`Passing`].
 pub(crate) const TILE_VECTORS: usize = 2;
 
@@ -82,6 +84,7 @@ macro_rules! of_images {
         }
     };
 }
+use of_images;
 
 /// Adds the products of a few rows with all images to their sums.
 pub(crate) struct Dots<'a> {
@@ -328,140 +331,6 @@ unsafe fn tiles<P: Product, const IMAGES: usize>(c: Columns<'_>) {
             for (at, sum) in tile.as_flattened().iter().enumerate() {
                 P::Registers::store(sums.as_mut_ptr().add(at * lanes), *sum);
             }
-        }
-    }
-}
-
-/// Adds the products of a few rows with the images' gradients to sums for columns of the rows, as [`Columns`], and finds the
-/// gradient of these columns of the rows. Each line of the weight is read once for both.
-pub(crate) struct Passing<'a> {
-    /// The products for ∇A: of [`PASSING_ROWS`] rows, and whole tiles of columns.
-    pub of: Columns<'a>,
-    /// For each image, or for every two of them, a word for each row.
-    pub dy_across: &'a [f32],
-    /// Distance of images, or of pairs, there.
-    pub dy_step: usize,
-    /// The images' numbers in these columns: tile by tile, image by image or pair by pair.
-    pub x: &'a [f32],
-    /// The gradient, row by row.
-    pub dw: &'a mut [f32],
-    /// Where as many rows come next in arrays that lie like the weight: they are asked for, too.
-    pub beside: &'a [*const f32],
-}
-
-impl Passing<'_> {
-    /// Adds the products, with vectors of `isa`.
-    ///
-    /// # Panics
-    /// If the CPU does not have the tier, or arrays are too short.
-    pub fn add(self, isa: Isa, precision: Precision) {
-        with_products(isa, precision, self);
-    }
-}
-
-impl OnProducts for Passing<'_> {
-    #[inline(always)]
-    unsafe fn run<P: Product>(self) {
-        let of = &self.of;
-        let (width, depth) = (TILE_VECTORS * P::Registers::LANES, of.images.div_ceil(P::IN_WORD));
-        assert_eq!(of.rows, PASSING_ROWS, "rows at once");
-        assert!(of.columns.is_multiple_of(width), "{} columns are no whole tiles", of.columns);
-        let last_image = (of.images - 1) * of.dy_image;
-        assert!(last_image + PASSING_ROWS / P::IN_WORD <= of.dy.len(), "gradients are too short");
-        assert!((depth - 1) * self.dy_step + PASSING_ROWS <= self.dy_across.len(), "gradients are too short");
-        assert!(of.images * of.columns <= of.sums.len(), "no room for the sums");
-        assert!(depth * of.columns <= self.x.len(), "images are too short");
-        assert!(PASSING_ROWS * of.columns <= self.dw.len(), "no room for the gradient");
-        // SAFETY: the CPU has the instructions by contract, and the rows are there by that of the weight; the other arrays are as long
-        // as asserted.
-        unsafe { of_images!(self.of.images, pass::<P>(self)) }
-    }
-}
-
-/// All tiles of the columns, for `IMAGES` images.
-///
-/// # Safety
-/// The CPU has the instructions, and the arrays are as long as the fields of `p` say.
-#[inline(always)]
-unsafe fn pass<P: Product, const IMAGES: usize>(mut p: Passing<'_>) {
-    let lanes = P::Registers::LANES;
-    let width = TILE_VECTORS * lanes;
-    for first in (0..p.of.columns).step_by(width) {
-        for place in 0..PASSING_ROWS * TILE_VECTORS {
-            let place = place / TILE_VECTORS * p.of.row + first + place % TILE_VECTORS * lanes;
-            P::Registers::prefetch_far(p.of.next.wrapping_add(place));
-            p.beside.iter().for_each(|array| P::Registers::prefetch_far(array.wrapping_add(place)));
-        }
-        // SAFETY: by contract; a tile's columns are inside the rows, and each array holds all tiles.
-        unsafe {
-            add_columns::<P, IMAGES>(&mut p.of, first);
-            find_gradient::<P, IMAGES>(&mut p, first);
-        }
-    }
-}
-
-/// ∇A of a tile of columns.
-///
-/// # Safety
-/// As for [`pass`]; the tile begins with column `first`.
-#[inline(always)]
-unsafe fn add_columns<P: Product, const IMAGES: usize>(c: &mut Columns<'_>, first: usize) {
-    let lanes = P::Registers::LANES;
-    let (width, steps) = (TILE_VECTORS * lanes, PASSING_ROWS / P::IN_WORD);
-    let (w, row, dy, dy_image, add) = (c.w.first().cast_const(), c.row, c.dy.as_ptr(), c.dy_image, c.add);
-    let sums = c.sums.as_mut_ptr();
-    // SAFETY: by contract.
-    unsafe {
-        let mut weights = [[P::Registers::zero(); TILE_VECTORS]; PASSING_ROWS];
-        for (step, weights) in weights.iter_mut().enumerate().take(steps) {
-            for (v, weight) in weights.iter_mut().enumerate() {
-                *weight = P::across(w.add(step * P::IN_WORD * row + first + v * lanes), row);
-            }
-        }
-        for image in 0..IMAGES {
-            let to = sums.add(first * IMAGES + image * width);
-            let mut sums = [P::Registers::zero(); TILE_VECTORS];
-            if add {
-                sums.iter_mut().enumerate().for_each(|(v, sum)| *sum = P::Registers::load(to.add(v * lanes)));
-            }
-            for (step, weights) in weights.iter().enumerate().take(steps) {
-                let dy = P::Registers::splat(*dy.add(image * dy_image + step));
-                for (sum, weight) in sums.iter_mut().zip(weights) {
-                    *sum = P::add(dy, *weight, *sum);
-                }
-            }
-            sums.iter().enumerate().for_each(|(v, sum)| P::Registers::store(to.add(v * lanes), *sum));
-        }
-    }
-}
-
-/// ∇W of a tile of columns.
-///
-/// # Safety
-/// As for [`pass`]; the tile begins with column `first`.
-#[inline(always)]
-unsafe fn find_gradient<P: Product, const IMAGES: usize>(p: &mut Passing<'_>, first: usize) {
-    let lanes = P::Registers::LANES;
-    let (width, depth) = (TILE_VECTORS * lanes, IMAGES.div_ceil(P::IN_WORD));
-    let (x, dy, dy_step) = (p.x.as_ptr(), p.dy_across.as_ptr(), p.dy_step);
-    let (dw, columns) = (p.dw.as_mut_ptr(), p.of.columns);
-    // SAFETY: by contract.
-    unsafe {
-        let mut gradient = [[P::Registers::zero(); TILE_VECTORS]; PASSING_ROWS];
-        for step in 0..depth {
-            let from = x.add(first * depth + step * width);
-            let mut x = [P::Registers::zero(); TILE_VECTORS];
-            x.iter_mut().enumerate().for_each(|(v, x)| *x = P::Registers::load(from.add(v * lanes)));
-            for (row, sums) in gradient.iter_mut().enumerate() {
-                let dy = P::Registers::splat(*dy.add(step * dy_step + row));
-                for (sum, x) in sums.iter_mut().zip(x) {
-                    *sum = P::add(dy, x, *sum);
-                }
-            }
-        }
-        for (row, sums) in gradient.iter().enumerate() {
-            let to = dw.add(row * columns + first);
-            sums.iter().enumerate().for_each(|(v, sum)| P::Registers::store(to.add(v * lanes), *sum));
         }
     }
 }

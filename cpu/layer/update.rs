@@ -4,10 +4,12 @@ use std::ops::Range;
 
 use quadrille_core::device::{Packed, Scalars};
 use quadrille_core::net::{LayerId, Net, ParamRule, ParamView};
-use quadrille_core::solver::{Elastic, Rule, Step, add_to_running_sum, update_by};
+use quadrille_core::solver::{Decay, Elastic, Rule, RuleKind, Step, add_to_running_sum, update_by};
 
 use super::{Grain, Norms};
 use crate::isa::Isa;
+use crate::kernel::few::{Centre, Momentum};
+use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::{Vectorised, on, prefetch};
 use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
@@ -123,6 +125,28 @@ impl Update {
         assert!(range.end <= piece.range.end, "part {part:?} of {} weights", piece.range.len());
         // SAFETY: the plan gives weight and history to the task, and the contract this part of it to the grain.
         unsafe { self.apply(piece, range, memory, scalars, Terms { first: gradient, second: None }) }
+    }
+
+    /// What [`Update::step`] does, for a kernel that has momentum SGD with an L2 penalty built in; `None` with another rule. It
+    /// begins with the first element of the weight, whose rows are `row` long, and has no columns yet.
+    pub fn momentum(&self, memory: &Memory, scalars: &Scalars, row: usize) -> Option<Momentum> {
+        let piece = self.stepped.as_ref()?;
+        let (RuleKind::Sgd { momentum }, Decay::L2) = (self.rule.kind, self.rule.decay) else { return None };
+        // SAFETY: who gives the kernel columns promises that they are inside, and the grain's own.
+        let first = |span: Span| unsafe { Origin::new(memory.pointer(span)) };
+        let of = |packed| first(Memory::packed(packed, piece.range.clone()));
+        let centre = || Centre { weights: of(Packed::Centre), strength: scalars.elastic };
+        Some(Momentum {
+            weight: of(Packed::Weights),
+            history: first(self.histories(&piece.range).next()?),
+            centre: self.elastic.then(centre),
+            row,
+            columns: 0,
+            scale: self.scale(memory),
+            decay: piece.decay,
+            momentum,
+            rate: scalars.rate * piece.lr_mult,
+        })
     }
 
     /// Copies a part of the weight to another device that has the same.

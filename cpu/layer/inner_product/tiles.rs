@@ -88,6 +88,8 @@ struct Tiles {
     tiles: Span,
     /// In bf16, the top's gradients in pairs of images.
     gradients: Span,
+    /// Of few images, the sums of ∇A: part of the rows by part, tile of inputs by tile, image by image.
+    few_sums: Span,
     grains: usize,
     /// Of packing X transposed, which is long beside the products of a few outputs.
     transposing: usize,
@@ -131,7 +133,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
     let grains = machine.grains(flops, machine.task_grains);
     let finds = binder.net.stepping_task(binder.id).unwrap_or(SubTask::GradWeight);
-    Some(Box::new(Tiles {
+    let mut tiles = Tiles {
         isa,
         precision,
         images,
@@ -161,9 +163,12 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         transposed: binder.workspace(SubTask::Forward, transposed),
         tiles: binder.workspace(finds, depth * row),
         gradients: binder.workspace(finds, pairs),
+        few_sums: binder.workspace(SubTask::GradActivation, 0),
         grains,
         transposing: binder.stream_grains(images * inputs).clamp(grains, machine.task_grains),
-    }))
+    };
+    tiles.few_sums = binder.workspace(SubTask::GradActivation, tiles.few_sums_len());
+    Some(Box::new(tiles))
 }
 
 /// Asks for the cache lines of `len` elements from `start` on, if the array has them. Tiles of a weight's gradient are
@@ -506,10 +511,13 @@ impl LayerKernel for Tiles {
             SubTask::GradWeight | SubTask::StepWeight => {
                 Stages::one(self.gradient_depth().min(self.grains)).then(self.row_grains())
             }
-            SubTask::GradActivation if self.passing => {
-                Stages::one(self.gradient_depth().min(self.grains)).then(self.input_grains())
+            SubTask::GradActivation => {
+                let sums = if self.few { self.few_stages() } else { Stages::one(self.input_grains()) };
+                match self.passing {
+                    true => Stages::one(self.gradient_depth().min(self.grains)).followed_by(sums),
+                    false => sums,
+                }
             }
-            SubTask::GradActivation => Stages::one(self.input_grains()),
             _ => Stages::one(1),
         }
     }
@@ -520,23 +528,12 @@ impl LayerKernel for Tiles {
     }
 
     fn scratch(&self) -> usize {
-        let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
+        let width = self.lanes * TILE_VECTORS;
         let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
         let vectors = if self.few_everywhere { self.images } else { self.image_vectors() };
         let forward = outputs * vectors * self.lanes;
         let forward = forward + self.most_sources * (self.words(self.near()) + self.lanes);
-        // A share that is one tile smaller may be cut into fewer and larger blocks.
-        let (tiles, grains) = (self.inputs.div_ceil(width), self.input_grains());
-        let shares = [0, grains - 1].map(|grain| share(tiles, grain, grains).len());
-        let of_share = |tiles: usize| match self.few {
-            _ if self.passing => self.scratch_in_passing(tiles),
-            true => self.images * (self.few_gradients() + self.few_tiles(tiles) * width),
-            false => {
-                let columns = self.tiles_of_inputs(tiles) * width;
-                self.images * (columns + rows) + columns / self.lanes * self.plane(rows)
-            }
-        };
-        let activation = shares.map(of_share).into_iter().max().unwrap_or(0);
+        let activation = if self.few { self.few_scratch() } else { self.input_scratch() };
         let own = share(self.own.len(), 0, self.row_grains()).len();
         let weight = self.sources(own) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
@@ -552,11 +549,13 @@ impl LayerKernel for Tiles {
 
     fn grad_activation(&self, grain: &mut Grain<'_>) {
         let (Some(bottom_grad), Some(top_grad)) = (self.bottom_grad, self.top_grad) else { return };
+        let last = grain.stage + 1 == self.stages(SubTask::GradActivation).len();
         match (self.passing, self.few) {
             (true, _) if grain.stage == 0 => self.pack_images(grain),
-            (true, true) => self.pass_columns(grain, bottom_grad, top_grad),
+            (_, true) if last => self.add_few_sums(grain, bottom_grad),
+            (true, true) => self.pass_columns(grain, top_grad),
             (true, false) => self.step_columns(grain, bottom_grad, top_grad),
-            (false, true) => self.few_columns(grain, bottom_grad, top_grad),
+            (false, true) => self.few_columns(grain, top_grad),
             (false, false) => self.input_columns(grain, bottom_grad, top_grad),
         }
     }

@@ -28,8 +28,8 @@ pub fn stepping(net: Net, options: &EngineOptions) -> Net {
     net.stepping(|layer| can.contains(&layer))
 }
 
-/// A large inner product behind blocks of channels, of several grains, whose 2420 inputs are no whole tiles and whose 301
-/// outputs no whole blocks of rows, nor fours; and a small one without a bias, of less than a block of rows but whole fours.
+/// A large inner product behind blocks of channels, of several grains, whose 4356 inputs are no whole tiles and more than one piece of
+/// ∇A, and whose 301 outputs no whole blocks of rows, nor fours; and a small one without a bias, of less than a block of rows but whole fours.
 /// Each has factors of its own.
 pub fn behind_blocks(batch: usize) -> NetSpec {
     let small = InnerProduct { bias: false, ..inner_product(12) };
@@ -40,7 +40,7 @@ pub fn behind_blocks(batch: usize) -> NetSpec {
     let layers = vec![
         input("data", &[batch, 3, 13, 13]),
         input("label", &[batch]),
-        LayerSpec::new("conv", Layer::Convolution(convolution(20, [3, 3])), &["data"], &["conv"]),
+        LayerSpec::new("conv", Layer::Convolution(convolution(36, [3, 3])), &["data"], &["conv"]),
         LayerSpec::new("relu1", Layer::Relu(Relu::default()), &["conv"], &["conv"]),
         with(LayerSpec::new("ip1", Layer::InnerProduct(inner_product(301)), &["conv"], &["ip1"]), [0.5, 2.0]),
         LayerSpec::new("relu2", Layer::Relu(Relu::default()), &["ip1"], &["ip1"]),
@@ -184,7 +184,9 @@ fn an_update_in_passing_gives_the_bits_of_one_apart() {
     for numerics in tiers_that_step("updates in passing") {
         for batch in [FEW, BATCH] {
             let apart = nets(behind_blocks, batch, 1).remove(0);
-            for (rule, elastic) in rules().into_iter().step_by(2) {
+            // Momentum SGD is built into what passes, but with a penalty of L1.
+            let rules = rules().into_iter().enumerate().filter(|(index, _)| index % 2 == 0 || *index == 1);
+            for (_, (rule, elastic)) in rules {
                 let options = EngineOptions { rule, elastic, ..options(numerics) };
                 let expected = train(apart.clone(), &options, 2);
                 for (threads, shares_memory) in [(1, false), (2, true), (3, true)] {

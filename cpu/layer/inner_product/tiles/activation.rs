@@ -7,7 +7,7 @@ use crate::isa::Precision;
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::{Vectorised, on, prefetch};
 use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
-use crate::layer::Grain;
+use crate::layer::{Grain, share};
 use crate::layout::Layout;
 use crate::machine::LINE;
 use crate::memory::{Memory, Span};
@@ -99,17 +99,29 @@ impl Tiles {
     /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
     pub(super) fn input_grains(&self) -> usize {
         let width = self.lanes * TILE_VECTORS;
-        let columns = match self.few {
-            true => self.machine.inner_few_grain_columns,
-            false => self.machine.inner_grain_columns,
-        };
-        self.grains.min((self.inputs / width.max(columns)).max(1))
+        self.grains.min((self.inputs / width.max(self.machine.inner_grain_columns)).max(1))
     }
 
     /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.
     pub(super) fn tiles_of_inputs(&self, count: usize) -> usize {
         let most = (self.machine.inner_columns / (self.lanes * TILE_VECTORS)).max(1);
         count.div_ceil(((count + most / 2) / most).max(1))
+    }
+
+    /// Scratch of a grain of ∇A.
+    pub(super) fn input_scratch(&self) -> usize {
+        let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
+        let (tiles, grains) = (self.inputs.div_ceil(width), self.input_grains());
+        // A share that is one tile smaller may be cut into fewer and larger blocks.
+        let shares = [0, grains - 1].map(|grain| share(tiles, grain, grains).len());
+        let of_share = |tiles: usize| match self.passing {
+            true => self.scratch_in_passing(tiles),
+            false => {
+                let columns = self.tiles_of_inputs(tiles) * width;
+                self.images * (columns + rows) + columns / self.lanes * self.plane(rows)
+            }
+        };
+        shares.map(of_share).into_iter().max().unwrap_or(0)
     }
 
     /// The columns of ∇A of some inputs.

@@ -5,10 +5,12 @@ use std::ops::Range;
 
 use super::{TOGETHER, Tiles, blocks};
 use crate::isa::{Isa, Precision};
-use crate::kernel::few::{Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, TILE_VECTORS, Totals};
+use crate::kernel::few::{
+    Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, PASSING_ROWS, TILE_VECTORS, Totals,
+};
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::on;
-use crate::layer::Grain;
+use crate::layer::{Grain, Stages, share};
 use crate::memory::{Memory, Span};
 
 /// Whether so many images are few: vectors of them would be half empty at least. Also where there are tiles of AMX: vectors, too,
@@ -23,6 +25,13 @@ pub(super) fn are_few(images: usize, lanes: usize) -> bool {
 /// weights are to be the same numbers whether ∇A updates the weight or not.
 pub(super) fn precision_of_few(isa: Isa, precision: Precision) -> Precision {
     if isa == Isa::AmxBf16 { Precision::F32 } else { precision }
+}
+
+/// What a grain of ∇A has: which part of the rows, and tiles of columns.
+pub(super) struct FewPart {
+    pub part: usize,
+    pub rows: Range<usize>,
+    pub tiles: Range<usize>,
 }
 
 impl Tiles {
@@ -80,62 +89,125 @@ impl Tiles {
         on(self.isa, Totals { sums, lanes: self.lanes });
     }
 
-    /// Tiles of inputs of which a grain of `count` tiles has the sums at once.
-    pub(super) fn few_tiles(&self, count: usize) -> usize {
-        let most = (self.machine.inner_few_columns / (self.lanes * TILE_VECTORS)).max(1);
-        count.div_ceil(count.div_ceil(most).max(1))
+    /// Rows and tiles of columns of a grain of ∇A.
+    pub(super) fn few_part(&self, grain: &Grain<'_>) -> FewPart {
+        let [pieces, parts] = self.few_grains();
+        let (piece, part) = (grain.index / parts, grain.index % parts);
+        let unit = self.few_unit();
+        let units = share(self.outputs.div_ceil(unit), part, parts);
+        let rows = units.start * unit..(units.end * unit).min(self.outputs);
+        let tiles = self.inputs.div_ceil(self.lanes * TILE_VECTORS);
+        FewPart { part, rows, tiles: share(tiles, piece, pieces) }
     }
 
-    /// From the packed gradients of one image to those of the next: not a power of two, so that they do not all begin in the
-    /// same set of a cache.
-    pub(super) fn few_gradients(&self) -> usize {
-        self.words(self.outputs) + self.lanes
+    /// Pieces of columns of ∇A, and parts of their rows. Pieces are as long as their sums allow, since a piece of a row is a stream of
+    /// its own, in 4 rows of each array at a time; what grains are missing then have parts of the rows.
+    pub(super) fn few_grains(&self) -> [usize; 2] {
+        let pieces = self.inputs.div_ceil(self.machine.inner_few_columns);
+        let units = self.outputs.div_ceil(self.few_unit());
+        [pieces, (self.grains / pieces).clamp(1, units)]
     }
 
-    /// The columns of ∇A of some inputs.
-    pub(super) fn few_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
+    /// Rows of which each part but the last has a multiple: blocks of packed gradients, and what passes at once.
+    fn few_unit(&self) -> usize {
+        PASSING_ROWS * self.most_sources
+    }
+
+    /// The sums of ∇A by parts, then their sum.
+    pub(super) fn few_stages(&self) -> Stages {
+        let tiles = self.inputs.div_ceil(self.lanes * TILE_VECTORS);
+        Stages::one(self.few_grains().iter().product()).then(self.grains.min(tiles))
+    }
+
+    /// Scratch of a grain of ∇A.
+    pub(super) fn few_scratch(&self) -> usize {
+        let units = share(self.outputs.div_ceil(self.few_unit()), 0, self.few_grains()[1]);
+        let rows = (units.len() * self.few_unit()).min(self.outputs);
+        let dy = self.images * self.few_gradients(rows);
+        if self.passing { dy + self.scratch_in_passing_few(rows) } else { dy }
+    }
+
+    /// Numbers of the sums of all parts.
+    pub(super) fn few_sums_len(&self) -> usize {
+        if !self.few || self.bottom_grad.is_none() {
+            return 0;
+        }
         let width = self.lanes * TILE_VECTORS;
-        let tiles = grain.share(self.inputs.div_ceil(width));
-        let dy_image = self.few_gradients();
-        // SAFETY: only read in this task.
-        let top = unsafe { grain.memory.read(top_grad) };
-        let (dy, sums) = grain.scratch.split_at_mut(self.images * dy_image);
-        self.pack_few_gradients(top, dy);
-        let most = self.machine.inner_few_rows.min(MOST_ROWS);
-        for block in blocks(tiles.len(), self.few_tiles(tiles.len())) {
-            let block = tiles.start + block.start..tiles.start + block.end;
-            let columns = block.start * width..(block.end * width).min(self.inputs);
-            let sums = &mut sums[..block.len() * self.images * width];
-            for rows in blocks(self.outputs, most) {
-                self.add_few_columns(grain.memory, dy, [&rows, &columns], sums);
+        self.few_grains()[1] * self.inputs.next_multiple_of(width) * self.images
+    }
+
+    /// The sums of a part for some tiles of columns: tile by tile, image by image.
+    pub(super) fn few_sums(&self, part: usize, tiles: &Range<usize>) -> Span {
+        let tile = self.lanes * TILE_VECTORS * self.images;
+        let first = part * self.inputs.div_ceil(self.lanes * TILE_VECTORS);
+        self.few_sums.part((first + tiles.start) * tile..(first + tiles.end) * tile)
+    }
+
+    /// Adds up what all parts have of the grain's columns, in their order.
+    pub(super) fn add_few_sums(&self, grain: &mut Grain<'_>, bottom_grad: Span) {
+        let parts = self.few_grains()[1];
+        for tile in grain.share(self.inputs.div_ceil(self.lanes * TILE_VECTORS)) {
+            let tiles = tile..tile + 1;
+            // SAFETY: found in the stage before; grains have tiles of their own.
+            let sums = |part: usize| unsafe { grain.memory.write(self.few_sums(part, &tiles)) };
+            let total = sums(0);
+            for part in 1..parts {
+                total.iter_mut().zip(&*sums(part)).for_each(|(total, sum)| *total += *sum);
             }
-            self.scatter(grain.memory, bottom_grad, block, sums);
+            self.scatter(grain.memory, bottom_grad, tiles.clone(), total);
         }
     }
 
-    /// Packs the top's gradients as [`Columns`] wants them.
-    pub(super) fn pack_few_gradients(&self, top: &[f32], dy: &mut [f32]) {
-        for (from, to) in top.chunks_exact(self.outputs).zip(dy.chunks_exact_mut(self.few_gradients())) {
-            self.pack(from, &mut to[..self.words(self.outputs)]);
+    /// From the packed gradients of one image to those of the next, of so many rows: not a power of two, so that they do not all
+    /// begin in the same set of a cache.
+    pub(super) fn few_gradients(&self, rows: usize) -> usize {
+        self.words(rows) + self.lanes
+    }
+
+    /// Sums of ∇A: some rows and columns.
+    pub(super) fn few_columns(&self, grain: &mut Grain<'_>, top_grad: Span) {
+        let part = self.few_part(grain);
+        // SAFETY: gradients are only read in this task; grains have sums of their own.
+        let (top, sums) = unsafe {
+            (grain.memory.read(top_grad), grain.memory.write(self.few_sums(part.part, &part.tiles)))
+        };
+        let dy = self.pack_few_gradients(top, &part.rows, grain.scratch);
+        let columns = self.columns_of(&part.tiles);
+        for rows in blocks(part.rows.len(), self.machine.inner_few_rows.min(MOST_ROWS)) {
+            let rows = part.rows.start + rows.start..part.rows.start + rows.end;
+            self.few_products_of(grain.memory, dy, &part, [&rows, &columns], sums)
+                .add(self.isa, self.precision);
         }
     }
 
-    /// Adds the products of some rows to the sums of some columns of ∇A: rows of which no other grain writes these columns meanwhile.
-    pub(super) fn add_few_columns(
+    /// The columns of some tiles, of which the last may be cut off.
+    pub(super) fn columns_of(&self, tiles: &Range<usize>) -> Range<usize> {
+        let width = self.lanes * TILE_VECTORS;
+        tiles.start * width..(tiles.end * width).min(self.inputs)
+    }
+
+    /// Packs the top's gradients of some rows as [`Columns`] wants them, at the begin of `to`.
+    pub(super) fn pack_few_gradients<'a>(
         &self,
-        memory: &Memory,
-        dy: &[f32],
-        [rows, columns]: [&Range<usize>; 2],
-        sums: &mut [f32],
-    ) {
-        self.few_products_of(memory, dy, [rows, columns], sums).add(self.isa, self.precision);
+        top: &[f32],
+        rows: &Range<usize>,
+        to: &'a mut [f32],
+    ) -> &'a [f32] {
+        let image = self.few_gradients(rows.len());
+        let to = &mut to[..self.images * image];
+        for (from, to) in top.chunks_exact(self.outputs).zip(to.chunks_exact_mut(image)) {
+            self.pack(&from[rows.clone()], &mut to[..self.words(rows.len())]);
+        }
+        to
     }
 
-    /// These products, to be added, and what is asked for meanwhile: the rows of the weight that come next.
+    /// The products of some rows and columns of a part, to be added to their sums, and what is asked for meanwhile: the rows of the
+    /// weight that come next. No other grain writes these columns of the rows meanwhile.
     pub(super) fn few_products_of<'a>(
         &self,
         memory: &Memory,
         dy: &'a [f32],
+        part: &FewPart,
         [rows, columns]: [&Range<usize>; 2],
         sums: &'a mut [f32],
     ) -> Columns<'a> {
@@ -144,11 +216,11 @@ impl Tiles {
             row: self.inputs,
             rows: rows.len(),
             columns: columns.len(),
-            dy: &dy[self.words(rows.start)..],
-            dy_image: self.few_gradients(),
+            dy: &dy[self.words(rows.start - part.rows.start)..],
+            dy_image: self.few_gradients(part.rows.len()),
             images: self.images,
             sums,
-            add: rows.start > 0,
+            add: rows.start > part.rows.start,
             next: memory.pointer(self.weight).wrapping_add(self.after(rows, columns)),
         }
     }

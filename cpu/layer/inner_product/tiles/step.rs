@@ -12,6 +12,7 @@ use std::ops::Range;
 use quadrille_core::device::Scalars;
 
 use super::{Sum, TILE_VECTORS, Tiles, blocks};
+use crate::kernel::few::Momentum;
 use crate::layer::{Everywhere, Grain, Soon, Update};
 use crate::memory::{Memory, Span};
 
@@ -23,6 +24,8 @@ pub(super) struct Stepping<'a> {
     scalars: Scalars,
     weight: Span,
     pub soon: Soon,
+    /// The update where it can be part of what finds the gradient: by momentum SGD, of a weight that no other device has elsewhere.
+    pub momentum: Option<Momentum>,
     /// X, packed in the stage before.
     pub x: &'a [f32],
     /// The packed gradients of these outputs.
@@ -38,7 +41,9 @@ impl<'a> Stepping<'a> {
         // SAFETY: X was packed in the stage before.
         let x = unsafe { memory.read(tiles.tiles) };
         let (everywhere, soon) = (grain.everywhere, update.soon(weight, memory));
-        Some(Self { memory, everywhere, update, scalars, weight, soon, x, a, outputs })
+        let alone = everywhere.others(memory, weight).next().is_none();
+        let momentum = alone.then(|| update.momentum(memory, &scalars, tiles.inputs)).flatten();
+        Some(Self { memory, everywhere, update, scalars, weight, soon, momentum, x, a, outputs })
     }
 
     /// The memories of other devices that have the weight elsewhere.
@@ -117,12 +122,9 @@ impl Tiles {
     /// tiles, and the sums of both.
     pub(super) fn scratch_in_passing(&self, tiles: usize) -> usize {
         let width = self.lanes * TILE_VECTORS;
-        let together = if self.few { self.few_tiles(tiles) } else { self.tiles_of_inputs(tiles) };
+        let together = self.tiles_of_inputs(tiles);
         let depth = self.words(self.machine.inner_rows);
-        let packed = match self.few {
-            true => self.images * self.few_gradients(),
-            false => self.images * depth + together * TILE_VECTORS * self.plane(depth),
-        };
+        let packed = self.images * depth + together * TILE_VECTORS * self.plane(depth);
         self.sources(self.outputs) + packed + (self.images + self.most_sources) * together * width
     }
 
