@@ -59,10 +59,17 @@ pub struct Machine {
     pub gradient_pixels: usize,
     /// Bytes of planes that stay in the second-level cache while the tiles of a weight's gradient pass by.
     pub plane_bytes: usize,
-    /// Pairs of pixels of a block in a weight's gradient over planes: their gradients stay in the first-level cache, with what the
-    /// taps of a block of channels see. Counted on a model of a first level of 48 KiB (VGG-16): of 256 pairs 36 to 53 lines a run of
-    /// four products came from the second level, of 128 pairs 13 to 19, of 96 and of 192 some 18.
+    /// Pairs of pixels of a block in a weight's gradient over planes: their gradients stay in the second-level cache, with what the
+    /// taps of a block of channels see. Sums are read and written once for each block, which costs more than loads from the second
+    /// level: blocks of 192 pairs (all loads from the first level), 512, 1,024 and 4,096 took 1.41, 1.47, 1.37 and 1.34 of the time of
+    /// forward where planes are shared (VGG-16, Granite Rapids), and where they are not 128, 512 and 2,048 1.08, 1.03 and 1.0.
     pub plane_pairs: usize,
+    /// Most bytes of the planes of all images of a layer whose grains share them.
+    pub plane_shared_bytes: usize,
+    /// Fewest tiles of targets of such a layer.
+    pub plane_shared_tiles: usize,
+    /// Most bytes of shared planes of images that follow each other in a walk.
+    pub plane_walk_bytes: usize,
     /// Most bytes of partial sums of a weight's gradient.
     pub partial_bytes: usize,
     /// F(2×2, 3×3) on vectors.
@@ -149,7 +156,10 @@ const BASE: Machine = Machine {
     strip_bytes: 512 << 10,
     gradient_pixels: 128,
     plane_bytes: 1 << 20,
-    plane_pairs: 128,
+    plane_pairs: 2048,
+    plane_shared_bytes: 64 << 20,
+    plane_shared_tiles: 8,
+    plane_walk_bytes: 2 << 20,
     partial_bytes: 64 << 20,
     winograd_2x3: Filtering { channels: 32, tiles: 56, gradient_tiles: 112, source_cost: 2 },
     winograd_4x3: Filtering { channels: 32, tiles: 14, gradient_tiles: 63, source_cost: 4 },

@@ -11,6 +11,9 @@ pub(crate) const PLANES: usize = 16;
 /// Pairs of pixels of a step.
 pub(crate) const STEP: usize = 16;
 
+/// Runs of pixels that a tile asks for.
+pub(crate) const AHEAD: usize = 4;
+
 /// Two tiles of a weight's gradient: `dw[k][o] (+)= Σ_p x[k][p] · dy[p][o]` for up to 16 sources each and one or two
 /// vectors of o, over a run of pixels.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct PlaneTile {
     pub dy_vector: usize,
     /// Steps of [`STEP`] pairs of pixels.
     pub steps: usize,
+    /// Runs of pixels that later tiles read, as long as this one's, if they are to be asked for: each step asks for a piece of each.
+    pub ahead: Option<[*const u16; AHEAD]>,
     /// Whether there are two vectors.
     pub two: bool,
     /// Sums of the first source of each tile; vectors lie side by side.

@@ -66,7 +66,7 @@ impl WeightGradient {
         let kernels: Vec<Kernels> =
             (1..=TILE_VECTORS).map(|v| kernels(setup.numerics, v, kind)).collect::<Option<_>>()?;
         let passes = Passes::forward(layer, setup.input, setup.output);
-        let sums = Sums::new(setup, &passes, size_of::<f32>() / setup.numerics.precision.in_word());
+        let sums = Sums::new(setup, &passes, size_of::<f32>() / setup.numerics.precision.in_word(), 1);
         let packing = &sums.packing;
         let planes = packing.sources.div_ceil(pixel);
         let content = if narrow { Content::Pixels(layer.stride[1]) } else { Content::Copy };
@@ -174,7 +174,7 @@ impl WeightGradient {
 
     /// Sums up a grain's part.
     pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, workspace: Span) {
-        let Share { group, images: all, tiles, sums } = self.sums.share(grain.index, workspace);
+        let Share { group, images: all, tiles, sums, .. } = self.sums.share(grain.index, workspace);
         let (strips, words) = grain.scratch.split_at_mut(self.strips_len());
         let mut add = false;
         for (image, images) in even_parts(&all, self.together) {

@@ -1,7 +1,8 @@
 //! The sums of a gradient of weights over images and pixels: how they are packed, and which grain finds which.
 //!
-//! A grain sums some tiles of weights over some images. Grains of different images have sums of their own; a second stage
-//! adds them in the order of the images and turns them into Caffe's order.
+//! A grain sums some tiles of weights over some images, or over some rows of one where that leaves fewer grains that read the same
+//! source. Grains of different images or rows have sums of their own; a second stage adds them in the order of images and rows and
+//! turns them into Caffe's order.
 
 use std::ops::Range;
 
@@ -20,6 +21,9 @@ pub(super) struct Sums {
     pub packing: Packing,
     target: Arrangement,
     image_parts: usize,
+    /// Bands of rows of an image, and parts of them, where each part has one image.
+    bands: usize,
+    band_parts: usize,
     tile_parts: usize,
     /// Parts of a tile that are added up by a grain each.
     unpacking_parts: usize,
@@ -29,6 +33,8 @@ pub(super) struct Sums {
 pub(super) struct Share {
     pub group: usize,
     pub images: Range<usize>,
+    /// Bands of rows of the images.
+    pub bands: Range<usize>,
     pub tiles: Range<usize>,
     /// Its sums, those of other tiles and groups included.
     pub sums: Span,
@@ -36,20 +42,27 @@ pub(super) struct Share {
 
 impl Sums {
     /// Shares them out. `passes` are those of the forward direction, `bytes` what each part of the tiles moves for an element of the
-    /// source, or as many as take the time of what it does with it.
-    pub fn new(setup: &Setup<'_>, passes: &Passes, bytes: usize) -> Self {
+    /// source, or as many as take the time of what it does with it; `bands` are those of an image's rows that can be apart.
+    pub fn new(setup: &Setup<'_>, passes: &Passes, bytes: usize, bands: usize) -> Self {
         let machine = Machine::of(setup.numerics.isa);
         let packing = packing(setup, passes);
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
         // Every part of the tiles reads the source; each part of the images costs memory for its sums, and writing,
         // reading and adding them.
         let most = machine.partial_bytes / (size_of::<f32>() * packing.len());
-        let most = most.clamp(1, setup.source.images);
+        let most_images = most.clamp(1, setup.source.images);
         let costs = [3 * size_of::<f32>() * packing.len(), bytes * setup.source.len()];
         let [image_parts, tile_parts] =
-            cheapest(wanted.div_ceil(packing.groups), [1..=most, 1..=packing.tiles()], costs);
-        let unpacking_parts = packing.parts(image_parts * packing.len());
-        Self { packing, target: setup.target, image_parts, tile_parts, unpacking_parts }
+            cheapest(wanted.div_ceil(packing.groups), [1..=most_images, 1..=packing.tiles()], costs);
+        let [band_parts, tile_parts] = match image_parts == setup.source.images {
+            true if bands > 1 && tile_parts.min(bands) * image_parts <= most => {
+                let parts = tile_parts.min(bands);
+                [parts, tile_parts.div_ceil(parts)]
+            }
+            _ => [1, tile_parts],
+        };
+        let unpacking_parts = packing.parts(image_parts * band_parts * packing.len());
+        Self { packing, target: setup.target, image_parts, bands, band_parts, tile_parts, unpacking_parts }
     }
 
     /// Whether several grains see each image.
@@ -62,9 +75,14 @@ impl Sums {
         self.target.images.div_ceil(self.image_parts)
     }
 
+    /// The images of each part.
+    pub fn image_parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        (0..self.image_parts).map(|part| share(self.target.images, part, self.image_parts))
+    }
+
     /// Grains of the sums.
     pub fn grains(&self) -> usize {
-        self.packing.groups * self.image_parts * self.tile_parts
+        self.packing.groups * self.parts() * self.tile_parts
     }
 
     /// Grains that add the sums up.
@@ -74,18 +92,25 @@ impl Sums {
 
     /// Elements of the sums of all grains.
     pub fn partials(&self) -> usize {
-        self.image_parts * self.packing.len()
+        self.parts() * self.packing.len()
+    }
+
+    /// Parts that have sums of their own.
+    fn parts(&self) -> usize {
+        self.image_parts * self.band_parts
     }
 
     /// A grain's share of them.
     pub fn share(&self, grain: usize, partials: Span) -> Share {
         let (index, tile_part) = (grain / self.tile_parts, grain % self.tile_parts);
-        let (group, image_part) = (index / self.image_parts, index % self.image_parts);
+        let (group, part) = (index / self.parts(), index % self.parts());
+        let (image_part, band_part) = (part / self.band_parts, part % self.band_parts);
         Share {
             group,
             images: share(self.target.images, image_part, self.image_parts),
+            bands: share(self.bands, band_part, self.band_parts),
             tiles: share(self.packing.tiles(), tile_part, self.tile_parts),
-            sums: partials.part(image_part * self.packing.len()..(image_part + 1) * self.packing.len()),
+            sums: partials.part(part * self.packing.len()..(part + 1) * self.packing.len()),
         }
     }
 
@@ -102,7 +127,7 @@ impl Sums {
         let piece = self.packing.piece(grain.index, self.unpacking_parts);
         let place = self.packing.tile(piece.group, piece.tile);
         let distance = self.packing.len();
-        let last = (self.image_parts - 1) * distance;
+        let last = (self.parts() - 1) * distance;
         let rows = weight_grad.part(self.packing.rows(piece.group, piece.tile));
         // SAFETY: grains have pieces of their own, whose weights lie in the rows of their tile; all was summed up in the
         // stage before, and nobody writes sums in this one.
@@ -110,7 +135,7 @@ impl Sums {
             let sums = partials.part(place.start..last + place.end);
             (Origin::new(grain.memory.pointer(rows)), grain.memory.read(sums))
         };
-        self.packing.unpack(Summed::new(sums, self.image_parts, distance), &piece, gradient);
+        self.packing.unpack(Summed::new(sums, self.parts(), distance), &piece, gradient);
     }
 }
 

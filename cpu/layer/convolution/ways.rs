@@ -87,7 +87,7 @@ impl WeightWay {
     pub fn workspace(&self) -> usize {
         match self {
             Self::Direct(d) => d.workspace(),
-            Self::Planes(p) => p.sums.partials(),
+            Self::Planes(p) => p.workspace(),
             Self::Winograd(w) => w.partials(),
         }
     }
@@ -99,7 +99,10 @@ impl WeightWay {
                 let sums = Stages::one(d.sums.grains()).then(d.sums.unpacking_grains());
                 d.copying_grains().map_or(sums, |grains| Stages::one(grains).followed_by(sums))
             }
-            Self::Planes(p) => Stages::one(p.sums.grains()).then(p.sums.unpacking_grains()),
+            Self::Planes(p) => {
+                let sums = Stages::one(p.sums.grains()).then(p.sums.unpacking_grains());
+                p.copying_grains().map_or(sums, |grains| Stages::one(grains).followed_by(sums))
+            }
             Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
         }
     }
@@ -118,8 +121,9 @@ impl WeightWay {
             (Self::Direct(d), 0) => d.sums.unpack(grain, workspace, weight_grad),
             (Self::Direct(d), 1) => d.sum(grain, source, gradient, workspace),
             (Self::Direct(d), _) => d.copy(grain, source, workspace),
-            (Self::Planes(p), 0) => p.sums.unpack(grain, workspace, weight_grad),
-            (Self::Planes(p), _) => p.sum(grain, source, gradient, workspace),
+            (Self::Planes(p), 0) => p.sums.unpack(grain, p.partials(workspace), weight_grad),
+            (Self::Planes(p), 1) => p.sum(grain, source, gradient, workspace),
+            (Self::Planes(p), _) => p.copy(grain, source, workspace),
             (Self::Winograd(w), 0) => w.unpack(grain, workspace, weight_grad),
             (Self::Winograd(w), _) => w.sum(grain, source, gradient, workspace),
         }

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::super::planes::{PLANES, PlaneTile, STEP};
+use super::super::planes::{AHEAD, PLANES, PlaneTile, STEP};
 use super::{Needs, ROWS, Tiles, WORDS, registers};
 use crate::kernel::simd::{Avx512Bf16, turn};
 use crate::kernel::words::{LANES, Narrow, ZEROS};
@@ -30,18 +30,15 @@ impl PlaneTile {
     }
 }
 
-/// Computes the tiles.
+/// Sets the sums to what is there, or to 0.
 ///
 /// # Safety
-/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say.
+/// As for [`planes`], whose shapes are set.
 #[inline(always)]
-unsafe fn planes<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
-    let [x, dy] = [t.distance * size_of::<u16>(), WORDS * size_of::<f32>()];
-    let dw = t.dw_source * size_of::<f32>();
-    let both = t.sources[1] > 0;
-    // SAFETY: by contract; shapes are those of the tiles.
+unsafe fn begin<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
+    let (dw, both) = (t.dw_source * size_of::<f32>(), t.sources[1] > 0);
+    // SAFETY: by contract.
     unsafe {
-        tiles.configure(Needs::Outputs { pixels: t.sources.map(|s| s as u8), words: WORDS as u8 });
         if t.add {
             tiles.load::<0>(t.dw[0], dw);
             if t.two {
@@ -65,12 +62,35 @@ unsafe fn planes<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
                 tiles.zero::<3>();
             }
         }
+    }
+}
+
+/// Computes the tiles.
+///
+/// # Safety
+/// The CPU and the process have what `tiles` needs; all pointers of `t` lead to what its fields say.
+#[inline(always)]
+unsafe fn planes<T: Tiles, const ASKS: bool>(tiles: &mut T, t: &PlaneTile) {
+    let [x, dy] = [t.distance * size_of::<u16>(), WORDS * size_of::<f32>()];
+    let dw = t.dw_source * size_of::<f32>();
+    let both = t.sources[1] > 0;
+    // SAFETY: by contract; shapes are those of the tiles.
+    unsafe {
+        tiles.configure(Needs::Outputs { pixels: t.sources.map(|s| s as u8), words: WORDS as u8 });
+        begin(tiles, t);
         let asked = t.asked_for_in_a_step();
+        let ahead = t.ahead.unwrap_or([std::ptr::null(); AHEAD]);
         for step in 0..t.steps {
             for source in step * asked..(step + 1) * asked {
                 t.ask(tiles, source);
             }
             let at = |x: *const u16| x.wrapping_add(2 * step * STEP).cast::<f32>();
+            if ASKS {
+                tiles.ask_far(at(ahead[0]));
+                tiles.ask_far(at(ahead[1]));
+                tiles.ask_far(at(ahead[2]));
+                tiles.ask_far(at(ahead[3]));
+            }
             let gradients = t.dy.add(step * STEP * WORDS);
             tiles.load::<6>(gradients, dy);
             tiles.load::<4>(at(t.x[0]), x);
@@ -110,7 +130,12 @@ unsafe fn planes<T: Tiles>(tiles: &mut T, t: &PlaneTile) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 pub(in super::super) unsafe fn amxbf16_planes(t: &PlaneTile) {
     // SAFETY: by contract.
-    unsafe { planes(&mut registers(), t) }
+    unsafe {
+        match t.ahead {
+            Some(_) => planes::<_, true>(&mut registers(), t),
+            None => planes::<_, false>(&mut registers(), t),
+        }
+    }
 }
 
 /// A square of words on its way round.
@@ -173,6 +198,7 @@ mod tests {
                     x: firsts.map(|first| x.wrapping_add(first)),
                     sources,
                     distance: DISTANCE,
+                    ahead: add.then_some([x; _]),
                     dy: dy.as_ptr(),
                     dy_vector,
                     steps,
@@ -202,7 +228,7 @@ mod tests {
     #[test]
     fn sums_over_planes_of_the_model() {
         // SAFETY: the model is no CPU; `check` says what its pointers lead to.
-        check(|t| unsafe { planes(&mut Model::default(), t) });
+        check(|t| unsafe { planes::<_, true>(&mut Model::default(), t) });
     }
 
     #[test]

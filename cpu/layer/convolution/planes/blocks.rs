@@ -70,7 +70,8 @@ impl Blocks {
         (0..self.blocks()).flat_map(of_block).collect()
     }
 
-    /// Copies what a band of rows of the gradients of some images sees of a group's channels to planes, whose padding is 0.
+    /// Copies what a band of rows of the gradients of some images sees of some blocks of a group's channels to their planes, whose
+    /// padding is 0.
     pub fn fill(
         &self,
         memory: &Memory,
@@ -78,17 +79,17 @@ impl Blocks {
         (group, images): (usize, Range<usize>),
         band: &(usize, usize),
         (kernels, geometry): (&PlaneKernels, &Geometry),
-        planes: &mut [u16],
+        (those, planes): (Range<usize>, &mut [u16]),
     ) {
         let ([height, width], pad, row_len) = (self.input, self.pad, geometry.row_len);
         let (pixel, plane) = (lies.layout.pixel(), lies.plane_len());
-        let plane_len = planes.len() / self.planes();
+        let plane_len = planes.len() / (those.len() * PLANES);
         // Rows of the source that the band sees, and where the first of them lies in a plane.
         let end = (band.0 + band.1 + self.reach).saturating_sub(pad[0]).min(height);
         let seen = band.0.saturating_sub(pad[0]).min(end)..end;
         let above = pad[0].saturating_sub(band.0);
         let (runs, run) = if row_len == width { (1, seen.len()) } else { (seen.len(), 1) };
-        for (block, to) in planes.chunks_exact_mut(PLANES * plane_len).enumerate() {
+        for (block, to) in those.zip(planes.chunks_exact_mut(PLANES * plane_len)) {
             for (i, image) in images.clone().enumerate() {
                 let start = image * lies.image_stride() + (group * self.blocks() + block) * plane;
                 // SAFETY: only read in this task.

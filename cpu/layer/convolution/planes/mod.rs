@@ -4,10 +4,12 @@
 //! over the output is one run, if the gradients have zeros where the walk passes padding. So the sum over all pixels of a
 //! band is one over a single run. Images of few pixels follow each other in a plane in the same way.
 //!
-//! Grains, and the sums of different images, are those of all gradients ([`super::sums`]).
+//! Planes are a grain's own, or made for all grains in a stage before ([`shared`]). Grains, and the sums of different images, are
+//! those of all gradients ([`super::sums`]).
 
 mod blocks;
 mod rows;
+mod shared;
 
 use std::ops::Range;
 
@@ -113,12 +115,17 @@ pub(super) struct PlaneGradient {
     /// Images that are worked on at once; 1 if there are several bands.
     together: usize,
     plane_len: usize,
-    /// Rows of the walk whose gradients stay in the first-level cache.
+    /// Most rows of the walk whose gradients are words at the same time.
     block_rows: usize,
+    /// Whether planes of all images are made in a stage of their own, for all grains.
+    shared: bool,
 }
 
 /// What a part of the tiles costs for each element of the source, in bytes to and from memory: it copies all of them to planes.
 const COPY_BYTES: usize = 16;
+
+/// The same where planes are there: it reads them.
+const SHARED_BYTES: usize = 4;
 
 impl PlaneGradient {
     /// Prepares ∇W; `None` if the tier has no planes, or another way is needed. `setup` is that of the forward direction.
@@ -129,15 +136,17 @@ impl PlaneGradient {
         let machine = Machine::of(setup.numerics.isa);
         let (source, target) = (setup.source, setup.target);
         let passes = Passes::forward(setup.layer, setup.input, setup.output);
-        let sums = Sums::new(setup, &passes, COPY_BYTES);
         let bytes = |walk: usize| kind.planes() * geometry.plane_len(walk) * size_of::<u16>();
         let height = geometry.output[0];
-        let fits = |walk: usize| bytes(walk) <= machine.plane_bytes;
-        let fitting = (1..=height).rev().find(|rows| fits(*rows)).unwrap_or(1);
-        let bands: Vec<_> = even_parts(&(0..height), fitting).collect();
+        let shared = shared::pays(&machine, setup, &kind, bytes(height));
+        let room = if shared { usize::MAX } else { machine.plane_bytes };
+        let bands = bands(height, room, bytes);
+        let sums = Sums::new(setup, &passes, if shared { SHARED_BYTES } else { COPY_BYTES }, bands.len());
         let tallest = bands.first().map_or(1, |band| band.1);
         let most = if bands.len() > 1 { 1 } else { sums.images() };
-        let together = (1..=most).rev().find(|n| fits(geometry.walk(*n, height))).unwrap_or(1);
+        let walk_bytes = if shared { machine.plane_walk_bytes } else { machine.plane_bytes };
+        let fits = |images: &usize| bytes(geometry.walk(*images, height)) <= walk_bytes;
+        let together = (1..=most).rev().find(fits).unwrap_or(1);
         let walk = geometry.walk(together, tallest);
         let block_rows = (2 * machine.plane_pairs / geometry.row_len).clamp(1, walk);
         let block_rows = walk.div_ceil(walk.div_ceil(block_rows));
@@ -160,12 +169,24 @@ impl PlaneGradient {
             bands,
             together,
             block_rows,
+            shared,
         })
     }
 
-    /// Elements of scratch for a grain: the planes with a row on its way there, and the gradients of a block.
+    /// Elements of scratch for a grain: its own planes with a row on its way there, and the gradients of a block.
     pub fn scratch(&self) -> usize {
-        self.planes_len() + TILE_VECTORS * self.vector_len()
+        let planes = if self.shared { 0 } else { self.planes_len() };
+        planes + TILE_VECTORS * self.vector_len()
+    }
+
+    /// Elements of the workspace: planes that grains share, and sums.
+    pub fn workspace(&self) -> usize {
+        self.shared_len() + self.sums.partials()
+    }
+
+    /// The sums in the workspace.
+    pub fn partials(&self, workspace: Span) -> Span {
+        workspace.part(self.shared_len()..workspace.len())
     }
 
     /// Words of all planes and of a row on its way.
@@ -185,32 +206,58 @@ impl PlaneGradient {
     }
 
     /// Sums up a grain's part.
-    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
-        let Share { group, images: all, tiles, sums } = self.sums.share(grain.index, partials);
+    pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, workspace: Span) {
+        let share = self.sums.share(grain.index, self.partials(workspace));
+        match self.shared {
+            true => self.sum_shared(grain, &share, gradient, workspace),
+            false => self.sum_own(grain, &share, source, gradient),
+        }
+    }
+
+    /// By planes of the grain's own.
+    fn sum_own(&self, grain: &mut Grain<'_>, share: &Share, source: Span, gradient: Span) {
+        let Share { group, images: all, bands, tiles, sums } = share;
         let (planes, words) = grain.scratch[..self.scratch()].split_at_mut(self.planes_len());
         let mut add = false;
         planes.fill(0.0);
-        for (first, images) in even_parts(&all, self.together) {
-            for band in &self.bands {
+        for (first, images) in even_parts(all, self.together) {
+            for band in &self.bands[bands.clone()] {
                 if self.bands.len() > 1 {
                     // What is padding of one band is none of another; whole images have theirs in the same places.
                     planes.fill(0.0);
                 }
-                self.fill(grain.memory, source, (group, first..first + images), band, planes);
+                self.fill(grain.memory, source, (*group, first..first + images), band, planes);
                 let walk = self.geometry.walk(images, band.1);
                 // All blocks of a tile before the next tile, whose sums push its own out of the second-level cache.
                 for tile in tiles.clone() {
-                    let of_image = |i: usize| self.sums.gradient(gradient, first + i, group, tile);
-                    let dw = grain.memory.pointer(sums.part(self.sums.packing.tile(group, tile)));
-                    for start in (0..walk).step_by(self.block_rows) {
-                        let rows = start..(start + self.block_rows).min(walk);
+                    let of_image = |i: usize| self.sums.gradient(gradient, first + i, *group, tile);
+                    let dw = grain.memory.pointer(sums.part(self.sums.packing.tile(*group, tile)));
+                    for rows in self.blocks_of(walk) {
                         self.gradients(grain.memory, of_image, band, &rows, words);
-                        self.add_block(tile, planes, words, &rows, dw, add || start > 0);
+                        let block = Block {
+                            x: self.row_of(planes, rows.start),
+                            words,
+                            steps: self.steps(rows.len()),
+                            add: add || rows.start > 0,
+                            next: None,
+                        };
+                        self.add_block(tile, &block, dw);
                     }
                 }
                 add = true;
             }
         }
+    }
+
+    /// Rows of a walk whose gradients are words at the same time.
+    fn blocks_of(&self, walk: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let rows = self.block_rows;
+        (0..walk).step_by(rows).map(move |start| start..(start + rows).min(walk))
+    }
+
+    /// Where a row of the walk begins in the first of some planes.
+    fn row_of(&self, planes: &[f32], row: usize) -> *const u16 {
+        planes[row * self.geometry.row_len / 2..].as_ptr().cast()
     }
 
     /// Copies what a band of rows of some images sees of a group's channels to planes, whose padding is 0.
@@ -222,15 +269,13 @@ impl PlaneGradient {
         band: &(usize, usize),
         words: &mut [f32],
     ) {
-        // SAFETY: a word is two numbers in bf16 without padding, every value of either is allowed, and numbers need less
-        // alignment.
-        let pixels =
-            unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) };
-        let (pixels, way) = pixels.split_at_mut(self.kind.planes() * self.plane_len);
+        let (pixels, way) = pixels(words).split_at_mut(self.kind.planes() * self.plane_len);
         let (source, geometry) = ((source, &self.source), &self.geometry);
         match &self.kind {
             Kind::Blocks(blocks) => {
-                blocks.fill(memory, source, (group, images), band, (&self.kernels, geometry), pixels);
+                let kernels = (&self.kernels, geometry);
+                let all = (0..self.kind.planes() / PLANES, pixels);
+                blocks.fill(memory, source, (group, images), band, kernels, all);
             }
             Kind::Rows(rows) => {
                 let mut planes = Planes { pixels, plane_len: self.plane_len, row_len: geometry.row_len };
@@ -277,18 +322,9 @@ impl PlaneGradient {
     }
 
     /// Adds what a block of gradients and all sources of a group make to the sums of a tile.
-    fn add_block(
-        &self,
-        tile: usize,
-        planes: &[f32],
-        words: &[f32],
-        rows: &Range<usize>,
-        dw: *mut f32,
-        add: bool,
-    ) {
+    fn add_block(&self, tile: usize, block: &Block<'_>, dw: *mut f32) {
         let vectors = self.sums.packing.vectors(tile);
         let width = vectors * self.sums.packing.vector;
-        let x = planes.as_ptr().cast::<u16>().wrapping_add(rows.start * self.geometry.row_len);
         let sums = |pair: &[Sources; 2]| pair.map(|sources| dw.wrapping_add(sources.first * width));
         for (i, pair) in self.sources.iter().enumerate() {
             let next = self
@@ -296,16 +332,17 @@ impl PlaneGradient {
                 .get(i + 1)
                 .map_or([std::ptr::null(); 2], |next| sums(next).map(<*mut _>::cast_const));
             let tile = PlaneTile {
-                x: pair.map(|sources| x.wrapping_add(sources.place)),
+                x: pair.map(|sources| block.x.wrapping_add(sources.place)),
                 sources: pair.map(|sources| sources.count),
                 distance: self.plane_len,
-                dy: words.as_ptr(),
+                dy: block.words.as_ptr(),
                 dy_vector: self.vector_len(),
-                steps: self.steps(rows.len()),
+                steps: block.steps,
+                ahead: block.next.and_then(|next| self.ahead(i, block.x, next)),
                 two: vectors > 1,
                 dw: sums(pair),
                 dw_source: self.step * width,
-                add,
+                add: block.add,
                 next,
             };
             // SAFETY: the tier has the kernel; planes reach beyond the last step of the last tap; the sums are the grain's
@@ -313,4 +350,32 @@ impl PlaneGradient {
             unsafe { (self.kernels.tile)(&tile) }
         }
     }
+}
+
+/// Some rows of the walk.
+struct Block<'a> {
+    /// Where they begin in the first plane.
+    x: *const u16,
+    /// Their gradients.
+    words: &'a [f32],
+    steps: usize,
+    /// Whether products are added to the sums that are there.
+    add: bool,
+    /// Where the rows begin that are seen next, if they are to be asked for.
+    next: Option<*const u16>,
+}
+
+/// Bands of rows of gradients that have `height`: no more than have room for their planes, and two at least of an image whose
+/// planes take more than half of it, so that grains can share its rows.
+fn bands(height: usize, room: usize, bytes: impl Fn(usize) -> usize) -> Vec<(usize, usize)> {
+    let fitting = (1..=height).rev().find(|rows| bytes(*rows) <= room).unwrap_or(1);
+    let half = if bytes(height) > room / 2 { height.div_ceil(2) } else { height };
+    even_parts(&(0..height), fitting.min(half)).collect()
+}
+
+/// Words as numbers.
+fn pixels(words: &mut [f32]) -> &mut [u16] {
+    // SAFETY: a word is two numbers in bf16 without padding, every value of either is allowed, and numbers need less
+    // alignment.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) }
 }

@@ -60,6 +60,26 @@ fn pointwise_convolutions_of_large_images() {
     exact("pointwise convolutions of large images", &cases);
 }
 
+/// So many targets that grains of ∇W on AMX share planes of the source: of parts of the images that are not equal, of groups, of
+/// kernels with few taps and with many.
+#[test]
+fn gradients_over_shared_planes() {
+    let groups = Convolution { group: 2, ..same(512, 3) };
+    let cases = [
+        case(same(272, 3), [5, 20, 8, 9]),
+        case(groups, [2, 32, 5, 5]),
+        case(convolution(256, [1, 1]), [3, 40, 9, 7]),
+        case(same(256, 5), [2, 16, 7, 6]),
+    ];
+    exact("shared planes", &cases);
+}
+
+/// So few targets, of images with so many pixels, that grains of ∇W on AMX share the rows of an image.
+#[test]
+fn gradients_over_planes_of_bands() {
+    exact("planes of bands", &[case(convolution(36, [2, 2]), [1, 64, 66, 65])]);
+}
+
 /// Rows of more outputs than ∇W has in one run.
 #[test]
 fn convolutions_of_long_rows() {
