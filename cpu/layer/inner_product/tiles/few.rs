@@ -101,11 +101,17 @@ impl Tiles {
     }
 
     /// Pieces of columns of ∇A, and parts of their rows. Pieces are as long as their sums allow, since a piece of a row is a stream of
-    /// its own, in 4 rows of each array at a time; what grains are missing then have parts of the rows.
+    /// its own, in 4 rows of each array at a time; what grains are missing then have parts of the rows. Each part has sums of its
+    /// own, so their number follows from the weight alone, and there is but one where the worker has more images than these: those
+    /// of another device may be on tiles, which add all rows in one go, and sums are not to depend on how images are shared out.
     pub(super) fn few_grains(&self) -> [usize; 2] {
         let pieces = self.inputs.div_ceil(self.machine.inner_few_columns);
-        let units = self.outputs.div_ceil(self.few_unit());
-        [pieces, (self.grains / pieces).clamp(1, units)]
+        let most = self.machine.task_grains;
+        let wanted = (self.inputs * self.outputs / self.machine.grain_elements).clamp(1, most);
+        match self.few_everywhere {
+            true => [pieces, (wanted / pieces).clamp(1, self.outputs.div_ceil(self.few_unit()))],
+            false => [pieces.max(wanted.min(self.inputs / self.machine.inner_grain_columns)), 1],
+        }
     }
 
     /// Rows of which each part but the last has a multiple: blocks of packed gradients, and what passes at once.
