@@ -22,6 +22,7 @@ use std::ops::Range;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net, rows_to_step};
 
+use self::few::FewGrains;
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
 use crate::kernel::vectorised::prefetch;
@@ -88,6 +89,8 @@ struct Tiles {
     tiles: Span,
     /// In bf16, the top's gradients in pairs of images.
     gradients: Span,
+    /// Of few images, the grains of ∇A.
+    few_grains: FewGrains,
     /// Of few images, the sums of ∇A: part of the rows by part, tile of inputs by tile, image by image.
     few_sums: Span,
     grains: usize,
@@ -108,7 +111,6 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let [images, inputs] = ip.matrix(&binder.net.bottom_shapes(binder.id)[0]).ok()?;
     let (machine, outputs) = (binder.machine, ip.num_output);
     let lanes = machine.channel_block;
-    let flops = binder.net.flops(binder.id, SubTask::Forward);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
     let rows = |net: &Net| ip.matrix(&net.bottom_shapes(binder.id)[0]).ok().map(|[images, _]| images);
     let everywhere = match binder.layer().steps_weight {
@@ -122,18 +124,21 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let precision = if few_everywhere { few::precision_of_few(isa, precision) } else { precision };
     let words = |count: usize| count.div_ceil(precision.in_word());
     let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
-    let kernels: Vec<Kernels> = (1..=TILE_VECTORS)
-        .map(|v| kernels(Numerics { isa, precision }, v, Pixel::One))
-        .collect::<Option<_>>()?;
+    let of_vectors = |v| kernels(Numerics { isa, precision }, v, Pixel::One);
+    let kernels: Vec<Kernels> = (1..=TILE_VECTORS).map(of_vectors).collect::<Option<_>>()?;
     // Vectors of words of a few images, or of each word of all images.
     let transposed = match few_everywhere {
         true => images * words(inputs).next_multiple_of(lanes),
         false => images.next_multiple_of(lanes) * words(inputs),
     };
     let pairs = if precision == Precision::Bf16 { depth * outputs } else { 0 };
-    let grains = machine.grains(flops, machine.task_grains);
+    let grains = machine.grains(binder.net.flops(binder.id, SubTask::Forward), machine.task_grains);
     let finds = binder.net.stepping_task(binder.id).unwrap_or(SubTask::GradWeight);
-    let mut tiles = Tiles {
+    let most_sources = kernels.iter().map(|k| k.weights.len()).max()?;
+    let few_grains = FewGrains::new(&machine, [inputs, outputs], most_sources, few_everywhere);
+    let bottom_grad = binder.span(Operand::BottomGrad(0));
+    let few_sums = if few && bottom_grad.is_some() { few_grains.parts * images * row } else { 0 };
+    Some(Box::new(Tiles {
         isa,
         precision,
         images,
@@ -148,7 +153,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
             false => 0..outputs,
         },
         lanes,
-        most_sources: kernels.iter().map(|k| k.weights.len()).max()?,
+        most_sources,
         kernels,
         machine,
         input: binder.arrangement(Operand::Bottom(0))?,
@@ -156,19 +161,18 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         top: binder.span(Operand::Top(0))?,
         weight: binder.span(Operand::Param(0))?,
         bias: binder.span(Operand::Param(1)),
-        bottom_grad: binder.span(Operand::BottomGrad(0)),
+        bottom_grad,
         top_grad: binder.span(Operand::TopGrad(0)),
         weight_grad: binder.span(Operand::ParamGrad(0)),
         bias_grad: binder.span(Operand::ParamGrad(1)),
         transposed: binder.workspace(SubTask::Forward, transposed),
         tiles: binder.workspace(finds, depth * row),
         gradients: binder.workspace(finds, pairs),
-        few_sums: binder.workspace(SubTask::GradActivation, 0),
+        few_grains,
+        few_sums: binder.workspace(SubTask::GradActivation, few_sums),
         grains,
         transposing: binder.stream_grains(images * inputs).clamp(grains, machine.task_grains),
-    };
-    tiles.few_sums = binder.workspace(SubTask::GradActivation, tiles.few_sums_len());
-    Some(Box::new(tiles))
+    }))
 }
 
 /// Asks for the cache lines of `len` elements from `start` on, if the array has them. Tiles of a weight's gradient are

@@ -11,6 +11,7 @@ use crate::kernel::few::{
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::on;
 use crate::layer::{Grain, Stages, share};
+use crate::machine::Machine;
 use crate::memory::{Memory, Span};
 
 /// Whether so many images are few: vectors of them would be half empty at least. Also where there are tiles of AMX: vectors, too,
@@ -25,6 +26,46 @@ pub(super) fn are_few(images: usize, lanes: usize) -> bool {
 /// weights are to be the same numbers whether ∇A updates the weight or not.
 pub(super) fn precision_of_few(isa: Isa, precision: Precision) -> Precision {
     if isa == Isa::AmxBf16 { Precision::F32 } else { precision }
+}
+
+/// Into what grains ∇A is cut.
+pub(super) struct FewGrains {
+    /// Pieces of the columns.
+    pieces: usize,
+    /// Parts of the rows. Each has sums of its own.
+    pub parts: usize,
+    /// Rows of which each part but the last has a multiple: blocks of packed gradients, and what passes at once.
+    unit: usize,
+}
+
+impl FewGrains {
+    /// Those of a weight. Pieces are as long as their sums allow, since a piece of a row is a stream of its own, in 4 rows of each
+    /// array at a time; what grains are missing then have parts of the rows. The number of parts follows from the weight alone,
+    /// and there is but one where the worker has more images than these: those of another device may be on tiles, which add all
+    /// rows in one go, and sums are not to depend on how images are shared out.
+    pub(super) fn new(
+        machine: &Machine,
+        [inputs, outputs]: [usize; 2],
+        most_sources: usize,
+        few_everywhere: bool,
+    ) -> Self {
+        let unit = PASSING_ROWS * most_sources;
+        let pieces = inputs.div_ceil(machine.inner_few_columns);
+        let wanted = (inputs * outputs / machine.grain_elements).clamp(1, machine.task_grains);
+        match few_everywhere {
+            true => Self { pieces, parts: (wanted / pieces).clamp(1, outputs.div_ceil(unit)), unit },
+            false => {
+                let short = wanted.min(inputs / machine.inner_grain_columns);
+                Self { pieces: pieces.max(short), parts: 1, unit }
+            }
+        }
+    }
+
+    /// Rows of a part.
+    fn rows(&self, part: usize, outputs: usize) -> Range<usize> {
+        let units = share(outputs.div_ceil(self.unit), part, self.parts);
+        units.start * self.unit..(units.end * self.unit).min(outputs)
+    }
 }
 
 /// What a grain of ∇A has: which part of the rows, and tiles of columns.
@@ -91,73 +132,50 @@ impl Tiles {
 
     /// Rows and tiles of columns of a grain of ∇A.
     pub(super) fn few_part(&self, grain: &Grain<'_>) -> FewPart {
-        let [pieces, parts] = self.few_grains();
-        let (piece, part) = (grain.index / parts, grain.index % parts);
-        let unit = self.few_unit();
-        let units = share(self.outputs.div_ceil(unit), part, parts);
-        let rows = units.start * unit..(units.end * unit).min(self.outputs);
-        let tiles = self.inputs.div_ceil(self.lanes * TILE_VECTORS);
-        FewPart { part, rows, tiles: share(tiles, piece, pieces) }
-    }
-
-    /// Pieces of columns of ∇A, and parts of their rows. Pieces are as long as their sums allow, since a piece of a row is a stream of
-    /// its own, in 4 rows of each array at a time; what grains are missing then have parts of the rows. Each part has sums of its
-    /// own, so their number follows from the weight alone, and there is but one where the worker has more images than these: those
-    /// of another device may be on tiles, which add all rows in one go, and sums are not to depend on how images are shared out.
-    pub(super) fn few_grains(&self) -> [usize; 2] {
-        let pieces = self.inputs.div_ceil(self.machine.inner_few_columns);
-        let most = self.machine.task_grains;
-        let wanted = (self.inputs * self.outputs / self.machine.grain_elements).clamp(1, most);
-        match self.few_everywhere {
-            true => [pieces, (wanted / pieces).clamp(1, self.outputs.div_ceil(self.few_unit()))],
-            false => [pieces.max(wanted.min(self.inputs / self.machine.inner_grain_columns)), 1],
-        }
-    }
-
-    /// Rows of which each part but the last has a multiple: blocks of packed gradients, and what passes at once.
-    fn few_unit(&self) -> usize {
-        PASSING_ROWS * self.most_sources
+        let of = &self.few_grains;
+        let (piece, part) = (grain.index / of.parts, grain.index % of.parts);
+        let tiles = share(self.row_tiles(), piece, of.pieces);
+        FewPart { part, rows: of.rows(part, self.outputs), tiles }
     }
 
     /// The sums of ∇A by parts, then their sum.
     pub(super) fn few_stages(&self) -> Stages {
-        let tiles = self.inputs.div_ceil(self.lanes * TILE_VECTORS);
-        Stages::one(self.few_grains().iter().product()).then(self.grains.min(tiles))
+        let FewGrains { pieces, parts, .. } = self.few_grains;
+        Stages::one(pieces * parts).then(self.grains.min(self.row_tiles()))
     }
 
     /// Scratch of a grain of ∇A.
     pub(super) fn few_scratch(&self) -> usize {
-        let units = share(self.outputs.div_ceil(self.few_unit()), 0, self.few_grains()[1]);
-        let rows = (units.len() * self.few_unit()).min(self.outputs);
+        let rows = self.few_grains.rows(0, self.outputs).len();
         let dy = self.images * self.few_gradients(rows);
         if self.passing { dy + self.scratch_in_passing_few(rows) } else { dy }
     }
 
-    /// Numbers of the sums of all parts.
-    pub(super) fn few_sums_len(&self) -> usize {
-        if !self.few || self.bottom_grad.is_none() {
-            return 0;
-        }
-        let width = self.lanes * TILE_VECTORS;
-        self.few_grains()[1] * self.inputs.next_multiple_of(width) * self.images
-    }
-
     /// The sums of a part for some tiles of columns: tile by tile, image by image.
     pub(super) fn few_sums(&self, part: usize, tiles: &Range<usize>) -> Span {
-        let tile = self.lanes * TILE_VECTORS * self.images;
-        let first = part * self.inputs.div_ceil(self.lanes * TILE_VECTORS);
-        self.few_sums.part((first + tiles.start) * tile..(first + tiles.end) * tile)
+        let first = part * self.row_tiles();
+        self.few_sums.part(self.sums_of(&(first + tiles.start..first + tiles.end)))
+    }
+
+    /// The place of some tiles among sums.
+    pub(super) fn sums_of(&self, tiles: &Range<usize>) -> Range<usize> {
+        let tile = self.images * self.lanes * TILE_VECTORS;
+        tiles.start * tile..tiles.end * tile
+    }
+
+    /// Tiles of columns of a row of the weight, of which the last may be cut off.
+    fn row_tiles(&self) -> usize {
+        self.inputs.div_ceil(self.lanes * TILE_VECTORS)
     }
 
     /// Adds up what all parts have of the grain's columns, in their order.
     pub(super) fn add_few_sums(&self, grain: &mut Grain<'_>, bottom_grad: Span) {
-        let parts = self.few_grains()[1];
-        for tile in grain.share(self.inputs.div_ceil(self.lanes * TILE_VECTORS)) {
+        for tile in grain.share(self.row_tiles()) {
             let tiles = tile..tile + 1;
             // SAFETY: found in the stage before; grains have tiles of their own.
             let sums = |part: usize| unsafe { grain.memory.write(self.few_sums(part, &tiles)) };
             let total = sums(0);
-            for part in 1..parts {
+            for part in 1..self.few_grains.parts {
                 total.iter_mut().zip(&*sums(part)).for_each(|(total, sum)| *total += *sum);
             }
             self.scatter(grain.memory, bottom_grad, tiles.clone(), total);

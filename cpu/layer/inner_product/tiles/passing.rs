@@ -137,12 +137,6 @@ impl Tiles {
         }
     }
 
-    /// The place of some tiles among sums.
-    fn sums_of(&self, tiles: &Range<usize>) -> Range<usize> {
-        let tile = self.images * self.lanes * TILE_VECTORS;
-        tiles.start * tile..tiles.end * tile
-    }
-
     /// Rows of a part that are worked on in fours, where tiles are whole: all, or those before the last that are both fours and blocks
     /// of the packed gradients, by which the others are updated.
     fn rows_to_pass(&self, part: &FewPart, tiles: &Range<usize>) -> usize {
