@@ -39,7 +39,8 @@ impl Channels {
 
     /// A channel's values.
     fn own<'a>(&'a self, values: &'a [f64], channel: usize) -> impl Iterator<Item = f64> + 'a {
-        (0..values.len()).filter(move |i| self.channel(*i) == channel).map(|i| values[i])
+        let of_channel = channel * self.pixels..(channel + 1) * self.pixels;
+        values.chunks(self.count * self.pixels).flat_map(move |image| &image[of_channel.clone()]).copied()
     }
 
     /// The largest magnitude of a channel.
