@@ -46,8 +46,8 @@ impl std::fmt::Display for How {
     }
 }
 
-/// Calls `check(case, how, what its sub-tasks write)` for every implementation on every tier, in each precision and number of threads (the
-/// oracle's own code above the portable tier on two), and once more with bottoms in blocks of channels, which in bf16 hold bf16.
+/// Calls `check(case, how, what its sub-tasks write)` for every implementation on every tier, in each precision and number of threads, and
+/// once more with bottoms in blocks of channels, which in bf16 hold bf16.
 pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(&Case, &How, &Arrays<f32>)) {
     let check = |case: &Case, implementation: &str, numerics: Numerics, threads| {
         let text = format!("{case}, {implementation} on {numerics}, {threads} threads");
@@ -59,10 +59,7 @@ pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(
         implementations(&case.net, case.id, numerics).contains(&name)
     };
     for (numerics, implementation) in ways(test, &case.net, case.id) {
-        // The oracle as an implementation is slow, and the same code in one grain on every tier: elsewhere, only its arrays differ.
-        let again = implementation == "reference" && numerics.isa != Isa::Portable;
-        let threads: &[usize] = if again { &[2] } else { &[1, 2, 3] };
-        threads.iter().for_each(|threads| check(case, implementation, numerics, *threads));
+        [1, 2, 3].into_iter().for_each(|threads| check(case, implementation, numerics, threads));
         let blocked = blocked.as_ref().filter(|_| numerics.isa != Isa::Portable);
         if let Some(blocked) = blocked.filter(|case| fits(case, implementation, numerics)) {
             check(blocked, implementation, numerics, 2);
