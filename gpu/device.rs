@@ -79,6 +79,18 @@ pub(crate) fn words(scalars: &Scalars, rule: RuleKind) -> [f32; SCALARS] {
     [scalars.rate, scalars.elastic, correction, 0.0, low, high]
 }
 
+/// Matrices of so many rows and columns, one behind the other, each turned; of a last one that is not whole, what is there of
+/// whole columns.
+fn turned(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; values.len()];
+    for (from, to) in values.chunks(rows * columns).zip(out.chunks_mut(rows * columns)) {
+        for (index, value) in from.iter().enumerate() {
+            to[index % columns * rows + index / columns] = *value;
+        }
+    }
+    out
+}
+
 /// A GPU with all that it runs.
 pub(crate) struct Shared {
     pub info: DeviceInfo,
@@ -177,9 +189,10 @@ impl LaneStream {
         match op {
             Ready::Launch(launch) => launch.launch(&self.stream, self.workspace),
             Ready::Copy(from, to) => self.stream.copy(*from, *to),
-            Ready::Product(product, [a, b, c]) => {
+            Ready::Product(product, arrays) => {
+                let [a, b, c] = arrays.map(|array| array.slice(self.workspace));
                 let blas = self.blas.as_ref().ok_or("a lane without cuBLAS")?;
-                blas.lock().map_err(|_| lost())?.multiply(product, *a, *b, *c)
+                blas.lock().map_err(|_| lost())?.multiply(product, a, b, c)
             }
             Ready::Convolve(convolver, arrays, workspace) => {
                 let dnn = self.dnn.as_ref().ok_or("a lane without cuDNN")?;
@@ -229,6 +242,14 @@ impl CudaDevice {
         let span = self.bound().map.region(region, len);
         let span = span.ok_or_else(|| self.shared.unknown(format!("{len} elements of {region:?}")))?;
         Ok(self.shared.arena.slice(span.start, span.len))
+    }
+
+    /// Channels and pixels of a region whose channels lie last.
+    fn channels_last(&self, region: Region) -> Option<[usize; 2]> {
+        match region {
+            Region::Storage(id) => self.bound().map.channels_last(id),
+            _ => None,
+        }
     }
 
     /// Bytes that an element of a value or gradient takes on this device.
@@ -306,12 +327,19 @@ impl Device for CudaDevice {
 
     fn write(&self, region: Region, values: &[f32]) -> Result<(), DeviceError> {
         let to = self.slice(region, values.len())?;
+        let turned = self.channels_last(region).map(|[channels, pixels]| turned(values, [channels, pixels]));
+        let values = turned.as_deref().unwrap_or(values);
         let mut copier = self.shared.lock(&self.shared.copier)?;
         self.shared.done(copier.write(values, to))
     }
 
     fn read(&self, region: Region, out: &mut [f32]) -> Result<(), DeviceError> {
         let from = self.slice(region, out.len())?;
-        self.shared.read(from, |start, values| out[start..start + values.len()].copy_from_slice(values))
+        let to = &mut *out;
+        self.shared.read(from, |start, values| to[start..start + values.len()].copy_from_slice(values))?;
+        if let Some([channels, pixels]) = self.channels_last(region) {
+            out.copy_from_slice(&turned(out, [pixels, channels]));
+        }
+        Ok(())
     }
 }

@@ -21,6 +21,8 @@ mod enabled;
 #[cfg(feature = "cuda")]
 mod layer;
 #[cfg(feature = "cuda")]
+mod layout;
+#[cfg(feature = "cuda")]
 mod memory;
 #[cfg(feature = "cuda")]
 mod op;
@@ -40,4 +42,4 @@ mod disabled;
 #[cfg(not(feature = "cuda"))]
 pub use disabled::{Cuda, CudaDevice, CudaEvent, CudaWorker, count, describe};
 
-pub use spec::{Arithmetic, CudaError, Libraries, Options, Program, Sighting};
+pub use spec::{Arithmetic, CudaError, Libraries, Options, Order, Program, Sighting};

@@ -1,4 +1,4 @@
-//! Where everything lies on a GPU: all arrays of all nets in one arena, in the order of N, C, H, W.
+//! Where everything lies on a GPU: all arrays of all nets in one arena.
 
 use quadrille_core::device::{Packed, Region};
 use quadrille_core::net::{AuxId, LayerId, Net, ParamId, StorageId};
@@ -78,6 +78,8 @@ impl PackedMap {
 pub(crate) struct NetMap {
     packed: PackedMap,
     storages: Vec<Span>,
+    /// Channels and pixels of those whose channels lie last.
+    last: Vec<Option<[usize; 2]>>,
     /// Which storages share their memory with others.
     shared: Vec<bool>,
     stages: Vec<(StorageId, Span)>,
@@ -90,11 +92,16 @@ pub(crate) struct NetMap {
 }
 
 impl NetMap {
-    /// Places for all arrays of `net`.
+    /// Places for all arrays of `net`; `last` as [`crate::layout::channels_last`] has it.
     ///
     /// # Errors
     /// If the net shares memory otherwise than whole arrays do.
-    pub fn new(net: &Net, packed: PackedMap, space: &mut Space) -> Result<Self, String> {
+    pub fn new(
+        net: &Net,
+        packed: PackedMap,
+        last: Vec<Option<[usize; 2]>>,
+        space: &mut Space,
+    ) -> Result<Self, String> {
         let start = space.len();
         let storages = match &net.memory {
             None => net.storages.iter().map(|len| space.reserve(*len)).collect(),
@@ -124,6 +131,7 @@ impl NetMap {
             kept: (0..net.aux.len()).map(AuxId).filter(|id| net.keeps_state(*id)).collect(),
             norms: net.clips.then(|| (normed.clone(), space.reserve(normed.len()))),
             storages,
+            last,
             blobs,
         })
     }
@@ -136,6 +144,11 @@ impl NetMap {
     /// A storage.
     pub fn storage(&self, id: StorageId) -> Span {
         self.storages[id.0]
+    }
+
+    /// Channels and pixels of a storage whose channels lie last.
+    pub fn channels_last(&self, id: StorageId) -> Option<[usize; 2]> {
+        self.last.get(id.0).copied().flatten()
     }
 
     /// Where the host stages the next values of a storage.
@@ -175,6 +188,12 @@ impl NetMap {
                     .of(packed)
                     .filter(|whole| packed != Packed::Histories && first <= whole.len)?;
                 whole.part(first, whole.len - first)
+            }
+            // A part of an array whose channels lie last is some of its images.
+            Region::Storage(id)
+                if self.channels_last(id).is_some_and(|[c, p]| !len.is_multiple_of(c * p)) =>
+            {
+                return None;
             }
             Region::Storage(id) if self.shared.get(id.0) == Some(&false) => self.storages[id.0],
             Region::Storage(_) => return None,

@@ -98,6 +98,9 @@ impl<const N: usize> From<[usize; N]> for Argument {
 /// Threads of a block; `THREADS` of the kernels.
 pub(crate) const THREADS: usize = 256;
 
+/// Values that a thread treats; `AHEAD` of the kernels.
+const AHEAD: usize = 4;
+
 /// A kernel with its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Launch {
@@ -175,6 +178,8 @@ pub(crate) struct Geometry {
     pub dilation: [usize; 2],
     /// Groups.
     pub group: usize,
+    /// Whether the channels of all three arrays lie behind the pixels.
+    pub channels_last: bool,
 }
 
 /// A convolution that a library computes. What the three arrays are depends on the direction; the last is written. In bf16 they
@@ -225,6 +230,11 @@ impl Op {
     /// A kernel with a thread for each of `count` values.
     pub fn each(kernel: &'static str, count: usize, arguments: Vec<Argument>) -> Self {
         Self::blocks(kernel, [count.div_ceil(THREADS), 1, 1], arguments)
+    }
+
+    /// A kernel with a thread for each few of `count` values: those of `for_each`.
+    pub fn each_few(kernel: &'static str, count: usize, arguments: Vec<Argument>) -> Self {
+        Self::blocks(kernel, [count.div_ceil(THREADS * AHEAD), 1, 1], arguments)
     }
 
     /// A kernel with so many blocks.

@@ -11,6 +11,7 @@ use quadrille_core::task::{Task, Tile};
 
 use crate::driver::{Convolver, Dnn, Function, Module, Prepared, Slice};
 use crate::layer::{DnnWorkspace, Surroundings, TaskOps};
+use crate::layout::channels_last;
 use crate::memory::{NetMap, PackedMap, Space};
 use crate::op::{Convolve, Direction, Geometry, Launch, Op, Product, Span};
 use crate::source::Signatures;
@@ -72,7 +73,8 @@ impl MappedProgram {
     ) -> Result<Self, CudaError> {
         let Program { net, plans } = *program;
         check_plans(program)?;
-        let map = NetMap::new(net, packed, space).map_err(CudaError::Layer)?;
+        let last = channels_last(net, options, dnn.is_some());
+        let map = NetMap::new(net, packed, last, space).map_err(CudaError::Layer)?;
         let around = Surroundings { net, map: &map, scalars, options, blas, dnn };
         let mut tasks = HashMap::new();
         let nodes = plans.iter().flat_map(|plan| &plan.nodes);
@@ -133,7 +135,7 @@ pub(crate) enum Ready {
     /// A copy.
     Copy(Slice, Slice),
     /// A product by cuBLAS.
-    Product(Box<Product>, [Slice; 3]),
+    Product(Box<Product>, [Located; 3]),
     /// A convolution by cuDNN.
     Convolve(Arc<Convolver>, [Located; 3], Span),
 }
@@ -187,18 +189,18 @@ impl Loader<'_> {
 
     fn ready(&self, op: Op) -> Result<Ready, String> {
         let resolve = self.resolve;
+        let located = |span: Span| match span.workspace {
+            true => Located::Workspace(span),
+            false => Located::Arena(resolve(span)),
+        };
         Ok(match op {
             Op::Launch(launch) => Ready::Launch(Prepared::new(self.function(&launch)?, &launch, resolve)?),
             Op::Copy { from, to } => Ready::Copy(resolve(from), resolve(to)),
             Op::Product(p) => {
-                let slices = [p.a.values, p.b.values, p.c].map(resolve);
-                Ready::Product(Box::new(p), slices)
+                let arrays = [p.a.values, p.b.values, p.c].map(located);
+                Ready::Product(Box::new(p), arrays)
             }
             Op::Convolve(c) => {
-                let located = |span: Span| match span.workspace {
-                    true => Located::Workspace(span),
-                    false => Located::Arena(resolve(span)),
-                };
                 let arrays = [c.first, c.second, c.result].map(located);
                 Ready::Convolve((self.convolver)(&c)?, arrays, c.workspace)
             }

@@ -56,6 +56,18 @@ impl fmt::Display for Arithmetic {
     }
 }
 
+/// In which order values lie on a GPU; outside of it they are in that of N, C, H, W.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Channels behind pixels where convolutions by cuDNN gain by it.
+    #[default]
+    Chosen,
+    /// N, H, W, C wherever the layers' kernels know it; for tests.
+    ChannelsLast,
+    /// N, C, H, W.
+    ChannelsFirst,
+}
+
 /// How a GPU computes.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -67,6 +79,8 @@ pub struct Options {
     pub arithmetic: Arithmetic,
     /// Which libraries may be used.
     pub libraries: Libraries,
+    /// In which order values lie.
+    pub order: Order,
     /// Whether each plan is recorded as a CUDA graph, which a step then launches by one call. All tasks of such a step have
     /// the time of the whole step.
     pub graph: bool,
@@ -75,8 +89,8 @@ pub struct Options {
 impl Options {
     /// In f32, with all libraries, task by task.
     pub fn new(rule: Rule, elastic: bool) -> Self {
-        let (arithmetic, libraries) = (Arithmetic::F32, Libraries::ALL);
-        Self { rule, elastic, arithmetic, libraries, graph: false }
+        let (arithmetic, libraries, order) = (Arithmetic::F32, Libraries::ALL, Order::Chosen);
+        Self { rule, elastic, arithmetic, libraries, order, graph: false }
     }
 }
 

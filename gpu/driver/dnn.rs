@@ -8,8 +8,11 @@ use super::{Gpu, Slice, Stream};
 use crate::op::{Convolve, Direction, Geometry};
 use crate::spec::Arithmetic;
 
-/// Bytes of workspace beyond which an algorithm is not taken: all lanes have it, and the fast ones need less.
-const MOST_WORKSPACE: usize = 512 << 20;
+/// Bytes of workspace beyond which an algorithm is not taken, on a GPU with so much memory: all lanes have it. The fast ones of
+/// large first layers turn their arrays around there, and without them others take tens of times as long.
+fn most_workspace(memory: usize) -> usize {
+    (memory / 32).max(512 << 20)
+}
 
 /// The version of the library that the bindings are made for: 9.15.1 says 91501.
 const MAJOR: usize = 9;
@@ -109,7 +112,8 @@ impl Convolver {
         dnn.gpu.enter()?;
         let whole = Geometry { images: geometry.all_images, ..*geometry };
         let shapes = Shapes::new(&whole, direction, arithmetic)?;
-        let Some((algorithm, math)) = shapes.choose(dnn, direction)? else { return Ok(None) };
+        let is_close = |algorithm| arithmetic != Arithmetic::F32 || is_close(algorithm, geometry.kernel);
+        let Some((algorithm, math)) = shapes.choose(dnn, direction, &is_close)? else { return Ok(None) };
         let shapes = if whole == *geometry { shapes } else { Shapes::new(geometry, direction, arithmetic)? };
         // An answer is for products of one kind; those of f32 stay what they must be.
         if arithmetic != Arithmetic::F32 {
@@ -236,21 +240,33 @@ impl Drop for Description {
 }
 
 const FLOAT: sys::cudnnDataType_t = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
-const NCHW: sys::cudnnTensorFormat_t = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+
+/// The order of a convolution's arrays.
+fn order(geometry: &Geometry) -> sys::cudnnTensorFormat_t {
+    match geometry.channels_last {
+        true => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+        false => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+    }
+}
 
 /// An extent as the library has it.
 fn int(extent: usize) -> Result<i32, String> {
     i32::try_from(extent).map_err(|_| format!("cuDNN takes no extent of {extent}"))
 }
 
-fn tensor(numbers: sys::cudnnDataType_t, images: usize, [c, h, w]: [usize; 3]) -> Result<Tensor, String> {
+fn tensor(
+    numbers: sys::cudnnDataType_t,
+    order: sys::cudnnTensorFormat_t,
+    images: usize,
+    [c, h, w]: [usize; 3],
+) -> Result<Tensor, String> {
     let mut raw = std::ptr::null_mut();
     // SAFETY: writes one pointer; destroyed when the value is dropped.
     check(unsafe { sys::cudnnCreateTensorDescriptor(&mut raw) }, "a descriptor")?;
     let tensor = Tensor(raw);
     let (n, c, h, w) = (int(images)?, int(c)?, int(h)?, int(w)?);
     // SAFETY: a living descriptor.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, NCHW, numbers, n, c, h, w) };
+    let status = unsafe { sys::cudnnSetTensor4dDescriptor(raw, order, numbers, n, c, h, w) };
     check(status, "the shape of a blob").map(|()| tensor)
 }
 
@@ -259,7 +275,7 @@ impl Shapes {
         let packed = Convolve::is_packed(direction, arithmetic);
         let numbers = if packed { sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16 } else { FLOAT };
         use sys::cudnnMathType_t::{CUDNN_DEFAULT_MATH, CUDNN_FMA_MATH, CUDNN_TENSOR_OP_MATH};
-        let g = geometry;
+        let (g, order) = (geometry, order(geometry));
         let (mut w, mut convolution) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: writes one pointer; destroyed when the value is dropped.
         check(unsafe { sys::cudnnCreateFilterDescriptor(&mut w) }, "a descriptor")?;
@@ -267,7 +283,7 @@ impl Shapes {
         let (o, c) = (int(g.output[0])?, int(g.input[0] / g.group)?);
         let [kh, kw] = [int(g.kernel[0])?, int(g.kernel[1])?];
         // SAFETY: a living descriptor.
-        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, numbers, NCHW, o, c, kh, kw) };
+        let status = unsafe { sys::cudnnSetFilter4dDescriptor(w.0, numbers, order, o, c, kh, kw) };
         check(status, "the shape of a weight")?;
         // SAFETY: as above.
         check(unsafe { sys::cudnnCreateConvolutionDescriptor(&mut convolution) }, "a descriptor")?;
@@ -289,7 +305,8 @@ impl Shapes {
             _ if packed => CUDNN_TENSOR_OP_MATH,
             _ => CUDNN_DEFAULT_MATH,
         };
-        let (x, y) = (tensor(numbers, g.images, g.input)?, tensor(numbers, g.images, g.output)?);
+        let (x, y) =
+            (tensor(numbers, order, g.images, g.input)?, tensor(numbers, order, g.images, g.output)?);
         let shapes = Self { x, w, y, convolution };
         shapes.multiply_by(math).map(|()| shapes)
     }
@@ -327,8 +344,10 @@ impl Shapes {
         &self,
         dnn: &Dnn,
         direction: Direction,
+        is_close: &dyn Fn(Algorithm) -> bool,
     ) -> Result<Option<(Algorithm, sys::cudnnMathType_t)>, String> {
         let (x, w, y, c) = (self.x.0, self.w.0, self.y.0, self.convolution.0);
+        let workspace = most_workspace(dnn.gpu.memory);
         let mut most = ALGORITHMS as i32;
         let mut count = 0;
         macro_rules! first {
@@ -347,8 +366,11 @@ impl Shapes {
                     let (ask, to) = (sys::$workspace, &raw mut bytes);
                     // SAFETY: living descriptors; writes one number.
                     let status = unsafe { ask(dnn.raw, $one, $two, c, $three, a.algo, to) };
-                    let fits = is_fit(a.status, a.determinism, bytes) && is_done(status);
-                    fits.then_some((Algorithm::$kind(a.algo), a.mathType))
+                    let same_bits = a.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
+                    let is_done = is_done(a.status) && is_done(status);
+                    let algorithm = Algorithm::$kind(a.algo);
+                    let fits = is_done && same_bits && bytes <= workspace && is_close(algorithm);
+                    fits.then_some((algorithm, a.mathType))
                 };
                 answers.into_iter().find_map(fits)
             }};
@@ -383,7 +405,20 @@ fn is_done(status: sys::cudnnStatus_t) -> bool {
     status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS
 }
 
-/// Whether an algorithm is taken.
-fn is_fit(status: sys::cudnnStatus_t, determinism: sys::cudnnDeterminism_t, memory: usize) -> bool {
-    is_done(status) && determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC && memory <= MOST_WORKSPACE
+/// Whether an algorithm's sums in f32 are as close as those of products. Transforms of kernels of more than 3 × 3 multiply by numbers so
+/// large that they lose half of the digits (0.12 of 181 in gradients of a 5 × 5 kernel on an H200, cuDNN 9.19).
+fn is_close(algorithm: Algorithm, kernel: [usize; 2]) -> bool {
+    use sys::cudnnConvolutionBwdDataAlgo_t as Data;
+    use sys::cudnnConvolutionBwdFilterAlgo_t as Filter;
+    use sys::cudnnConvolutionFwdAlgo_t as Forward;
+    let transforms = match algorithm {
+        Algorithm::Forward(algorithm) => algorithm == Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
+        Algorithm::GradActivation(algorithm) => {
+            algorithm == Data::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED
+        }
+        Algorithm::GradWeight(algorithm) => {
+            algorithm == Filter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED
+        }
+    };
+    !transforms || kernel.iter().all(|extent| *extent <= 3)
 }

@@ -30,6 +30,7 @@ extern "C" EmulatedPlace *emulated_place_of_module() { return &emulated_place; }
 #define gridDim emulated_place.grid_size
 
 #define __device__
+#define __align__(bytes) alignas(bytes)
 
 static inline unsigned __float_as_uint(float value) {
     unsigned bits;

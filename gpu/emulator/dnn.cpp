@@ -12,7 +12,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 enum Status { DONE = 0, NO_HANDLE = 1001, BAD_PARAM = 2000, EXECUTION_FAILED = 5000, NOT_SUPPORTED = 3000 };
 enum Numbers { FLOATS = 0, BFLOAT16 = 9 };
 enum Math { DEFAULT_MATH = 0, TENSOR_OP_MATH = 1, FMA_MATH = 3 };
-constexpr int NCHW = 0, CROSS_CORRELATION = 1;
+constexpr int NCHW = 0, NHWC = 1, CROSS_CORRELATION = 1;
 
 int refuse(int status, const std::string &what) { return wrong(status, "cuDNN: " + what); }
 
@@ -21,10 +21,10 @@ struct Handle {
     Stream *stream = nullptr;
 };
 
-// A blob or a weight: what it holds and four extents.
+// A blob or a weight: what it holds, in which order, and four extents, which are those of N, C, H, W in any order.
 struct Tensor {
     bool alive = true;
-    int numbers = -1;
+    int numbers = -1, format = NCHW;
     int extents[4] = {0, 0, 0, 0};
 
     size_t bytes() const {
@@ -45,8 +45,9 @@ struct Convolution {
 
 int set(Tensor *tensor, int numbers, int format, const int (&extents)[4]) {
     tensor->numbers = numbers;
+    tensor->format = format;
     memcpy(tensor->extents, extents, sizeof extents);
-    return format == NCHW && tensor->is_sound() ? DONE : refuse(BAD_PARAM, "a shape");
+    return (format == NCHW || format == NHWC) && tensor->is_sound() ? DONE : refuse(BAD_PARAM, "a shape");
 }
 
 // What the library answers when it is asked for algorithms.
@@ -63,7 +64,8 @@ enum Algorithm { GOOD = 0, BY_CHANCE = 1, LARGE = 2, UNABLE = 3 };
 constexpr size_t TOO_MUCH = size_t(1) << 40;
 
 bool is_sound(const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c) {
-    if (!x->is_sound() || !w->is_sound() || !y->is_sound() || !c->alive || x->numbers != w->numbers || x->numbers != y->numbers) {
+    if (!x->is_sound() || !w->is_sound() || !y->is_sound() || !c->alive || x->numbers != w->numbers || x->numbers != y->numbers ||
+        x->format != w->format || x->format != y->format) {
         return false;
     }
     bool fits = c->group > 0 && x->extents[0] == y->extents[0] && x->extents[1] == w->extents[1] * c->group &&
@@ -185,6 +187,9 @@ struct Task {
     }
 
     static size_t place(const Tensor &t, int a, int b, int c, int d) {
+        if (t.format == NHWC) {
+            return ((size_t(a) * t.extents[2] + c) * t.extents[3] + d) * t.extents[1] + b;
+        }
         return ((size_t(a) * t.extents[1] + b) * t.extents[2] + c) * t.extents[3] + d;
     }
 

@@ -44,6 +44,31 @@ __device__ inline float rectified(float x, float slope) {
     return larger(x, 0.0f) + slope * smaller(x, 0.0f);
 }
 
+// Values that a thread asks for before it uses the first of them: memory is busy only if much of it is asked for.
+#define AHEAD 4
+
+// Calls `finish` with what `load` gave for each of `count` values, AHEAD of them on each thread.
+template <class Each>
+__device__ inline void for_each(int count, Each each) {
+    typename Each::Values values[AHEAD];
+    u32 first = blockIdx.x * (THREADS * AHEAD) + threadIdx.x;
+    for (u32 k = 0; k < AHEAD; k++) {
+        if (first + k * THREADS < count) {
+            values[k] = each.load(first + k * THREADS);
+        }
+    }
+    for (u32 k = 0; k < AHEAD; k++) {
+        if (first + k * THREADS < count) {
+            each.finish(first + k * THREADS, values[k]);
+        }
+    }
+}
+
+// Two values.
+struct Two {
+    float first, second;
+};
+
 // The sum over the THREADS threads of a block, on each of them: a tree, the same in every run.
 template <class T>
 __device__ inline T block_sum(T value, T* shared) {

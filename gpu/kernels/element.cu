@@ -1,18 +1,30 @@
 // Layers that treat every value by itself, and sums and copies of whole arrays.
 
+struct ReluForward {
+    typedef float Values;
+    const float* x;
+    float *y, slope;
+    __device__ float load(u32 i) const { return x[i]; }
+    __device__ void finish(u32 i, float value) const { y[i] = rectified(value, slope); }
+};
+
 extern "C" __global__ void relu_forward(const float* x, float* y, float slope, int count) {
-    u32 i = place();
-    if (i < count) {
-        y[i] = rectified(x[i], slope);
-    }
+    for_each(count, ReluForward{x, y, slope});
 }
+
+struct ReluBackward {
+    typedef Two Values;
+    const float *dy, *sign;
+    float *dx, slope;
+    __device__ Two load(u32 i) const { return {dy[i], sign[i]}; }
+    __device__ void finish(u32 i, const Two& value) const {
+        dx[i] = value.first * (value.second > 0.0f ? 1.0f : slope);
+    }
+};
 
 // `sign` is the bottom or the top, whichever the layer keeps.
 extern "C" __global__ void relu_backward(const float* dy, const float* sign, float* dx, float slope, int count) {
-    u32 i = place();
-    if (i < count) {
-        dx[i] = dy[i] * (sign[i] > 0.0f ? 1.0f : slope);
-    }
+    for_each(count, ReluBackward{dy, sign, dx, slope});
 }
 
 // Rounded to bf16, in f32.
@@ -49,22 +61,21 @@ extern "C" __global__ void fill(float* y, float value, int count) {
     }
 }
 
-// y = a x + b z, and perhaps a ReLU.
-extern "C" __global__ void sum_two(const float* x, const float* z, float* y, float a, float b, int relu, int count) {
-    u32 i = place();
-    if (i < count) {
-        float sum = a * x[i] + b * z[i];
+struct Sum {
+    typedef Two Values;
+    const float *x, *z;
+    float *y, a, b;
+    int relu;
+    __device__ Two load(u32 i) const { return {x[i], z[i]}; }
+    __device__ void finish(u32 i, const Two& value) const {
+        float sum = a * value.first + b * value.second;
         y[i] = relu ? rectified(sum, 0.0f) : sum;
     }
-}
+};
 
-// y = y + a x, and perhaps a ReLU.
-extern "C" __global__ void add(const float* x, float* y, float a, int relu, int count) {
-    u32 i = place();
-    if (i < count) {
-        float sum = y[i] + a * x[i];
-        y[i] = relu ? rectified(sum, 0.0f) : sum;
-    }
+// y = a x + b z, and perhaps a ReLU; y may be one of the two.
+extern "C" __global__ void sum_two(const float* x, const float* z, float* y, float a, float b, int relu, int count) {
+    for_each(count, Sum{x, z, y, a, b, relu});
 }
 
 extern "C" __global__ void product_two(const float* x, const float* z, float* y, int count) {
@@ -108,12 +119,41 @@ extern "C" __global__ void max_backward(const float* dy, const float* from, floa
     }
 }
 
-// dx = a dy where the sum's ReLU let something pass.
-extern "C" __global__ void sum_backward(const float* dy, const float* y, float* dx, float a, int relu, int count) {
+struct SumBackward {
+    typedef Two Values;
+    const float *dy, *y;
+    float *dx, *dz, a, b;
+    int relu;
+    __device__ Two load(u32 i) const { return {dy[i], relu ? y[i] : 1.0f}; }
+    __device__ void finish(u32 i, const Two& value) const {
+        float passed = value.first * (value.second > 0.0f ? 1.0f : 0.0f);
+        dx[i] = a * passed;
+        if (dz) {
+            dz[i] = b * passed;
+        }
+    }
+};
+
+// dx = a dy where the sum's ReLU let something pass, and dz = b dy, if there is one.
+extern "C" __global__ void sum_backward(const float* dy, const float* y, float* dx, float* dz, float a, float b, int relu, int count) {
+    for_each(count, SumBackward{dy, y, dx, dz, a, b, relu});
+}
+
+// Images of `channels` × `pixels` values with the channels behind the pixels.
+extern "C" __global__ void channels_last(const float* x, float* y, int channels, int pixels, int count) {
     u32 i = place();
     if (i < count) {
-        float passed = !relu || y[i] > 0.0f ? 1.0f : 0.0f;
-        dx[i] = a * (dy[i] * passed);
+        u32 channel = i % channels, pixel = i / channels % pixels, image = i / channels / pixels;
+        y[i] = x[((size_t)image * channels + channel) * pixels + pixel];
+    }
+}
+
+// The other way round.
+extern "C" __global__ void channels_first(const float* x, float* y, int channels, int pixels, int count) {
+    u32 i = place();
+    if (i < count) {
+        u32 pixel = i % pixels, channel = i / pixels % channels, image = i / pixels / channels;
+        y[i] = x[((size_t)image * pixels + pixel) * channels + channel];
     }
 }
 

@@ -96,13 +96,14 @@ extern "C" __global__ void softmax_loss(const float* p, const float* labels, flo
     }
 }
 
-extern "C" __global__ void softmax_loss_backward(const float* p, const float* labels, const float* divisors, float* dx, float weight, int ignores, int ignored, Classes view) {
+// `divisor` as above; if it is 0, that which was written.
+extern "C" __global__ void softmax_loss_backward(const float* p, const float* labels, const float* divisors, float* dx, float divisor, float weight, int ignores, int ignored, Classes view) {
     u32 i = place();
     if (i < (u32)view.outer * view.classes * view.inner) {
         int k = i / view.inner % view.classes;
         u32 prediction = i / view.inner / view.classes * view.inner + i % view.inner;
         int label = truth(labels[prediction], ignores, ignored, view.classes);
-        float scale = weight / divisors[0];
+        float scale = weight / (divisor > 0.0f ? divisor : divisors[0]);
         float gradient = scale * (label == k ? p[i] - 1.0f : p[i]);
         dx[i] = label == IGNORED ? 0.0f : label == NONSENSE ? nanf("") : gradient;
     }

@@ -20,13 +20,19 @@ fn copies(
     whole: (&Shape, Span),
     axis: i32,
     pieces: &[(Shape, Option<Span>)],
+    channels_last: bool,
 ) -> Result<Vec<Op>, String> {
     let (shape, whole) = whole;
     let axis = shape.axis(axis, "axis").map_err(|fault| fault.message)?;
-    let (outer, step) = (shape.count_before(axis), shape.count_from(axis));
+    // Where channels lie last, a pixel has its rows side by side, not an image.
+    let rows = |shape: &Shape| match channels_last {
+        true => [shape.images() * shape.dim(2) * shape.dim(3), shape.dim(1)],
+        false => [shape.count_before(axis), shape.count_from(axis)],
+    };
+    let [outer, step] = rows(shape);
     let (mut ops, mut start) = (Vec::new(), 0);
     for (piece, span) in pieces {
-        let row = piece.count_from(axis);
+        let [_, row] = rows(piece);
         let count = outer * row;
         // From the first of its values to the end.
         let own = whole.part(start, whole.len - start);
@@ -53,7 +59,7 @@ pub(super) fn ops(layer: &Concat, at: &Binder<'_>, sub: SubTask) -> Result<Vec<O
         _ => (Way::Cut, Operand::TopGrad(0), Operand::BottomGrad),
     };
     let pieces = at.bottoms().into_iter().enumerate().map(|(i, shape)| (shape, at.find(piece(i))));
-    copies(way, (&at.top(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>())
+    copies(way, (&at.top(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>(), at.has_channels_last())
 }
 
 pub(super) fn slice_ops(layer: &Slice, at: &Binder<'_>, sub: SubTask) -> Result<Vec<Op>, String> {
@@ -63,5 +69,11 @@ pub(super) fn slice_ops(layer: &Slice, at: &Binder<'_>, sub: SubTask) -> Result<
     };
     let tops = at.net.top_shapes(at.id);
     let pieces = tops.into_iter().enumerate().map(|(i, shape)| (shape, at.find(piece(i))));
-    copies(way, (&at.bottom(0), at.get(whole)?), layer.axis, &pieces.collect::<Vec<_>>())
+    copies(
+        way,
+        (&at.bottom(0), at.get(whole)?),
+        layer.axis,
+        &pieces.collect::<Vec<_>>(),
+        at.has_channels_last(),
+    )
 }

@@ -23,6 +23,9 @@ pub(super) fn ops(layer: &Eltwise, at: &Binder<'_>, sub: SubTask) -> Result<Vec<
             })
         }
         _ => {
+            if let EltwiseOperation::Sum { coefficients, relu } = &layer.operation {
+                return sum_backward(layer, at, coefficients, *relu, count);
+            }
             let mut ops = Vec::new();
             for bottom in 0..layer.bottoms {
                 // A bottom without a gradient asks for nothing.
@@ -43,9 +46,9 @@ fn factors(coefficients: &[f32]) -> impl Iterator<Item = f32> {
 pub(super) fn sum(terms: &[(Span, f32)], y: Span, relu: bool, count: usize) -> Vec<Op> {
     let [(x, a), (z, b), more @ ..] = terms else { return Vec::new() };
     let ends = |behind: usize| relu && behind == more.len();
-    let first = Op::each("sum_two", count, arguments![*x, *z, y, *a, *b, ends(0), count]);
+    let first = Op::each_few("sum_two", count, arguments![*x, *z, y, *a, *b, ends(0), count]);
     let add = |(i, (x, a)): (usize, &(Span, f32))| {
-        Op::each("add", count, arguments![*x, y, *a, ends(i + 1), count])
+        Op::each_few("sum_two", count, arguments![y, *x, y, 1.0, *a, ends(i + 1), count])
     };
     std::iter::once(first).chain(more.iter().enumerate().map(add)).collect()
 }
@@ -66,7 +69,28 @@ fn max(x: &[Span], y: Span, from: Span, count: usize) -> Vec<Op> {
     std::iter::once(Op::each("max_two", count, arguments![x[0], x[1], y, from, count])).chain(more).collect()
 }
 
-/// The gradient of one bottom.
+/// The gradients of a sum's bottoms, two at a time.
+fn sum_backward(
+    layer: &Eltwise,
+    at: &Binder<'_>,
+    coefficients: &[f32],
+    relu: bool,
+    count: usize,
+) -> Result<Vec<Op>, String> {
+    let dy = at.get(Operand::TopGrad(0))?;
+    // Without a ReLU nothing asks for the top.
+    let y = if relu { at.get(Operand::Top(0))? } else { dy };
+    let found = |(bottom, a)| Some((at.find(Operand::BottomGrad(bottom))?, a));
+    let results: Vec<(Span, f32)> = (0..layer.bottoms).zip(factors(coefficients)).filter_map(found).collect();
+    let op = |two: &[(Span, f32)]| {
+        let ((dx, a), second) = (two[0], two.get(1));
+        let (dz, b) = (second.map(|(dz, _)| *dz), second.map_or(0.0, |(_, b)| *b));
+        Op::each_few("sum_backward", count, arguments![dy, y, dx, dz, a, b, relu, count])
+    };
+    Ok(results.chunks(2).map(op).collect())
+}
+
+/// The gradient of one bottom of a product or a maximum.
 fn backward(
     layer: &Eltwise,
     at: &Binder<'_>,
@@ -85,12 +109,7 @@ fn backward(
             let [x, y] = [at.get(Operand::Bottom(bottom))?, at.get(Operand::Top(0))?];
             vec![Op::each("product_backward", count, arguments![dy, y, x, dx, count])]
         }
-        EltwiseOperation::Sum { coefficients, relu } => {
-            let factor = factors(coefficients).nth(bottom).unwrap_or(1.0);
-            // Without a ReLU nothing asks for the top.
-            let y = if *relu { at.get(Operand::Top(0))? } else { dy };
-            vec![Op::each("sum_backward", count, arguments![dy, y, dx, factor, *relu, count])]
-        }
+        EltwiseOperation::Sum { .. } => Vec::new(),
         EltwiseOperation::Max => {
             let from = at.get(Operand::Aux(0))?;
             vec![Op::each("max_backward", count, arguments![dy, from, dx, bottom, count])]

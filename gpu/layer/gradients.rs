@@ -14,7 +14,7 @@ pub(super) fn add_shared(at: &Binder<'_>) -> Result<Option<Vec<Op>>, String> {
     let mut ops = Vec::new();
     for (own, param) in at.layer().grads_to_add() {
         let (own, sum) = (at.map.aux(own), packed(at, Packed::Gradients, param)?);
-        ops.push(Op::each("add", sum.len, arguments![own, sum, 1.0, false, sum.len]));
+        ops.push(Op::each_few("sum_two", sum.len, arguments![sum, own, sum, 1.0, 1.0, false, sum.len]));
     }
     Ok((!ops.is_empty()).then_some(ops))
 }

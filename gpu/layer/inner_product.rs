@@ -58,24 +58,29 @@ pub(super) fn ops(layer: &InnerProduct, at: &mut Binder<'_>, sub: SubTask) -> Re
     match sub {
         SubTask::Forward => {
             let bias = layer.bias.then(|| at.get(Operand::Param(1))).transpose()?;
-            let (x, w) = (at.get(Operand::Bottom(0))?, at.get(Operand::Param(0))?);
+            let ((x, turned), w) = (at.plain(Operand::Bottom(0))?, at.get(Operand::Param(0))?);
             let (a, b, c) = (matrix(x, false), matrix(w, !layer.transpose), at.get(Operand::Top(0))?);
             let (rows, columns, depth) = (images, outputs, inputs);
-            Ok(product(at, Product { a, b, c, bias, rows, columns, depth }, all_images))
+            let ops = product(at, Product { a, b, c, bias, rows, columns, depth }, all_images);
+            Ok(turned.into_iter().chain(ops).collect())
         }
         SubTask::GradActivation => {
             let (dy, w) = (at.get(Operand::TopGrad(0))?, at.get(Operand::Param(0))?);
-            let (a, b, c) = (matrix(dy, false), matrix(w, layer.transpose), at.get(Operand::BottomGrad(0))?);
+            let (a, b) = (matrix(dy, false), matrix(w, layer.transpose));
+            let (c, turned) = at.plain_result(Operand::BottomGrad(0))?;
             let (rows, columns, depth) = (images, inputs, outputs);
-            Ok(product(at, Product { a, b, c, bias: None, rows, columns, depth }, all_images))
+            let mut ops = product(at, Product { a, b, c, bias: None, rows, columns, depth }, all_images);
+            ops.extend(turned);
+            Ok(ops)
         }
         SubTask::GradWeight => {
-            let (dy, x) = (at.get(Operand::TopGrad(0))?, at.get(Operand::Bottom(0))?);
+            let (dy, (x, turned)) = (at.get(Operand::TopGrad(0))?, at.plain(Operand::Bottom(0))?);
             let (c, depth) = (at.get(Operand::ParamGrad(0))?, images);
             let (first, second, rows, columns) =
                 if layer.transpose { (x, dy, inputs, outputs) } else { (dy, x, outputs, inputs) };
             let (a, b) = (matrix(first, true), matrix(second, false));
-            Ok(product(at, Product { a, b, c, bias: None, rows, columns, depth }, rows))
+            let ops = product(at, Product { a, b, c, bias: None, rows, columns, depth }, rows);
+            Ok(turned.into_iter().chain(ops).collect())
         }
         _ => {
             let [dy, db] = [at.get(Operand::TopGrad(0))?, at.get(Operand::ParamGrad(1))?];

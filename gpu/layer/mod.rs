@@ -25,7 +25,7 @@ mod tests;
 
 use quadrille_core::device::Packed;
 use quadrille_core::layer::{Layer, Normalize, Operand, SubTask};
-use quadrille_core::net::{LayerId, Net, NetLayer};
+use quadrille_core::net::{BlobId, LayerId, Net, NetLayer};
 use quadrille_core::shape::Shape;
 use quadrille_core::task::{Task, Tile};
 
@@ -96,6 +96,45 @@ impl<'a> Binder<'a> {
             },
             Operand::Aux(i) => layer.aux.get(i).map(|id| map.aux(*id)),
         }
+    }
+
+    /// Channels and pixels of an operand whose channels lie last.
+    pub fn channels_last(&self, operand: Operand) -> Option<[usize; 2]> {
+        let (layer, blob) = (self.layer(), |id: &BlobId| self.net.blob(*id));
+        let storage = match operand {
+            Operand::Bottom(i) => Some(blob(layer.bottoms.get(i)?).data),
+            Operand::Top(i) => Some(blob(layer.tops.get(i)?).data),
+            Operand::BottomGrad(i) => blob(layer.bottoms.get(i)?).grad,
+            Operand::TopGrad(i) => blob(layer.tops.get(i)?).grad,
+            _ => None,
+        };
+        self.map.channels_last(storage?)
+    }
+
+    /// Whether the channels of the layer's arrays lie last, where all have the same order; one of which both orders are the same
+    /// counts as any.
+    pub fn has_channels_last(&self) -> bool {
+        let layer = self.layer();
+        let blobs = layer.bottoms.iter().chain(&layer.tops).map(|id| self.net.blob(*id));
+        blobs
+            .flat_map(|blob| std::iter::once(blob.data).chain(blob.grad))
+            .any(|id| self.map.channels_last(id).is_some())
+    }
+
+    /// Where an operand lies with its channels in front: where it is, or in the workspace, where the first operation puts it.
+    pub fn plain(&mut self, operand: Operand) -> Result<(Span, Option<Op>), String> {
+        let span = self.get(operand)?;
+        let Some(extents) = self.channels_last(operand) else { return Ok((span, None)) };
+        let turned = self.workspace(span.len);
+        Ok((turned, Some(turn("channels_first", span, turned, extents))))
+    }
+
+    /// Where a result is to be put with its channels in front, and the operation that then puts it where it belongs.
+    pub fn plain_result(&mut self, operand: Operand) -> Result<(Span, Option<Op>), String> {
+        let span = self.get(operand)?;
+        let Some(extents) = self.channels_last(operand) else { return Ok((span, None)) };
+        let turned = self.workspace(span.len);
+        Ok((turned, Some(turn("channels_last", turned, span, extents))))
     }
 
     /// Where an operand lies that the sub-task cannot do without.
@@ -260,6 +299,18 @@ fn load(at: &Binder<'_>) -> Option<Vec<Op>> {
     let layer = at.layer();
     layer.layer.is_source().then(|| {
         let tops = layer.tops.iter().map(|top| at.net.blob(*top).data);
-        tops.filter_map(|id| Some(Op::Copy { from: at.map.stage(id)?, to: at.map.storage(id) })).collect()
+        let op = |id| {
+            let (from, to) = (at.map.stage(id)?, at.map.storage(id));
+            Some(match at.map.channels_last(id) {
+                Some(extents) => turn("channels_last", from, to, extents),
+                None => Op::Copy { from, to },
+            })
+        };
+        tops.filter_map(op).collect()
     })
+}
+
+/// An operation that puts images of so many channels and pixels into another order.
+fn turn(kernel: &'static str, from: Span, to: Span, [channels, pixels]: [usize; 2]) -> Op {
+    Op::each(kernel, to.len, arguments![from, to, channels, pixels, to.len])
 }

@@ -10,12 +10,12 @@ pub(super) fn ops(layer: &Relu, at: &Binder<'_>, sub: SubTask) -> Result<Vec<Op>
     Ok(vec![match sub {
         SubTask::Forward => {
             let [x, y] = [at.get(Operand::Bottom(0))?, at.get(Operand::Top(0))?];
-            Op::each("relu_forward", count, arguments![x, y, slope, count])
+            Op::each_few("relu_forward", count, arguments![x, y, slope, count])
         }
         _ => {
             let [dy, sign] = [at.get(Operand::TopGrad(0))?, at.get(layer.sign())?];
             let dx = at.get(Operand::BottomGrad(0))?;
-            Op::each("relu_backward", count, arguments![dy, sign, dx, slope, count])
+            Op::each_few("relu_backward", count, arguments![dy, sign, dx, slope, count])
         }
     }])
 }

@@ -50,7 +50,11 @@ pub(super) fn loss_ops(
     let (p, labels) = (at.get(Operand::Aux(0))?, at.get(Operand::Bottom(1))?);
     // The kernel that finds the loss finds the divisor, too; nothing keeps it for backward.
     let divisors = at.workspace(1);
-    let by = divisor(layer.normalization, [view.outer, view.inner]);
+    let by = match (layer.normalization, ignores) {
+        // All labels count.
+        (Normalization::Valid, 0) => (view.outer * view.inner) as f32,
+        (normalization, _) => divisor(normalization, [view.outer, view.inner]),
+    };
     let divide = |loss: Argument| {
         let classes = classes.clone();
         let arguments = arguments![p, labels, loss, divisors, by, ignores, label, classes];
@@ -65,6 +69,8 @@ pub(super) fn loss_ops(
         return Ok(std::iter::once(softmax).chain(loss).chain(probabilities).collect());
     }
     let (dx, count) = (at.get(Operand::BottomGrad(0))?, at.bottom(0).count());
-    let arguments = arguments![p, labels, divisors, dx, at.loss_weight(), ignores, label, classes.clone()];
-    Ok(vec![divide(Argument::Missing), Op::each("softmax_loss_backward", count, arguments)])
+    let weight = at.loss_weight();
+    let arguments = arguments![p, labels, divisors, dx, by, weight, ignores, label, classes.clone()];
+    let divide = (by == 0.0).then(|| divide(Argument::Missing));
+    Ok(divide.into_iter().chain([Op::each("softmax_loss_backward", count, arguments)]).collect())
 }

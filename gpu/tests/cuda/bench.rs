@@ -5,10 +5,13 @@ use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::reference::Arrays;
 use quadrille_core::solver::Rule;
 use quadrille_core::task::{DeviceId, Task, Tile};
-use quadrille_gpu::{Cuda, CudaDevice, Options, Program};
+use quadrille_gpu::{Cuda, CudaDevice, Options, Order, Program};
 
 use crate::case::{Case, SUBS};
 use crate::common::own;
+
+/// The orders in which values are made to lie.
+pub const ORDERS: [Order; 2] = [Order::ChannelsFirst, Order::ChannelsLast];
 
 /// What each sub-task writes, state aside, which cannot be read.
 pub fn written(case: &Case) -> impl Iterator<Item = (SubTask, Operand)> {
@@ -29,13 +32,15 @@ pub fn exact(gpu: &Cuda, cases: &[Case]) {
 pub fn exact_on(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>) {
     let mut expected = arrays.clone();
     case.reference(&mut expected);
-    let found = run(gpu, case, &own(Rule::default()), arrays);
-    for (sub, operand) in written(case) {
-        let what = format!("{sub} {operand:?} of {case}");
-        compare(&what, case, expected.get(operand), found.get(operand));
-    }
-    if matches!(case.layer, Layer::Convolution(_) | Layer::InnerProduct(_)) {
-        by_libraries(gpu, case, arrays, &expected);
+    for order in ORDERS {
+        let found = run(gpu, case, &Options { order, ..own(Rule::default()) }, arrays);
+        for (sub, operand) in written(case) {
+            let what = format!("{sub} {operand:?} of {case}, {order:?}");
+            compare(&what, case, expected.get(operand), found.get(operand));
+        }
+        if matches!(case.layer, Layer::Convolution(_) | Layer::InnerProduct(_)) {
+            by_libraries(gpu, case, arrays, &expected, order);
+        }
     }
 }
 
@@ -57,7 +62,7 @@ fn compare(what: &str, case: &Case, expected: &[f32], found: &[f32]) {
 
 /// The same sub-tasks by cuBLAS and cuDNN, where they are: each sum within as many roundings as its terms' magnitudes allow,
 /// with the factor that transforms of 4 × 4 tiles have.
-fn by_libraries(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, expected: &Arrays<f32>) {
+fn by_libraries(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, expected: &Arrays<f32>, order: Order) {
     const TRANSFORMS: f64 = 64.0;
     let mut magnitudes = Arrays::new();
     let operands =
@@ -68,9 +73,9 @@ fn by_libraries(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, expected: &Arrays
         }
     }
     case.reference(&mut magnitudes);
-    let found = run(gpu, case, &Options::new(Rule::default(), false), arrays);
+    let found = run(gpu, case, &Options { order, ..Options::new(Rule::default(), false) }, arrays);
     for (sub, operand) in written(case) {
-        let what = format!("{sub} {operand:?} of {case} by libraries");
+        let what = format!("{sub} {operand:?} of {case} by libraries, {order:?}");
         let bounds = magnitudes.get(operand).iter().map(|m| TRANSFORMS * f64::from(f32::EPSILON) * m);
         let pairs = expected.get(operand).iter().zip(found.get(operand)).zip(bounds).enumerate();
         for (at, ((e, f), bound)) in pairs {

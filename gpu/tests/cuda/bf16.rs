@@ -6,7 +6,7 @@ use quadrille_core::reference::Arrays;
 use quadrille_core::solver::Rule;
 use quadrille_gpu::{Arithmetic, Cuda, Options, Program};
 
-use crate::bench::{run, written};
+use crate::bench::{ORDERS, run, written};
 use crate::case::Case;
 use crate::common::{convolution, fractions, gpu, inner_product, own};
 
@@ -51,14 +51,20 @@ fn in_f64(arrays: &Arrays<f32>, case: &Case, value: impl Fn(f32) -> f64) -> Arra
 /// of its magnitude.
 fn check_libraries(gpu: &Cuda, case: &Case, arithmetic: Arithmetic, lost: f64) {
     let [plain, _] = arrays(case);
-    let found = run(gpu, case, &Options { arithmetic, ..Options::new(Rule::default(), false) }, &plain);
     let expected = in_f64(&plain, case, f64::from);
     let magnitudes = in_f64(&plain, case, |value| f64::from(value.abs()));
-    for (sub, operand) in written(case) {
-        let values = expected.get(operand).iter().zip(found.get(operand)).zip(magnitudes.get(operand));
-        for (at, ((e, f), magnitude)) in values.enumerate() {
-            let close = (e - f64::from(*f)).abs() <= lost * magnitude;
-            assert!(close, "at {at}: {f} is not {e} in {arithmetic}: {sub} {operand:?} of {case}");
+    for order in ORDERS {
+        let options = Options { arithmetic, order, ..Options::new(Rule::default(), false) };
+        let found = run(gpu, case, &options, &plain);
+        for (sub, operand) in written(case) {
+            let values = expected.get(operand).iter().zip(found.get(operand)).zip(magnitudes.get(operand));
+            for (at, ((e, f), magnitude)) in values.enumerate() {
+                let close = (e - f64::from(*f)).abs() <= lost * magnitude;
+                assert!(
+                    close,
+                    "at {at}: {f} is not {e} in {arithmetic}, {order:?}: {sub} {operand:?} of {case}"
+                );
+            }
         }
     }
 }

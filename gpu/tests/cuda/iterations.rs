@@ -10,8 +10,9 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::reference::ReferenceNet;
 use quadrille_core::run::{StepTimes, run_step};
 use quadrille_core::solver::{Decay, Elastic, PackedRule, Rule, RuleKind, Step, update};
-use quadrille_gpu::{Cuda, CudaDevice, Libraries, Options, Program};
+use quadrille_gpu::{Arithmetic, Cuda, CudaDevice, Libraries, Options, Order, Program};
 
+use crate::bench::ORDERS;
 use crate::common::{
     convolution, fractions, gpu, inner_product, input, integers, labels, loss, network, own, plan,
 };
@@ -160,14 +161,14 @@ fn oracle(net: &Net, weights: &[f32], seeds: &[u64]) -> (Vec<f32>, f32) {
 }
 
 /// Runs iterations on a GPU, and compares each with what the oracle makes of the weights before it.
-fn iterate(gpu: &Cuda, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libraries) {
+fn iterate(gpu: &Cuda, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libraries, order: Order) {
     let prepared = build(spec).gathering(parts).clipping(rule.clip.is_some());
     for net in [prepared.clone(), rewritten(prepared)] {
         let nets = std::slice::from_ref(&net);
         let whole = plan(nets, Stage::Iteration);
         let part = (parts > 1).then(|| plan(nets, Stage::Part));
         let plans: Vec<&Plan> = part.iter().chain([&whole]).collect();
-        let options = Options { libraries, ..own(rule) };
+        let options = Options { libraries, order, ..own(rule) };
         let program = Program { net: &net, plans: &plans };
         let worker = gpu.worker(&[program], &options).expect("a worker");
         let device = worker.device(0);
@@ -185,7 +186,8 @@ fn iterate(gpu: &Cuda, spec: &NetSpec, rule: Rule, parts: usize, libraries: Libr
                 run_step(std::slice::from_ref(&device), plan, &scalars, &mut times).expect("a step");
             }
             let (gradients, loss) = oracle(&net_without_memory(spec, rule, parts), &weights, &seeds);
-            let what = format!("iteration {iteration} of {} with {rule:?}, {parts} parts", spec.name);
+            let what =
+                format!("iteration {iteration} of {} with {rule:?}, {parts} parts, {order:?}", spec.name);
             let (blob, _) = net.losses().next().expect("a loss");
             let mut found = [0.0];
             device.read(Region::Storage(net.blob(blob).data), &mut found).expect("the loss");
@@ -221,11 +223,13 @@ fn networks_of_all_kinds() {
     let Some(gpu) = gpu("networks of all kinds") else { return };
     for spec in [branching(), residual()] {
         for libraries in [Libraries::NONE, Libraries::ALL] {
-            iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 1, libraries);
+            ORDERS.iter().for_each(|order| {
+                iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 1, libraries, *order);
+            });
         }
-        iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 3, Libraries::NONE);
+        iterate(gpu, &spec, Rule::sgd(0.9, 5e-4), 3, Libraries::NONE, Order::Chosen);
         let clipped = Rule { clip: Some(0.05), ..Rule::sgd(0.9, 5e-4) };
-        iterate(gpu, &spec, clipped, 2, Libraries::NONE);
+        iterate(gpu, &spec, clipped, 2, Libraries::NONE, Order::ChannelsLast);
     }
 }
 
@@ -344,9 +348,16 @@ pub fn trained_by(
 #[test]
 fn the_same_bits_in_every_run() {
     let Some(gpu) = gpu("the same bits in every run") else { return };
-    for (spec, libraries) in [(branching(), Libraries::ALL), (residual(), Libraries::NONE)] {
+    let [first, last] = ORDERS;
+    for (spec, libraries, order) in [
+        (branching(), Libraries::ALL, first),
+        (branching(), Libraries::ALL, last),
+        (residual(), Libraries::NONE, first),
+        (residual(), Libraries::ALL, last),
+    ] {
         let net = rewritten(build(&spec));
-        let options = Options { libraries, ..own(Rule::sgd(0.9, 5e-4)) };
+        let arithmetic = if order == last { Arithmetic::Tf32 } else { Arithmetic::F32 };
+        let options = Options { libraries, order, arithmetic, ..own(Rule::sgd(0.9, 5e-4)) };
         let first = trained(gpu, &net, &options, true);
         assert!((0..2).all(|_| trained(gpu, &net, &options, true) == first), "{libraries:?}");
         let mut weights = vec![0.0; net.params.len()];

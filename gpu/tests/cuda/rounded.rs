@@ -7,9 +7,9 @@ use quadrille_core::layer::{
 };
 use quadrille_core::reference::Arrays;
 use quadrille_core::solver::Rule;
-use quadrille_gpu::Cuda;
+use quadrille_gpu::{Cuda, Options};
 
-use crate::bench::{run, written};
+use crate::bench::{ORDERS, run, written};
 use crate::case::Case;
 use crate::common::{fractions, gpu, labels, own};
 
@@ -26,15 +26,17 @@ fn close(gpu: &Cuda, case: &Case, arrays: &Arrays<f32>, roundings: f64) {
         }
     }
     case.reference(&mut expected);
-    let found = run(gpu, case, &own(Rule::default()), arrays);
-    for (sub, operand) in written(case) {
-        let (expected, found) = (expected.get(operand), found.get(operand));
-        let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        let bound = roundings * EPSILON * largest + f64::from(f32::MIN_POSITIVE);
-        for (at, (e, f)) in expected.iter().zip(found).enumerate() {
-            // Written so that NaN fails.
-            let close = (e - f64::from(*f)).abs() <= bound;
-            assert!(close, "at {at}: {f} is not {e} ± {bound:e}: {sub} {operand:?} of {case}");
+    for order in ORDERS {
+        let found = run(gpu, case, &Options { order, ..own(Rule::default()) }, arrays);
+        for (sub, operand) in written(case) {
+            let (expected, found) = (expected.get(operand), found.get(operand));
+            let largest = expected.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+            let bound = roundings * EPSILON * largest + f64::from(f32::MIN_POSITIVE);
+            for (at, (e, f)) in expected.iter().zip(found).enumerate() {
+                // Written so that NaN fails.
+                let close = (e - f64::from(*f)).abs() <= bound;
+                assert!(close, "at {at}: {f} is not {e} ± {bound:e}: {sub} {operand:?} of {case}, {order:?}");
+            }
         }
     }
 }
