@@ -81,7 +81,7 @@ impl Groups {
 pub(crate) fn channels_last(net: &Net, options: &Options, by_dnn: bool) -> Vec<Option<[usize; 2]>> {
     let count = net.storages.len();
     let forced = options.order == Order::ChannelsLast;
-    let wanted = options.order == Order::Chosen && by_dnn && options.arithmetic == Arithmetic::Tf32;
+    let wanted = options.order == Order::Chosen && by_dnn && options.arithmetic != Arithmetic::F32;
     if !forced && !wanted {
         return vec![None; count];
     }

@@ -257,15 +257,15 @@ extern "C" __global__ void running_terms(const float* mean, const float* varianc
 // s y + b. Without a mean x is normalised already.
 struct Normal {
     const float *mean, *variance, *s, *b;
-    float eps, middle, deviation, factor, bias;
+    float eps, middle, by, factor, bias;
     __device__ void begin(int channel) {
         middle = mean ? mean[channel] : 0.0f;
-        deviation = sqrtf(variance[channel] + eps);
+        by = 1.0f / sqrtf(variance[channel] + eps);
         factor = s ? s[channel] : 1.0f;
         bias = b ? b[channel] : 0.0f;
     }
     __device__ float of(float x) const {
-        return mean ? (x - middle) / deviation : x;
+        return mean ? (x - middle) * by : x;
     }
     // With a ReLU behind it, what of a gradient passes where the normalised value is this.
     __device__ float passed(float dy, float normal, int relu) const {
@@ -345,7 +345,7 @@ struct NormalizeBackward {
     __device__ Values load(size_t at) const { return {dy[at], x[at]}; }
     __device__ void finish(size_t at, const Values& values) const {
         float value = normal.of(values.x), own = normal.factor * normal.passed(values.dy, value, relu);
-        dx[at] = (means ? own - mean - product * value : own) / normal.deviation;
+        dx[at] = (means ? own - mean - product * value : own) * normal.by;
     }
 };
 

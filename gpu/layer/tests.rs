@@ -10,11 +10,12 @@ use quadrille_core::plan::{Plan, PlanOptions, Stage};
 use quadrille_core::solver::{Rule, RuleKind};
 use quadrille_core::task::Task;
 
+use crate::layout::channels_last;
 use crate::memory::{PackedMap, Space};
 use crate::op::{Argument, Direction, Geometry, Op, Span};
 use crate::program::MappedProgram;
 use crate::source::Signatures;
-use crate::spec::{Arithmetic, CudaError, Options, Program};
+use crate::spec::{Arithmetic, CudaError, Options, Order, Program};
 
 use super::DnnWorkspace;
 
@@ -183,4 +184,47 @@ fn nets_that_were_rewritten_for_other_kernels_are_refused() {
     let program = Program { net: &net, plans: &[&plan] };
     let refused = MappedProgram::new(&program, packed, scalars, &mut space, &options, false, None);
     assert!(matches!(refused, Err(CudaError::Layer(reason)) if reason.contains("rewritten")));
+}
+
+/// Arrays between convolutions lie with their channels last, what a layer of one order touches does not, and what has one pixel has
+/// both.
+#[test]
+fn channels_lie_last_between_convolutions_for_tensor_cores() {
+    let every = layers();
+    let of = |name: &str| every.iter().find(|layer| layer.name == name).expect("a layer").clone();
+    let from = |name: &str, bottoms: &[&str], tops: &[&str]| {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        LayerSpec { name: tops[0].into(), bottoms: own(bottoms), tops: own(tops), ..of(name) }
+    };
+    let made = vec![
+        of("data"),
+        of("label"),
+        from("conv2", &["data"], &["a"]),
+        from("lrn", &["a"], &["b"]),
+        from("pool", &["b"], &["c"]),
+        from("conv2", &["c"], &["d"]),
+        from("drop", &["d"], &["e"]),
+        from("ip", &["e"], &["ip"]),
+        of("loss"),
+    ];
+    let net = net(made);
+    let lies_last = |options: &Options, by_dnn: bool| -> Vec<String> {
+        let last = channels_last(&net, options, by_dnn);
+        let blobs = net.blobs.iter().filter(|blob| last[blob.data.0].is_some());
+        assert!(net.blobs.iter().all(|blob| {
+            blob.grad.is_none_or(|grad| last[grad.0].is_some() == last[blob.data.0].is_some())
+        }));
+        blobs.map(|blob| blob.name.clone()).collect()
+    };
+    let options = |arithmetic| Options { arithmetic, ..Options::new(Rule::default(), false) };
+    assert_eq!(lies_last(&options(Arithmetic::Tf32), true), ["data", "a", "b", "c"]);
+    assert_eq!(lies_last(&options(Arithmetic::Bf16), true), ["data", "a", "b", "c"]);
+    let first = Options { order: Order::ChannelsFirst, ..options(Arithmetic::Tf32) };
+    for (options, by_dnn) in
+        [(first, true), (options(Arithmetic::F32), true), (options(Arithmetic::Tf32), false)]
+    {
+        assert_eq!(lies_last(&options, by_dnn), Vec::<String>::new());
+    }
+    let always = Options { order: Order::ChannelsLast, ..options(Arithmetic::F32) };
+    assert_eq!(lies_last(&always, false), ["data", "a", "b", "c"]);
 }
