@@ -86,6 +86,10 @@ pub struct Machine {
     /// takes 0.85 of the time of F(2×2, 3×3) at 256 channels and 56×56 pixels (VGG-16, 8 images), but 1.7 times as long in f32
     /// at 512 channels and 28×28, and 1.2 times in ∇W in bf16, whose sums are f32, at 128 channels and 28×28 (ResNet-50, 16 images).
     pub winograd_weight_tiles: [usize; 3],
+    /// Fewest tiles of outputs of a part of Winograd's ∇W, for each number in a word. Measured on a Granite Rapids, ∇W beside that by
+    /// tiles of products, one and two threads: F(2×2, 3×3) of 256 tiles of 512 channels (ResNet-50's res5) 0.95 with two parts, 0.82
+    /// with one; F(4×4, 3×3) of 256 tiles of 256 channels 1.02 and 0.70.
+    pub winograd_gradient_tiles: usize,
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
     /// its sources anew, which is to cost little beside the products.
     pub winograd_targets: usize,
@@ -166,6 +170,7 @@ const BASE: Machine = Machine {
     winograd_4x5: Filtering { channels: 16, tiles: 14, gradient_tiles: 84, source_cost: 8 },
     winograd_channels_amx: usize::MAX,
     winograd_weight_tiles: [120, 150, 330],
+    winograd_gradient_tiles: 256,
     winograd_targets: 2,
     inner_depth: 256,
     inner_depth_bf16: 512,

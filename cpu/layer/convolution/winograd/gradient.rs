@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
+use super::super::direction::{Setup, TILE_VECTORS, even_parts};
 use super::super::weights::Packing;
 use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};
@@ -28,6 +28,15 @@ fn part_len(packing: &Packing, filter: Filter) -> usize {
     packing.groups * packing.tiles() * filter.points() * point_len(packing, 0)
 }
 
+/// The numbers of parts, at most these, whose product is at least `parts`, or as large as can be, and that together cost least.
+fn cheapest_parts(parts: usize, most: [usize; 3], costs: [usize; 3]) -> [usize; 3] {
+    let parts = parts.min(most.iter().product());
+    let pairs = (1..=most[0]).flat_map(|a| (1..=most[1]).map(move |b| [a, b]));
+    let all = pairs.map(|[a, b]| [a, b, parts.div_ceil(a * b)]).filter(|[_, _, c]| *c <= most[2]);
+    let cost = |numbers: &[usize; 3]| numbers.iter().zip(costs).map(|(n, cost)| n * cost).sum::<usize>();
+    all.min_by_key(cost).unwrap_or([1; 3])
+}
+
 /// ∇W of a convolution.
 pub(in crate::layer::convolution) struct WinogradGradient {
     isa: Isa,
@@ -39,8 +48,9 @@ pub(in crate::layer::convolution) struct WinogradGradient {
     /// Places of all sources, seen from tile 0.
     offsets: Vec<u32>,
     kernels: Vec<Kernels>,
-    /// Parts of the tiles, and of the tiles of target channels.
+    /// Parts of the tiles, of the blocks of source channels, and of the tiles of target channels.
     tile_parts: usize,
+    source_parts: usize,
     target_parts: usize,
     /// Parts of a tile of targets that are added up by a grain each.
     unpacking_parts: usize,
@@ -73,14 +83,21 @@ impl WinogradGradient {
         let offsets = (0..packing.sources).map(place).collect();
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
         let fewest = machine.winograd_targets * setup.numerics.precision.in_word();
-        // Each part of the tiles costs memory for its sums, and writing, reading and adding them; each part of the targets
-        // transforms the sources anew, but has so much less of sums that they may stay in a cache from block to block.
+        // Each part of the tiles costs memory for its sums, and writing, reading and adding them, so it is to have some tiles;
+        // each part of the channels on one side transforms those on the other anew, but has so much less of sums that they may
+        // stay in a cache from block to block.
         let sums = part_len(&packing, filter);
-        let most = (machine.partial_bytes / (sums * size_of::<f32>())).max(1);
-        let most = [tiling.count().div_ceil(block).min(most), packing.tiles().div_ceil(fewest)];
-        let costs = [3 * sums, machine.winograd(filter).source_cost * setup.source.len()];
-        let [tile_parts, target_parts] =
-            cheapest(wanted.div_ceil(layer.group), most.map(|most| 1..=most), costs);
+        let fitting = (machine.partial_bytes / (sums * size_of::<f32>())).max(1);
+        let tiles = machine.winograd_gradient_tiles * setup.numerics.precision.in_word();
+        let most = [
+            tiling.count().div_ceil(tiles).min(fitting),
+            packing.sources.div_ceil(fewest * TILE_VECTORS * vector),
+            packing.tiles().div_ceil(fewest),
+        ];
+        let transformed = machine.winograd(filter).source_cost;
+        let costs = [3 * sums, transformed * setup.target.len(), transformed * setup.source.len()];
+        let [tile_parts, source_parts, target_parts] =
+            cheapest_parts(wanted.div_ceil(layer.group), most, costs);
         Some(Self {
             isa: setup.numerics.isa,
             offsets,
@@ -91,13 +108,14 @@ impl WinogradGradient {
             block,
             kernels,
             tile_parts,
+            source_parts,
             target_parts,
         })
     }
 
     /// Grains of the sums.
     pub fn grains(&self) -> usize {
-        self.packing.groups * self.tile_parts * self.target_parts
+        self.packing.groups * self.tile_parts * self.source_parts * self.target_parts
     }
 
     /// Grains that add the sums up.
@@ -121,7 +139,8 @@ impl WinogradGradient {
     /// Elements from one point of a block's sources to the next, and of its gradients.
     fn points(&self) -> [usize; 2] {
         let vectors = self.packing.targets.div_ceil(self.packing.vector);
-        [self.planes(), vectors].map(|planes| self.tiling.point_len(planes, self.block))
+        let planes = self.planes().div_ceil(self.source_parts);
+        [planes, vectors].map(|planes| self.tiling.point_len(planes, self.block))
     }
 
     /// Elements of scratch for a grain.
@@ -142,23 +161,25 @@ impl WinogradGradient {
     /// Sums up a grain's part.
     pub fn sum(&self, grain: &mut Grain<'_>, source: Span, gradient: Span, partials: Span) {
         let (index, targets) = (grain.index / self.target_parts, grain.index % self.target_parts);
+        let (index, sources) = (index / self.source_parts, index % self.source_parts);
         let (group, part) = (index / self.tile_parts, index % self.tile_parts);
         let all = share(self.tiling.count(), part, self.tile_parts);
+        let planes = share(self.planes(), sources, self.source_parts);
         let targets = share(self.packing.tiles(), targets, self.target_parts);
         let start = part * self.part_len();
         let ([sources, gradients], points) = (self.points(), self.tiling.filter.points());
         let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
         let (sources, rest) = grain.scratch[aligned..].split_at_mut(points * sources);
         let gradients = &mut rest[..points * gradients];
-        let planes = group * self.planes()..(group + 1) * self.planes();
+        let of_group = group * self.planes() + planes.start..group * self.planes() + planes.end;
         for (i, (first, count)) in even_parts(&all, self.block).enumerate() {
             let block = first..first + count;
-            self.tiling.transform(grain.memory, source, planes.clone(), block.clone(), self.block, sources);
+            self.tiling.transform(grain.memory, source, of_group.clone(), block.clone(), self.block, sources);
             self.transform_gradients(grain.memory, gradient, group, targets.clone(), block, gradients);
             for tile in targets.clone() {
                 let sums = self.sums(group, tile);
                 let dw = grain.memory.pointer(partials.part(start + sums.start..start + sums.end));
-                self.multiply(tile, count, [sources, gradients], dw, i > 0);
+                self.multiply([tile, count], planes.clone(), [sources, gradients], dw, i > 0);
             }
         }
     }
@@ -190,17 +211,28 @@ impl WinogradGradient {
         });
     }
 
-    /// Adds the products of a block of `count` tiles to the sums of a tile of targets.
-    fn multiply(&self, tile: usize, count: usize, [x, dy]: [&[f32]; 2], dw: *mut f32, add: bool) {
+    /// Adds the products of these blocks of sources over a block of `count` tiles to the sums of a tile of targets.
+    fn multiply(
+        &self,
+        [tile, count]: [usize; 2],
+        planes: Range<usize>,
+        [x, dy]: [&[f32]; 2],
+        dw: *mut f32,
+        add: bool,
+    ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
-        let ([source_len, gradient_len], sums) = (self.points(), point_len(&self.packing, tile));
+        let ([_, gradient_len], sums) = (self.points(), point_len(&self.packing, tile));
+        // As `Tiling::transform` puts so many planes.
+        let source_len = self.tiling.point_len(planes.len(), self.block);
+        let first_source = planes.start * lanes;
+        let sources = (planes.len() * lanes).min(self.packing.sources - first_source);
         for point in 0..self.tiling.filter.points() {
             let x = &x[point * source_len..(point + 1) * source_len];
             let dy = &dy[point * gradient_len..(point + 1) * gradient_len];
             let dy = &dy[tile * TILE_VECTORS * self.tiling.row_len(self.block)..];
-            for (i, offsets) in self.offsets.chunks(weights.len()).enumerate() {
-                let first = point * sums + i * weights.len() * vectors * lanes;
+            for (i, offsets) in self.offsets[..sources].chunks(weights.len()).enumerate() {
+                let first = point * sums + (first_source + i * weights.len()) * vectors * lanes;
                 // The gradients of the next point, then the sums of the next sources.
                 let row = i * self.tiling.row_len(self.block);
                 let ahead = if i < vectors {
