@@ -102,6 +102,11 @@ impl CudaWorker {
         match self.0 {}
     }
 
+    /// Whether the channels of a storage of the first program lie behind the pixels.
+    pub fn has_channels_last(&self, _: StorageId) -> bool {
+        match self.0 {}
+    }
+
     /// What was decided and found, for the first lines of a run.
     pub fn notes(&self) -> &[String] {
         match self.0 {}

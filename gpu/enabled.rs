@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use quadrille_core::device::{DeviceError, DeviceInfo, Lane};
-use quadrille_core::net::Net;
+use quadrille_core::net::{Net, StorageId};
 use quadrille_core::plan::lanes::Limits;
 use quadrille_core::task::Task;
 
@@ -229,6 +229,11 @@ impl CudaWorker {
     /// What computes each layer of the first program.
     pub fn choices(&self) -> &[(String, &'static str)] {
         &self.choices
+    }
+
+    /// Whether the channels of a storage of the first program lie behind the pixels.
+    pub fn has_channels_last(&self, id: StorageId) -> bool {
+        self.shared.programs.first().is_some_and(|program| program.map.channels_last(id).is_some())
     }
 
     /// What was decided and found, for the first lines of a run.

@@ -1,7 +1,7 @@
 //! A worker's devices, of either kind: the quadrants of a CPU, or a GPU.
 
 use quadrille_core::device::{Device, DeviceError, DeviceInfo, Event, Lane, Region, Scalars, Span};
-use quadrille_core::net::{Net, StorageId};
+use quadrille_core::net::{BlobId, Net, NetLayer, StorageId};
 use quadrille_core::task::{Copy, LaneId, Task};
 use quadrille_cpu::{
     BlobBytes, Choice, CpuDevice, CpuEvent, CpuWorker, EngineOptions, Homes, MappedWorker, Program,
@@ -73,12 +73,17 @@ impl Engine {
             Self::Cpu(worker) => worker.choices().to_vec(),
             Self::Cuda(worker) => {
                 let kernel = |name: &str| worker.choices().iter().find(|(layer, _)| layer == name);
-                let choice = |layer: &quadrille_core::net::NetLayer| Choice {
+                let last = |top: &BlobId| worker.has_channels_last(net.blob(*top).data);
+                let layout = |layer: &NetLayer| match layer.tops.iter().any(last) {
+                    true => "channels last",
+                    false => "plain",
+                };
+                let choice = |layer: &NetLayer| Choice {
                     layer: layer.name.clone(),
                     label: layer.label(),
                     type_name: layer.layer.type_name(),
                     implementation: kernel(&layer.name).map_or("view", |(_, kernel)| kernel),
-                    layout: "plain".into(),
+                    layout: layout(layer).into(),
                     reorders: false,
                 };
                 net.layers.iter().map(choice).collect()
