@@ -79,8 +79,7 @@ pub(crate) fn words(scalars: &Scalars, rule: RuleKind) -> [f32; SCALARS] {
     [scalars.rate, scalars.elastic, correction, 0.0, low, high]
 }
 
-/// Matrices of so many rows and columns, one behind the other, each turned; of a last one that is not whole, what is there of
-/// whole columns.
+/// Matrices of so many rows and columns, one behind the other, each turned.
 fn turned(values: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; values.len()];
     for (from, to) in values.chunks(rows * columns).zip(out.chunks_mut(rows * columns)) {

@@ -91,7 +91,6 @@ pub(crate) fn channels_last(net: &Net, options: &Options, by_dnn: bool) -> Vec<O
     };
     let mut groups = Groups((0..count).collect());
     let (mut plain, mut suited, mut extents) = (vec![false; count], vec![forced; count], vec![None; count]);
-    let mut unsuited = vec![false; count];
     for layer in &net.layers {
         let blobs: Vec<BlobId> = layer.bottoms.iter().chain(&layer.tops).copied().collect();
         let shapes: Vec<&Shape> = blobs.iter().map(|blob| &net.blob(*blob).shape).collect();
@@ -105,9 +104,9 @@ pub(crate) fn channels_last(net: &Net, options: &Options, by_dnn: bool) -> Vec<O
                 plain[id] |= takes == Takes::Plain;
                 extents[id] = Some([shape.dim(1), shape.dim(2) * shape.dim(3)]);
                 if let Layer::Convolution(convolution) = &layer.layer {
-                    let fits = suits(convolution, &net.blob(layer.bottoms[0]).shape);
+                    let fits = forced || suits(convolution, &net.blob(layer.bottoms[0]).shape);
                     suited[id] |= fits;
-                    unsuited[id] |= !fits && !forced;
+                    plain[id] |= !fits;
                 }
             }
         }
@@ -122,7 +121,6 @@ pub(crate) fn channels_last(net: &Net, options: &Options, by_dnn: bool) -> Vec<O
         (0..count).filter(|id| marks[*id]).for_each(|id| marked[groups.root(id)] = true);
         (0..count).map(|id| marked[groups.root(id)]).collect()
     };
-    let [plain, suited, unsuited] = [&plain, &suited, &unsuited].map(|marks| any_of_group(marks));
-    let last = |id: usize| suited[id] && !plain[id] && !unsuited[id];
-    (0..count).map(|id| extents[id].filter(|_| last(id))).collect()
+    let [plain, suited] = [&plain, &suited].map(|marks| any_of_group(marks));
+    (0..count).map(|id| extents[id].filter(|_| suited[id] && !plain[id])).collect()
 }

@@ -1,6 +1,6 @@
 // What all kernels have in common. The program puts this text in front of each of the other files.
 //
-// Rules of these files: arrays are plain f32 in the order N, C, H, W; no kernel adds floats by atomics, and every sum has an
+// Rules of these files: arrays are plain f32 in the order N, C, H, W, or N, H, W, C where a kernel says so; no kernel adds floats by atomics, and every sum has an
 // order that follows from the shapes and from the launch alone, so a step gives the same bits in every run. A block has THREADS
 // threads where it says so. Kernels are `extern "C"`: the program looks for them by name and checks what it passes against
 // their parameter lists, which therefore stand as they are read: one line, one space between type and name.

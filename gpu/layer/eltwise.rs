@@ -22,19 +22,7 @@ pub(super) fn ops(layer: &Eltwise, at: &Binder<'_>, sub: SubTask) -> Result<Vec<
                 EltwiseOperation::Max => max(&x, y, at.get(Operand::Aux(0))?, count),
             })
         }
-        _ => {
-            if let EltwiseOperation::Sum { coefficients, relu } = &layer.operation {
-                return sum_backward(layer, at, coefficients, *relu, count);
-            }
-            let mut ops = Vec::new();
-            for bottom in 0..layer.bottoms {
-                // A bottom without a gradient asks for nothing.
-                if let Some(dx) = at.find(Operand::BottomGrad(bottom)) {
-                    ops.extend(backward(layer, at, bottom, dx, count)?);
-                }
-            }
-            Ok(ops)
-        }
+        _ => backward(layer, at, count),
     }
 }
 
@@ -69,50 +57,43 @@ fn max(x: &[Span], y: Span, from: Span, count: usize) -> Vec<Op> {
     std::iter::once(Op::each("max_two", count, arguments![x[0], x[1], y, from, count])).chain(more).collect()
 }
 
-/// The gradients of a sum's bottoms, two at a time.
-fn sum_backward(
-    layer: &Eltwise,
-    at: &Binder<'_>,
-    coefficients: &[f32],
-    relu: bool,
-    count: usize,
-) -> Result<Vec<Op>, String> {
+/// The gradients of the bottoms that have one.
+fn backward(layer: &Eltwise, at: &Binder<'_>, count: usize) -> Result<Vec<Op>, String> {
     let dy = at.get(Operand::TopGrad(0))?;
-    // Without a ReLU nothing asks for the top.
-    let y = if relu { at.get(Operand::Top(0))? } else { dy };
-    let found = |(bottom, a)| Some((at.find(Operand::BottomGrad(bottom))?, a));
-    let results: Vec<(Span, f32)> = (0..layer.bottoms).zip(factors(coefficients)).filter_map(found).collect();
-    let op = |two: &[(Span, f32)]| {
-        let ((dx, a), second) = (two[0], two.get(1));
-        let (dz, b) = (second.map(|(dz, _)| *dz), second.map_or(0.0, |(_, b)| *b));
-        Op::each_few("sum_backward", count, arguments![dy, y, dx, dz, a, b, relu, count])
-    };
-    Ok(results.chunks(2).map(op).collect())
-}
-
-/// The gradient of one bottom of a product or a maximum.
-fn backward(
-    layer: &Eltwise,
-    at: &Binder<'_>,
-    bottom: usize,
-    dx: Span,
-    count: usize,
-) -> Result<Vec<Op>, String> {
-    let dy = at.get(Operand::TopGrad(0))?;
-    Ok(match &layer.operation {
+    let results = (0..layer.bottoms).filter_map(|i| Some((i, at.find(Operand::BottomGrad(i))?)));
+    let mut ops = Vec::new();
+    match &layer.operation {
+        EltwiseOperation::Sum { coefficients, relu } => {
+            // Without a ReLU nothing asks for the top.
+            let y = if *relu { at.get(Operand::Top(0))? } else { dy };
+            let factor = |i| factors(coefficients).nth(i).unwrap_or(1.0);
+            let results: Vec<(Span, f32)> = results.map(|(i, dx)| (dx, factor(i))).collect();
+            ops.extend(results.chunks(2).map(|two| {
+                let ((dx, a), second) = (two[0], two.get(1));
+                let (dz, b) = (second.map(|(dz, _)| *dz), second.map_or(0.0, |(_, b)| *b));
+                Op::each_few("sum_backward", count, arguments![dy, y, dx, dz, a, b, *relu, count])
+            }));
+        }
         EltwiseOperation::Product { stable_gradient: true } => {
-            let others = (0..layer.bottoms).filter(|other| *other != bottom);
-            let factors: Result<Vec<Span>, String> = others.map(|i| at.get(Operand::Bottom(i))).collect();
-            product(&[&[dy], factors?.as_slice()].concat(), dx, count)
+            for (bottom, dx) in results {
+                let others = (0..layer.bottoms).filter(|other| *other != bottom);
+                let x: Result<Vec<Span>, String> = others.map(|i| at.get(Operand::Bottom(i))).collect();
+                ops.extend(product(&[&[dy], x?.as_slice()].concat(), dx, count));
+            }
         }
         EltwiseOperation::Product { stable_gradient: false } => {
-            let [x, y] = [at.get(Operand::Bottom(bottom))?, at.get(Operand::Top(0))?];
-            vec![Op::each("product_backward", count, arguments![dy, y, x, dx, count])]
+            let y = at.get(Operand::Top(0))?;
+            for (bottom, dx) in results {
+                let x = at.get(Operand::Bottom(bottom))?;
+                ops.push(Op::each("product_backward", count, arguments![dy, y, x, dx, count]));
+            }
         }
-        EltwiseOperation::Sum { .. } => Vec::new(),
         EltwiseOperation::Max => {
             let from = at.get(Operand::Aux(0))?;
-            vec![Op::each("max_backward", count, arguments![dy, from, dx, bottom, count])]
+            ops.extend(results.map(|(bottom, dx)| {
+                Op::each("max_backward", count, arguments![dy, from, dx, bottom, count])
+            }));
         }
-    })
+    }
+    Ok(ops)
 }

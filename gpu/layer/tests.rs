@@ -225,6 +225,9 @@ fn channels_lie_last_between_convolutions_for_tensor_cores() {
     {
         assert_eq!(lies_last(&options, by_dnn), Vec::<String>::new());
     }
+    let unsuited = self::net(every.clone());
+    let last = channels_last(&unsuited, &options(Arithmetic::Tf32), true);
+    assert!(last.iter().all(Option::is_none), "conv1's groups of four channels are none for tensor cores");
     let always = Options { order: Order::ChannelsLast, ..options(Arithmetic::F32) };
     assert_eq!(lies_last(&always, false), ["data", "a", "b", "c"]);
 }

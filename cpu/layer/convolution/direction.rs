@@ -545,16 +545,18 @@ pub(super) fn even_parts(
     })
 }
 
-/// The two numbers of parts, from these ranges, whose product is at least `parts`, or as large as can be, and that
-/// together cost least.
-pub(super) fn cheapest(parts: usize, ranges: [RangeInclusive<usize>; 2], costs: [usize; 2]) -> [usize; 2] {
-    let [first, second] = ranges;
-    let parts = parts.min(first.end() * second.end());
-    let pairs = first.filter_map(|a| {
-        let b = parts.div_ceil(a).max(*second.start());
-        (b <= *second.end()).then_some([a, b])
+/// The numbers of parts, from these ranges, whose product is at least `parts`, or as large as can be, and that together cost
+/// least.
+pub(super) fn cheapest(parts: usize, ranges: [RangeInclusive<usize>; 3], costs: [usize; 3]) -> [usize; 3] {
+    let parts = parts.min(ranges.iter().map(RangeInclusive::end).product());
+    let [first, second, third] = ranges;
+    let pairs = first.flat_map(|a| second.clone().map(move |b| [a, b]));
+    let all = pairs.filter_map(|[a, b]| {
+        let c = parts.div_ceil(a * b).max(*third.start());
+        (c <= *third.end()).then_some([a, b, c])
     });
-    pairs.min_by_key(|[a, b]| a * costs[0] + b * costs[1]).unwrap_or([1, 1])
+    let cost = |numbers: &[usize; 3]| numbers.iter().zip(costs).map(|(n, cost)| n * cost).sum::<usize>();
+    all.min_by_key(cost).unwrap_or([1; 3])
 }
 
 /// Cuts a direction into grains: as many rows and images at once as strips fit, so that each reading of the weights
@@ -578,8 +580,8 @@ fn cut(
     let parts = wanted.div_ceil(groups * rows);
     let fewest = images.div_ceil(fit.clamp(1, images));
     // Every part of the tiles reads the source, and every part of the images and of their rows all weights.
-    let read = [packing.len() * rows, setup.source.len()];
-    let [image_parts, tiles] = cheapest(parts, [fewest..=images, 1..=most_tiles], read);
+    let read = [0, packing.len() * rows, setup.source.len()];
+    let [_, image_parts, tiles] = cheapest(parts, [1..=1, fewest..=images, 1..=most_tiles], read);
     let missing = |done: usize| wanted.div_ceil(done);
     if !passes.overlap {
         rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));

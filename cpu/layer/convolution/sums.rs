@@ -51,9 +51,9 @@ impl Sums {
         // reading and adding them.
         let most = machine.partial_bytes / (size_of::<f32>() * packing.len());
         let most_images = most.clamp(1, setup.source.images);
-        let costs = [3 * size_of::<f32>() * packing.len(), bytes * setup.source.len()];
-        let [image_parts, tile_parts] =
-            cheapest(wanted.div_ceil(packing.groups), [1..=most_images, 1..=packing.tiles()], costs);
+        let costs = [0, 3 * size_of::<f32>() * packing.len(), bytes * setup.source.len()];
+        let ranges = [1..=1, 1..=most_images, 1..=packing.tiles()];
+        let [_, image_parts, tile_parts] = cheapest(wanted.div_ceil(packing.groups), ranges, costs);
         let [band_parts, tile_parts] = match image_parts == setup.source.images {
             true if bands > 1 && tile_parts.min(bands) * image_parts <= most => {
                 let parts = tile_parts.min(bands);

@@ -1,10 +1,10 @@
 //! ∇W by the same products: with V the transformed sources and Z = A dY Aᵀ the transformed gradients of tiles,
-//! `dW = Gᵀ [Σ_tiles V ⊙ Z] G`. A grain sums some tiles of targets over some blocks of tiles; a second stage adds the
+//! `dW = Gᵀ [Σ_tiles V ⊙ Z] G`. A grain sums some tiles of targets and some sources over some blocks of tiles; a second stage adds the
 //! sums in the order of the blocks, transforms them back and turns them into Caffe's order.
 
 use std::ops::Range;
 
-use super::super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
 use super::super::weights::Packing;
 use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};
@@ -26,15 +26,6 @@ fn point_len(packing: &Packing, tile: usize) -> usize {
 /// Elements of the sums of all tiles: each has room for as many as the first.
 fn part_len(packing: &Packing, filter: Filter) -> usize {
     packing.groups * packing.tiles() * filter.points() * point_len(packing, 0)
-}
-
-/// The numbers of parts, at most these, whose product is at least `parts`, or as large as can be, and that together cost least.
-fn cheapest_parts(parts: usize, most: [usize; 3], costs: [usize; 3]) -> [usize; 3] {
-    let parts = parts.min(most.iter().product());
-    let pairs = (1..=most[0]).flat_map(|a| (1..=most[1]).map(move |b| [a, b]));
-    let all = pairs.map(|[a, b]| [a, b, parts.div_ceil(a * b)]).filter(|[_, _, c]| *c <= most[2]);
-    let cost = |numbers: &[usize; 3]| numbers.iter().zip(costs).map(|(n, cost)| n * cost).sum::<usize>();
-    all.min_by_key(cost).unwrap_or([1; 3])
 }
 
 /// ∇W of a convolution.
@@ -97,7 +88,7 @@ impl WinogradGradient {
         let transformed = machine.winograd(filter).source_cost;
         let costs = [3 * sums, transformed * setup.target.len(), transformed * setup.source.len()];
         let [tile_parts, source_parts, target_parts] =
-            cheapest_parts(wanted.div_ceil(layer.group), most, costs);
+            cheapest(wanted.div_ceil(layer.group), most.map(|most| 1..=most), costs);
         Some(Self {
             isa: setup.numerics.isa,
             offsets,
