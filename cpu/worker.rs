@@ -205,6 +205,11 @@ impl MappedWorker {
         Ok(Self { crews, programs, choices, packed, together, scratch, longest, isa, spin })
     }
 
+    /// The implementation that was chosen for each layer of the first program.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
     /// What each device needs, in the order of [`Purpose::all`].
     pub fn needs(&self) -> Vec<Vec<Need>> {
         let need = |device, purpose: Purpose| purpose.need(self.bytes(device, purpose));

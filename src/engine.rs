@@ -85,6 +85,7 @@ impl Engine {
                     implementation: kernel(&layer.name).map_or("view", |(_, kernel)| kernel),
                     layout: layout(layer).into(),
                     reorders: false,
+                    grains: Vec::new(),
                 };
                 net.layers.iter().map(choice).collect()
             }

@@ -30,7 +30,13 @@ pub struct Choice {
     pub layout: String,
     /// Whether some of its arrays are copied from and to another layout.
     pub reorders: bool,
+    /// Grains of each stage of the sub-tasks that its kernel does.
+    pub grains: Vec<(SubTask, Vec<u32>)>,
 }
+
+/// The sub-tasks that a layer's kernel does itself.
+const OF_KERNELS: [SubTask; 5] =
+    [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias];
 
 /// What a candidate needs to bind itself to a layer.
 pub(crate) struct Binder<'a> {
@@ -326,6 +332,10 @@ pub(crate) fn bind(
             (false, true) => reorder::build(&mut binder, candidate),
             (false, false) => (candidate.build)(&mut binder),
         };
+        let kernel = kernel.ok_or_else(|| {
+            format!("layer {:?}: {:?} fits and does not bind: please report this", layer.name, candidate.name)
+        })?;
+        let subs = OF_KERNELS.into_iter().filter(|sub| lanes.of(LayerId(index), *sub).is_some());
         let top = layer.tops.first().map(|t| decisions.storages[net.blob(*t).data.0].layout);
         choices.push(Choice {
             layer: layer.name.clone(),
@@ -334,10 +344,9 @@ pub(crate) fn bind(
             implementation: if joined { "view" } else { candidate.name },
             layout: top.map(|layout| layout.to_string()).unwrap_or_default(),
             reorders,
+            grains: subs.map(|sub| (sub, kernel.stages(sub).iter().collect())).collect(),
         });
-        kernels.push(kernel.ok_or_else(|| {
-            format!("layer {:?}: {:?} fits and does not bind: please report this", layer.name, candidate.name)
-        })?);
+        kernels.push(kernel);
     }
     Ok(Bound { kernels, choices, map })
 }

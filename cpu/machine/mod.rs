@@ -86,10 +86,15 @@ pub struct Machine {
     /// takes 0.85 of the time of F(2×2, 3×3) at 256 channels and 56×56 pixels (VGG-16, 8 images), but 1.7 times as long in f32
     /// at 512 channels and 28×28, and 1.2 times in ∇W in bf16, whose sums are f32, at 128 channels and 28×28 (ResNet-50, 16 images).
     pub winograd_weight_tiles: [usize; 3],
-    /// Fewest tiles of outputs of a part of Winograd's ∇W, for each number in a word. Measured on a Granite Rapids, ∇W beside that by
-    /// tiles of products, one and two threads: F(2×2, 3×3) of 256 tiles of 512 channels (ResNet-50's res5) 0.95 with two parts, 0.82
-    /// with one; F(4×4, 3×3) of 256 tiles of 256 channels 1.02 and 0.70.
-    pub winograd_gradient_tiles: usize,
+    /// Fewest tiles of outputs of a part of Winograd's ∇W, for each number in a word: as a rule, and where there are fewer grains
+    /// than `winograd_part_grains` otherwise. Measured on a Granite Rapids, ∇W beside that by tiles of products, one and two threads:
+    /// F(2×2, 3×3) of 256 tiles of 512 channels (ResNet-50's res5) 0.95 with two parts, 0.82 with one; F(4×4, 3×3) of 256 tiles of
+    /// 256 channels 1.02 and 0.70. LeNet's conv2 has 256 tiles of 20 and 50 channels: beside four parts eight take 0.82 of the time.
+    pub winograd_part_tiles: [usize; 2],
+    /// Grains for whose sake Winograd's ∇W has smaller parts. Measured on a Zen 3, one and two threads: 16 instead of 8 take 1.08 and
+    /// 1.10 of the time in LeNet's conv2, 1.11 and 1.12 and 1.14 and 1.12 in conv2 and conv3 of cifar10_quick; 4 are as good there, but
+    /// a quadrant of many cores would have nothing to share.
+    pub winograd_part_grains: usize,
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
     /// its sources anew, which is to cost little beside the products.
     pub winograd_targets: usize,
@@ -166,11 +171,12 @@ const BASE: Machine = Machine {
     plane_walk_bytes: 2 << 20,
     partial_bytes: 64 << 20,
     winograd_2x3: Filtering { channels: 32, tiles: 56, gradient_tiles: 112, source_cost: 2 },
-    winograd_4x3: Filtering { channels: 32, tiles: 14, gradient_tiles: 63, source_cost: 4 },
-    winograd_4x5: Filtering { channels: 16, tiles: 14, gradient_tiles: 84, source_cost: 8 },
+    winograd_4x3: Filtering { channels: 32, tiles: 14, gradient_tiles: 56, source_cost: 4 },
+    winograd_4x5: Filtering { channels: 16, tiles: 14, gradient_tiles: 40, source_cost: 8 },
     winograd_channels_amx: usize::MAX,
     winograd_weight_tiles: [120, 150, 330],
-    winograd_gradient_tiles: 256,
+    winograd_part_tiles: [256, 32],
+    winograd_part_grains: 8,
     winograd_targets: 2,
     inner_depth: 256,
     inner_depth_bf16: 512,

@@ -260,6 +260,8 @@ impl Report<'_> {
             .map(|row| {
                 let mut value = self.work_json(&Work { ms: row.ms, flops: row.flops, bytes: row.bytes });
                 value["sub_task"] = json!(row.sub.to_string());
+                let grains = choice.grains.iter().find(|(sub, _)| *sub == row.sub);
+                value["grains"] = json!(grains.map(|(_, stages)| stages));
                 value
             })
             .collect();

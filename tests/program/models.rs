@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use quadrille_core::layer::Layer;
+use quadrille_core::layer::{Layer, SubTask};
 use quadrille_core::net::{BlobMemory, LayerId, Net, NetSpec, NetState, Phase};
+use quadrille_core::plan::{Plan, PlanOptions, Stage};
+use quadrille_core::solver::Rule;
 use quadrille_cpu::isa::{Isa, Numerics};
-use quadrille_cpu::storage_needs;
+use quadrille_cpu::{CrewSpec, EngineOptions, MappedWorker, Program, storage_needs};
 use quadrille_io::prototxt::{read_net, read_solver};
 
 /// Networks, the shape of their samples as they are stored, and their parameters: learned values, heads included,
@@ -43,10 +45,14 @@ pub fn network(name: &str) -> NetSpec {
     read_net(&network_file(name)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-pub fn build(mut spec: NetSpec, phase: Phase, sample: [usize; 3]) -> Net {
+pub fn build(spec: NetSpec, phase: Phase, sample: [usize; 3]) -> Net {
+    build_batch(spec, phase, sample, 1)
+}
+
+fn build_batch(mut spec: NetSpec, phase: Phase, sample: [usize; 3], batch: usize) -> Net {
     for layer in &mut spec.layers {
         if let Layer::Data(data) = &mut layer.layer {
-            (data.sample, data.batch) = (Some(sample), 1);
+            (data.sample, data.batch) = (Some(sample), batch);
         }
     }
     Net::build(&spec, &NetState::new(phase), 1.0).unwrap_or_else(|error| panic!("{error}"))
@@ -108,6 +114,63 @@ fn the_branches_of_googlenet_lie_in_their_joint() {
                 concats.filter(|id| matches!(net.layer(*id).layer, Layer::Concat(_))).collect();
             let joined = concats.iter().filter(|id| net.is_joined(**id)).count();
             assert_eq!((concats.len(), joined), (9, 9), "{numerics} in phase {phase}");
+        }
+    }
+}
+
+/// Fewest grains of a convolution's products: with fewer, even two threads wait for each other.
+const FEWEST_GRAINS: u32 = 4;
+
+/// Networks each of whose convolutions has work for several threads, with mini-batches that are usual on a node of a CPU.
+const BATCHES: [(&str, usize); 7] = [
+    ("lenet", 64),
+    ("cifar10_quick", 100),
+    ("alexnet", 64),
+    ("googlenet", 16),
+    ("vgg16", 8),
+    ("resnet50", 16),
+    ("inception_v3", 16),
+];
+
+/// Grains of the products of each convolution's sub-tasks in a network: layer, implementation, sub-task, grains.
+fn grains_of_convolutions(nets: &[Net], numerics: Numerics) -> Vec<(String, &'static str, SubTask, u32)> {
+    let plan = Plan::build(nets, PlanOptions::new(Stage::Iteration)).expect("a plan");
+    let options = EngineOptions {
+        isa: numerics.isa,
+        precision: numerics.precision,
+        kernels: Vec::new(),
+        rule: Rule::default(),
+        elastic: false,
+        spin: false,
+    };
+    let program = Program { nets, plans: &[&plan] };
+    let worker = MappedWorker::new(&[CrewSpec::roaming("all", 2)], &[program], &options);
+    let worker = worker.unwrap_or_else(|error| panic!("{numerics}: {error}"));
+    let convolutions = worker.choices().iter().filter(|choice| choice.type_name == "Convolution");
+    convolutions
+        .flat_map(|choice| {
+            choice.grains.iter().filter(|(sub, _)| *sub != SubTask::GradBias).map(|(sub, stages)| {
+                // Stages that pack and that add up are beside the products; Winograd's gradients have no stage before them.
+                let sums = choice.implementation.starts_with("winograd") && *sub == SubTask::GradWeight;
+                let products = if sums { stages.first() } else { stages.iter().max() };
+                (choice.layer.clone(), choice.implementation, *sub, *products.expect("a stage"))
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn convolutions_are_shared_out_among_threads() {
+    let bf16 = Isa::available().filter(|isa| isa.has_bf16()).map(Numerics::bf16);
+    let numerics: Vec<Numerics> = Isa::available().map(Numerics::from).chain(bf16).collect();
+    for (name, batch) in BATCHES {
+        let (_, sample, _) = NETWORKS.into_iter().find(|(known, ..)| *known == name).expect("a network");
+        let nets = [build_batch(network(name), Phase::Train, sample, batch).fused()];
+        for numerics in numerics.clone() {
+            for (layer, implementation, sub, grains) in grains_of_convolutions(&nets, numerics) {
+                let what = format!("{numerics}: {name}, {layer} ({implementation}), {sub}: {grains} grains");
+                assert!(grains >= FEWEST_GRAINS, "{what}");
+            }
         }
     }
 }

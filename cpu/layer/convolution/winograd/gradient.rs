@@ -74,17 +74,20 @@ impl WinogradGradient {
         let offsets = (0..packing.sources).map(place).collect();
         let wanted = machine.grains(setup.flops, machine.gradient_grains);
         let fewest = machine.winograd_targets * setup.numerics.precision.in_word();
-        // Each part of the tiles costs memory for its sums, and writing, reading and adding them, so it is to have some tiles;
-        // each part of the channels on one side transforms those on the other anew, but has so much less of sums that they may
-        // stay in a cache from block to block.
+        // Each part of the tiles costs memory for its sums, and writing, reading and adding them, so it is to have many tiles, and
+        // fewer only where channels are too few for some grains; each part of the channels on one side transforms those on the
+        // other anew, but has so much less of sums that they may stay in a cache from block to block.
         let sums = part_len(&packing, filter);
         let fitting = (machine.partial_bytes / (sums * size_of::<f32>())).max(1);
-        let tiles = machine.winograd_gradient_tiles * setup.numerics.precision.in_word();
-        let most = [
-            tiling.count().div_ceil(tiles).min(fitting),
-            packing.sources.div_ceil(fewest * TILE_VECTORS * vector),
-            packing.tiles().div_ceil(fewest),
-        ];
+        let [few, many] = machine.winograd_part_tiles.map(|tiles| {
+            let tiles = tiles * setup.numerics.precision.in_word();
+            tiling.count().div_ceil(tiles)
+        });
+        let most_sources = packing.sources.div_ceil(fewest * TILE_VECTORS * vector);
+        let most_targets = packing.tiles().div_ceil(fewest);
+        let missing =
+            wanted.min(machine.winograd_part_grains).div_ceil(layer.group * most_sources * most_targets);
+        let most = [few.max(many.min(missing)).min(fitting), most_sources, most_targets];
         let transformed = machine.winograd(filter).source_cost;
         let costs = [3 * sums, transformed * setup.target.len(), transformed * setup.source.len()];
         let [tile_parts, source_parts, target_parts] =
