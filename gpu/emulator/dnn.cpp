@@ -59,9 +59,17 @@ struct Answer {
     int reserved[3];
 };
 
+enum Direction { FORWARD, DATA, FILTER };
+
 // Algorithms: one whose bits differ from run to run, one that takes too much workspace, one that cannot do it, and one to be taken.
 enum Algorithm { GOOD = 0, BY_CHANCE = 1, LARGE = 2, UNABLE = 3 };
 constexpr size_t TOO_MUCH = size_t(1) << 40;
+
+// cuDNN's WINOGRAD_NONFUSED of a direction.
+int transforms_of(Direction direction) { return direction == FORWARD ? 7 : 5; }
+
+// Whether transforms of a kernel lose so many digits that they are not to be taken in f32.
+bool are_coarse(const Tensor *w) { return w->extents[2] > 3 || w->extents[3] > 3; }
 
 bool is_sound(const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c) {
     if (!x->is_sound() || !w->is_sound() || !y->is_sound() || !c->alive || x->numbers != w->numbers || x->numbers != y->numbers ||
@@ -93,8 +101,8 @@ int ask_workspace(const Tensor *x, const Tensor *w, const Tensor *y, const Convo
     return DONE;
 }
 
-int ask_algorithms(Handle *handle, const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c, int most, int *count,
-                   Answer *answers) {
+int ask_algorithms(Handle *handle, Direction direction, const Tensor *x, const Tensor *w, const Tensor *y, const Convolution *c,
+                   int most, int *count, Answer *answers) {
     LOCKED;
     if (!handle->alive || !is_sound(x, w, y, c)) {
         return refuse(BAD_PARAM, "shapes that do not fit each other");
@@ -109,11 +117,11 @@ int ask_algorithms(Handle *handle, const Tensor *x, const Tensor *w, const Tenso
         {BY_CHANCE, DONE, 1, 0, 0, c->math, {}},
         {LARGE, DONE, 2, 0, 1, c->math, {}},
         {UNABLE, NOT_SUPPORTED, -1, 0, 1, c->math, {}},
-        {GOOD, DONE, 3, 0, 1, units, {}},
+        {transforms_of(direction), DONE, 3, 0, 1, units, {}},
+        {GOOD, DONE, 4, 0, 1, units, {}},
     };
-    for (*count = 0; *count < most && *count < 4; ++*count) {
-        answers[*count] = all[*count];
-    }
+    *count = std::min(most, int(std::size(all)));
+    std::copy(all, all + *count, answers);
     return DONE;
 }
 
@@ -144,8 +152,6 @@ struct Array {
         memcpy(start + 2 * at, reinterpret_cast<char *>(&value) + 2, 2);
     }
 };
-
-enum Direction { FORWARD, DATA, FILTER };
 
 // Which arrays are read, and which is written.
 struct Task {
@@ -217,7 +223,8 @@ int convolve(Handle *handle, Direction direction, const float *alpha, const floa
     if (!handle->alive || !handle->stream || stream_state(handle->stream) != SUCCESS) {
         return refuse(NO_HANDLE, "a convolution by a handle that is gone, or without a stream of the current GPU");
     }
-    if (!is_sound(x, w, y, c) || algorithm != GOOD) {
+    bool by_transforms = algorithm == transforms_of(direction) && !(c->math == FMA_MATH && are_coarse(w));
+    if (!is_sound(x, w, y, c) || (algorithm != GOOD && !by_transforms)) {
         return refuse(BAD_PARAM, "a convolution of shapes that do not fit each other, or by an algorithm that is not to be taken");
     }
     if (c->math == DEFAULT_MATH) {
@@ -314,17 +321,17 @@ int cudnnSetConvolutionMathType(Convolution *c, int math) {
 
 int cudnnGetConvolutionForwardAlgorithm_v7(Handle *handle, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int most, int *count,
                                            Answer *answers) {
-    return ask_algorithms(handle, x, w, y, c, most, count, answers);
+    return ask_algorithms(handle, FORWARD, x, w, y, c, most, count, answers);
 }
 
 int cudnnGetConvolutionBackwardDataAlgorithm_v7(Handle *handle, Tensor *w, Tensor *dy, Convolution *c, Tensor *dx, int most,
                                                 int *count, Answer *answers) {
-    return ask_algorithms(handle, dx, w, dy, c, most, count, answers);
+    return ask_algorithms(handle, DATA, dx, w, dy, c, most, count, answers);
 }
 
 int cudnnGetConvolutionBackwardFilterAlgorithm_v7(Handle *handle, Tensor *x, Tensor *dy, Convolution *c, Tensor *dw, int most,
                                                   int *count, Answer *answers) {
-    return ask_algorithms(handle, x, dw, dy, c, most, count, answers);
+    return ask_algorithms(handle, FILTER, x, dw, dy, c, most, count, answers);
 }
 
 int cudnnGetConvolutionForwardWorkspaceSize(Handle *, Tensor *x, Tensor *w, Convolution *c, Tensor *y, int algorithm,
