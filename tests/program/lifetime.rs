@@ -12,8 +12,8 @@ use quadrille_cpu::{CpuWorker, CrewSpec, EngineOptions, NAN_HALVES, Program, sto
 use crate::common;
 use crate::models::{NETWORKS, build, network};
 
-/// Weights after two steps on one image. `poison` is what lies in memory before each of them.
-fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> Vec<f32> {
+/// Weights after two steps on one image from some weights on. `poison` is what lies in memory before each of them.
+fn train(weights: &[f32], net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> Vec<f32> {
     let nets = [net];
     let options = PlanOptions::new(plan::Stage::Iteration);
     let plan = Plan::build(&nets, options).expect("a plan");
@@ -31,9 +31,7 @@ fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> V
     let worker = CpuWorker::new(&crews, &programs, &options).expect("a worker");
     let devices = worker.devices(0);
     let [net] = nets;
-    let mut weights = vec![0.0; net.params.len()];
-    net.params.fill(7, &mut weights);
-    devices[0].write(Region::Packed(Packed::Weights), &weights).expect("weights");
+    devices[0].write(Region::Packed(Packed::Weights), weights).expect("weights");
     let source = net.layers.iter().find(|l| l.layer.is_source()).expect("a source");
     let [data, label] = [0, 1].map(|top| net.blob(source.tops[top]));
     let stream = Stream::new(5, Purpose::Dummy, 0);
@@ -47,8 +45,9 @@ fn train(net: Net, numerics: Numerics, threads: usize, poison: Option<f32>) -> V
         let scalars = Scalars { iteration: step, rate: 1e-4, seed: step, ..Scalars::default() };
         run_step(&devices, &plan, &scalars, &mut StepTimes::default()).expect("a step");
     }
-    devices[0].read(Region::Packed(Packed::Weights), &mut weights).expect("weights");
-    weights
+    let mut trained = vec![0.0; weights.len()];
+    devices[0].read(Region::Packed(Packed::Weights), &mut trained).expect("weights");
+    trained
 }
 
 #[test]
@@ -59,12 +58,15 @@ fn networks_train_to_the_same_bits_in_shared_memory() {
         println!("skipped: bf16 in shared memory: {isa} has none");
     }
     for (name, sample, _) in NETWORKS {
+        let net = build(network(name), Phase::Train, sample).fused();
+        let mut weights = vec![0.0; net.params.len()];
+        net.params.fill(7, &mut weights);
         for numerics in std::iter::once(Numerics::from(isa)).chain(bf16) {
-            let net = build(network(name), Phase::Train, sample).fused();
             let needs = storage_needs(&net, numerics, &[]).expect("kernels");
-            let apart = train(net.clone(), numerics, 2, None);
+            let apart = train(&weights, net.clone(), numerics, 2, None);
             assert!(apart.iter().all(|weight| weight.is_finite()), "{name} in {numerics}");
-            let shared = train(net.sharing_memory(&needs), numerics, 3, Some(NAN_HALVES));
+            assert!(apart != weights, "{name} in {numerics} did not learn");
+            let shared = train(&weights, net.clone().sharing_memory(&needs), numerics, 3, Some(NAN_HALVES));
             let differ = apart.iter().zip(&shared).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
             assert_eq!(differ, 0, "weights of {name} in {numerics}");
         }
