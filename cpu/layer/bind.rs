@@ -8,7 +8,7 @@ use quadrille_core::task::DeviceId;
 use super::array::Array;
 use super::layout_pass::{Decisions, decide};
 use super::select::{Candidate, Form};
-use super::{LayerKernel, flatten, joined, reorder};
+use super::{KERNEL_SUB_TASKS, LayerKernel, flatten, joined, reorder};
 use crate::isa::{Isa, Numerics};
 use crate::lanes::LaneTable;
 use crate::layout::Arrangement;
@@ -33,10 +33,6 @@ pub struct Choice {
     /// Grains of each stage of the sub-tasks that its kernel does.
     pub grains: Vec<(SubTask, Vec<u32>)>,
 }
-
-/// The sub-tasks that a layer's kernel does itself.
-const OF_KERNELS: [SubTask; 5] =
-    [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias];
 
 /// What a candidate needs to bind itself to a layer.
 pub(crate) struct Binder<'a> {
@@ -335,7 +331,7 @@ pub(crate) fn bind(
         let kernel = kernel.ok_or_else(|| {
             format!("layer {:?}: {:?} fits and does not bind: please report this", layer.name, candidate.name)
         })?;
-        let subs = OF_KERNELS.into_iter().filter(|sub| lanes.of(LayerId(index), *sub).is_some());
+        let subs = KERNEL_SUB_TASKS.into_iter().filter(|sub| lanes.of(LayerId(index), *sub).is_some());
         let top = layer.tops.first().map(|t| decisions.storages[net.blob(*t).data.0].layout);
         choices.push(Choice {
             layer: layer.name.clone(),

@@ -219,6 +219,10 @@ pub(crate) trait LayerKernel: Send + Sync {
     }
 }
 
+/// The sub-tasks that kernels compute: the five of [`LayerKernel::compute`].
+pub(crate) const KERNEL_SUB_TASKS: [SubTask; 5] =
+    [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias];
+
 /// Most stages of a task: a kernel's own are at most four, and its blobs may have to be copied before and after them.
 pub(crate) const MAX_STAGES: usize = 6;
 

@@ -9,15 +9,11 @@ use quadrille_core::net::StorageId;
 
 use super::bind::Binder;
 use super::select::Candidate;
-use super::{GradientSource, Grain, LayerKernel, Stages};
+use super::{GradientSource, Grain, KERNEL_SUB_TASKS, LayerKernel, Stages};
 use crate::isa::Precision;
 use crate::kernel::words::{Neighbours, Widened, with_words};
 use crate::layout::{Arrangement, Layout};
 use crate::memory::Span;
-
-/// The sub-tasks that kernels compute.
-const SUBS: [SubTask; 5] =
-    [SubTask::Forward, SubTask::GradActivation, SubTask::GradWeight, SubTask::StepWeight, SubTask::GradBias];
 
 /// An array in two layouts.
 struct Twin {
@@ -52,14 +48,15 @@ fn mismatched(binder: &Binder<'_>, sub: SubTask, read: bool) -> Vec<(Operand, Ar
 
 /// Whether some operand of the layer lies otherwise than its implementation wants.
 pub(super) fn is_needed(binder: &Binder<'_>) -> bool {
-    SUBS.into_iter()
+    KERNEL_SUB_TASKS
+        .into_iter()
         .any(|sub| [true, false].into_iter().any(|read| !mismatched(binder, sub, read).is_empty()))
 }
 
 /// Binds `candidate` between copies.
 pub(super) fn build(binder: &mut Binder<'_>, candidate: &Candidate) -> Option<Box<dyn LayerKernel>> {
     let mut subs = Vec::new();
-    for sub in SUBS {
+    for sub in KERNEL_SUB_TASKS {
         if binder.net.accesses(binder.id, sub).is_none() {
             continue;
         }

@@ -3,6 +3,9 @@
 
 #include "library.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace {
 
 using Lock = std::lock_guard<std::recursive_mutex>;

@@ -3,10 +3,8 @@
 
 #include "work.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 
 // How factors are rounded before they are multiplied; sums are of floats.
 enum class Factors { FLOAT, TF32, BF16 };
