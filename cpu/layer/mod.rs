@@ -129,7 +129,7 @@ impl<'a> Everywhere<'a> {
 }
 
 impl<'a> Grain<'a> {
-    /// This grain's share of `count` things in a row: near-equal, the larger shares first.
+    /// This grain's [`share`] of `count` things in a row.
     pub fn share(&self, count: usize) -> Range<usize> {
         share(count, self.index, self.grains)
     }
@@ -156,11 +156,11 @@ impl<'a> Grain<'a> {
     }
 }
 
-/// Share `index` of `count` things in a row cut into `shares`.
+/// Share `index` of `count` things in a row cut into `shares`: near-equal, none larger than the first or smaller than the last. Larger
+/// ones are spread, since threads take neighbouring shares and are to have near-equal parts, too.
 pub(crate) fn share(count: usize, index: usize, shares: usize) -> Range<usize> {
-    let (each, more) = (count / shares, count % shares);
-    let first = index * each + index.min(more);
-    first..first + each + usize::from(index < more)
+    let first = |index: usize| (index * count).div_ceil(shares);
+    first(index)..first(index + 1)
 }
 
 /// How one layer is computed: the methods of every backend's layers. A kernel is bound to one layer of one
@@ -262,5 +262,33 @@ impl Stages {
     /// Number of stages.
     pub fn len(&self) -> usize {
         self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn shares_are_near_equal_and_so_are_neighbours_together() {
+        for count in 0..70 {
+            for shares in 1..40 {
+                let all: Vec<_> = (0..shares).map(|index| share(count, index, shares)).collect();
+                assert!(all.windows(2).all(|two| two[0].end == two[1].start), "{count} in {shares}: {all:?}");
+                assert_eq!([all[0].start, all[shares - 1].end], [0, count]);
+                let [most, fewest] = [0, shares - 1].map(|index| all[index].len());
+                assert!(most - fewest <= 1, "{count} in {shares}: {all:?}");
+                assert!(
+                    all.iter().all(|share| (fewest..=most).contains(&share.len())),
+                    "{count} in {shares}"
+                );
+                for threads in (1..=shares).filter(|threads| shares % threads == 0) {
+                    let of_thread = |thread: usize| {
+                        all[thread * shares / threads].start..all[(thread + 1) * shares / threads - 1].end
+                    };
+                    assert!((0..threads).all(|thread| of_thread(thread) == share(count, thread, threads)));
+                }
+            }
+        }
     }
 }

@@ -107,6 +107,8 @@ pub struct Machine {
     pub inner_ahead: usize,
     /// Columns of an inner product's gradients that are worked on together: their activations stay in the second level.
     pub inner_columns: usize,
+    /// Most elements of an inner product's weight that threads keep in their caches from task to task: a second-level cache of 2 MiB.
+    pub inner_kept_elements: usize,
     /// Fewest columns of a grain of an inner product's ∇A: shorter pieces of rows take as long to read.
     pub inner_grain_columns: usize,
     /// Rows of weights of an inner product's ∇A that are worked on together.
@@ -182,6 +184,7 @@ const BASE: Machine = Machine {
     inner_depth_bf16: 512,
     inner_ahead: 8,
     inner_columns: 256,
+    inner_kept_elements: 1 << 19,
     inner_grain_columns: 128,
     inner_rows: 64,
     inner_few_rows: 16,
@@ -252,6 +255,12 @@ impl Machine {
 
     /// Grains for `flops` operations on `parts` parts that cannot be cut further.
     pub fn grains(&self, flops: u64, parts: usize) -> usize {
-        ((flops / self.grain_flops) as usize).clamp(1, parts.max(1))
+        Self::dealt((flops / self.grain_flops) as usize).clamp(1, parts.max(1))
+    }
+
+    /// So many grains, or a few less that deal out evenly: of three grains one of two threads has two.
+    pub fn dealt(grains: usize) -> usize {
+        let together = if grains < 4 { 2 } else { 4 };
+        if grains < together { grains } else { grains / together * together }
     }
 }

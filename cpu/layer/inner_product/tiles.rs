@@ -12,6 +12,8 @@
 //! In bf16 two steps of depth share a word.
 
 mod activation;
+mod ahead;
+mod cut;
 mod few;
 mod gradient;
 mod passing;
@@ -22,10 +24,10 @@ use std::ops::Range;
 use quadrille_core::layer::{Layer, Operand, SubTask};
 use quadrille_core::net::{LayerId, Net, rows_to_step};
 
-use self::few::FewGrains;
+use self::ahead::{Ahead, ask_for};
+use self::cut::ActivationCut;
 use crate::isa::{Isa, Numerics, Precision};
 use crate::kernel::correlate::{Kernels, Pixel, WeightTile, kernels};
-use crate::kernel::vectorised::prefetch;
 use crate::kernel::words::{Neighbours, Pairs, with_words};
 use crate::layer::{Binder, GradientSource, Grain, LayerKernel, Stages, share};
 use crate::layout::{Arrangement, Layout};
@@ -89,10 +91,12 @@ struct Tiles {
     tiles: Span,
     /// In bf16, the top's gradients in pairs of images.
     gradients: Span,
-    /// Of few images, the grains of ∇A.
-    few_grains: FewGrains,
-    /// Of few images, the sums of ∇A: part of the rows by part, tile of inputs by tile, image by image.
-    few_sums: Span,
+    /// The grains of ∇A.
+    cut: ActivationCut,
+    /// Whether its sums are kept for a stage behind: of few images, and of several parts.
+    keeps_sums: bool,
+    /// Those sums: part of the rows by part, tile of inputs by tile, image by image.
+    part_sums: Span,
     grains: usize,
     /// Of packing X transposed, which is long beside the products of a few outputs.
     transposing: usize,
@@ -110,7 +114,7 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let Layer::InnerProduct(ip) = &binder.layer().layer else { return None };
     let [images, inputs] = ip.matrix(&binder.net.bottom_shapes(binder.id)[0]).ok()?;
     let (machine, outputs) = (binder.machine, ip.num_output);
-    let lanes = machine.channel_block;
+    let (isa, lanes) = (binder.isa, machine.channel_block);
     let row = inputs.next_multiple_of(lanes * TILE_VECTORS);
     let rows = |net: &Net| ip.matrix(&net.bottom_shapes(binder.id)[0]).ok().map(|[images, _]| images);
     let everywhere = match binder.layer().steps_weight {
@@ -120,7 +124,6 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let few = few::are_few(images, lanes);
     let all: usize = binder.everywhere.iter().map(rows).sum::<Option<usize>>()?;
     let few_everywhere = few::are_few(all, lanes);
-    let isa = binder.isa;
     let precision = if few_everywhere { few::precision_of_few(isa, precision) } else { precision };
     let words = |count: usize| count.div_ceil(precision.in_word());
     let depth: usize = everywhere.iter().map(|images| words(*images)).sum();
@@ -135,9 +138,13 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
     let grains = machine.grains(binder.net.flops(binder.id, SubTask::Forward), machine.task_grains);
     let finds = binder.net.stepping_task(binder.id).unwrap_or(SubTask::GradWeight);
     let most_sources = kernels.iter().map(|k| k.weights.len()).max()?;
-    let few_grains = FewGrains::new(&machine, [inputs, outputs], most_sources, few_everywhere);
+    let cut = match few_everywhere {
+        true => ActivationCut::of_few_everywhere(&machine, [inputs, outputs], most_sources),
+        false => ActivationCut::new(&machine, [all, inputs, outputs], grains, few),
+    };
     let bottom_grad = binder.span(Operand::BottomGrad(0));
-    let few_sums = if few && bottom_grad.is_some() { few_grains.parts * images * row } else { 0 };
+    let keeps_sums = few || cut.parts > 1;
+    let part_sums = bottom_grad.filter(|_| keeps_sums).map_or(0, |_| cut.parts * images * row);
     Some(Box::new(Tiles {
         isa,
         precision,
@@ -168,51 +175,12 @@ fn build_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn Lay
         transposed: binder.workspace(SubTask::Forward, transposed),
         tiles: binder.workspace(finds, depth * row),
         gradients: binder.workspace(finds, pairs),
-        few_grains,
-        few_sums: binder.workspace(SubTask::GradActivation, few_sums),
+        cut,
+        keeps_sums,
+        part_sums: binder.workspace(SubTask::GradActivation, part_sums),
         grains,
         transposing: binder.stream_grains(images * inputs).clamp(grains, machine.task_grains),
     }))
-}
-
-/// Asks for the cache lines of `len` elements from `start` on, if the array has them. Tiles of a weight's gradient are
-/// pieces of rows that lie far apart, and what little is computed for each does not hide that its lines must be read before
-/// they are written.
-#[inline(always)]
-fn ask_for(array: &[f32], start: usize, len: usize) {
-    if let Some(lines) = array.get(start..start + len) {
-        lines.iter().step_by(LINE).for_each(|line| prefetch(line));
-    }
-}
-
-/// What will soon be read: rows of cache lines. One line is asked for with each step of depth, since all at once would wait for
-/// memory, and nothing would be computed meanwhile.
-#[derive(Clone, Copy)]
-struct Ahead {
-    /// The first line.
-    first: *const f32,
-    /// Distance of rows.
-    row: usize,
-    /// Lines of a row.
-    lines: usize,
-    /// From what is asked for with a block of sources to what is with the next.
-    block: usize,
-}
-
-impl Ahead {
-    /// Nothing but one line, over and over.
-    fn nothing(line: *const f32) -> Self {
-        Self { first: line, row: 0, lines: 1, block: 0 }
-    }
-
-    /// The beginnings of `rows` rows, the first at `first` and `row` elements apart, on the way of `steps`; nothing if these
-    /// cannot be cut so. What is asked for beyond an array is no error.
-    fn rows(first: *const f32, row: usize, [rows, steps]: [usize; 2]) -> Self {
-        match steps.is_multiple_of(rows) && steps > 0 {
-            true => Self { first, row, lines: steps / rows, block: 0 },
-            false => Self::nothing(first),
-        }
-    }
 }
 
 /// A block of sums: sources × depth × vectors, and where each array has its next element.
@@ -516,7 +484,7 @@ impl LayerKernel for Tiles {
                 Stages::one(self.gradient_depth().min(self.grains)).then(self.row_grains())
             }
             SubTask::GradActivation => {
-                let sums = if self.few { self.few_stages() } else { Stages::one(self.input_grains()) };
+                let sums = self.sum_stages();
                 match self.passing {
                     true => Stages::one(self.gradient_depth().min(self.grains)).followed_by(sums),
                     false => sums,
@@ -556,7 +524,7 @@ impl LayerKernel for Tiles {
         let last = grain.stage + 1 == self.stages(SubTask::GradActivation).len();
         match (self.passing, self.few) {
             (true, _) if grain.stage == 0 => self.pack_images(grain),
-            (_, true) if last => self.add_few_sums(grain, bottom_grad),
+            _ if last && self.keeps_sums => self.add_part_sums(grain, bottom_grad),
             (true, true) => self.pass_columns(grain, top_grad),
             (true, false) => self.step_columns(grain, bottom_grad, top_grad),
             (false, true) => self.few_columns(grain, top_grad),

@@ -208,6 +208,37 @@ fn rows_that_grains_do_not_divide() {
     }
 }
 
+/// An inner product behind another, with so many more outputs than images that each half of its rows has sums of ∇A of its own. The
+/// gradient of the first is found from these.
+fn behind_another(batch: usize) -> NetSpec {
+    let layers = vec![
+        input("data", &[batch, 64]),
+        input("label", &[batch]),
+        LayerSpec::new("ip1", Layer::InnerProduct(inner_product(70)), &["data"], &["ip1"]),
+        LayerSpec::new("ip2", Layer::InnerProduct(inner_product(203)), &["ip1"], &["ip2"]),
+        LayerSpec::new("loss", crate::common::loss(1), &["ip2", "label"], &["loss"]),
+    ];
+    network(layers, false)
+}
+
+/// Quadrants with many images, and with so few that their ∇A has no tiles.
+#[test]
+fn parts_of_rows_do_not_depend_on_shares() {
+    const BATCH: usize = 32;
+    for numerics in tiers_that_step("parts of rows") {
+        let options = with_momentum(numerics);
+        let weights = |quadrants: usize| {
+            let cut = marked(nets(behind_another, BATCH, quadrants), &["ip1", "ip2"]);
+            let view = cut[0].params.views().iter().find(|view| view.name == "ip1/0").expect("ip1").range();
+            as_bits(&train(&cut, [2, 1], BATCH, 1, &options)[0][view])
+        };
+        let expected = weights(1);
+        for quadrants in [2, 4, 8] {
+            assert!(weights(quadrants) == expected, "{quadrants} quadrants, {numerics}");
+        }
+    }
+}
+
 /// What is written to one quadrant stands where another on the same node reads it if all change it together, and nowhere else.
 #[test]
 fn quadrants_on_one_node_have_weights_together_that_they_step_together() {

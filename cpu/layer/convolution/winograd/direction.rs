@@ -89,7 +89,8 @@ impl Winograd {
         assert!(columns <= MOST_COLUMNS, "a block of {block} tiles of outputs has {columns} register tiles");
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
         let wanted = machine.grains(setup.flops, machine.task_grains);
-        let tile_parts = count.div_ceil(block).min(wanted);
+        // An even number, which two threads share evenly.
+        let tile_parts = count.div_ceil(block).next_multiple_of(2).min(wanted).min(count / together);
         // Each part of the targets transforms the sources anew: that is for where half of the grains or more are missing.
         let missing = (wanted / (tile_parts * layer.group)).max(1);
         let fewest = machine.winograd_targets * precision.in_word();

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
+use super::cut::Part;
 use super::{Ahead, Sum, TILE_VECTORS, Tiles, blocks};
 use crate::isa::Precision;
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::{Vectorised, on, prefetch};
 use crate::kernel::words::{Narrow, Narrowing, Pairs, with_words};
-use crate::layer::{Grain, share};
+use crate::layer::Grain;
 use crate::layout::Layout;
 use crate::machine::LINE;
 use crate::memory::{Memory, Span};
@@ -96,12 +97,6 @@ impl Narrowing for Rows<'_> {
 }
 
 impl Tiles {
-    /// Grains of ∇A. None has only a few columns, since short pieces of rows take as long to read as longer ones.
-    pub(super) fn input_grains(&self) -> usize {
-        let width = self.lanes * TILE_VECTORS;
-        self.grains.min((self.inputs / width.max(self.machine.inner_grain_columns)).max(1))
-    }
-
     /// Tiles of inputs that a grain of `count` tiles works on together: near-equal blocks.
     pub(super) fn tiles_of_inputs(&self, count: usize) -> usize {
         let most = (self.machine.inner_columns / (self.lanes * TILE_VECTORS)).max(1);
@@ -111,44 +106,51 @@ impl Tiles {
     /// Scratch of a grain of ∇A.
     pub(super) fn input_scratch(&self) -> usize {
         let (width, rows) = (self.lanes * TILE_VECTORS, self.words(self.machine.inner_rows));
-        let (tiles, grains) = (self.inputs.div_ceil(width), self.input_grains());
-        // A share that is one tile smaller may be cut into fewer and larger blocks.
-        let shares = [0, grains - 1].map(|grain| share(tiles, grain, grains).len());
-        let of_share = |tiles: usize| match self.passing {
+        // A piece that is one tile smaller may be cut into fewer and larger blocks.
+        let pieces = self.cut.piece_tiles(self.row_tiles());
+        let of_piece = |tiles: usize| match self.passing {
             true => self.scratch_in_passing(tiles),
             false => {
                 let columns = self.tiles_of_inputs(tiles) * width;
                 self.images * (columns + rows) + columns / self.lanes * self.plane(rows)
             }
         };
-        shares.map(of_share).into_iter().max().unwrap_or(0)
+        pieces.map(of_piece).into_iter().max().unwrap_or(0)
     }
 
-    /// The columns of ∇A of some inputs.
+    /// The columns of ∇A of some inputs, or their sums over the rows of a part.
     pub(super) fn input_columns(&self, grain: &mut Grain<'_>, bottom_grad: Span, top_grad: Span) {
         let width = self.lanes * TILE_VECTORS;
-        let tiles = grain.share(self.inputs.div_ceil(width));
+        let Part { part, rows, tiles } = self.part_of(grain);
         // SAFETY: only read in this task.
         let dy = unsafe { grain.memory.read(top_grad) };
         let step = self.tiles_of_inputs(tiles.len());
         let (sums, packed) = grain.scratch.split_at_mut(self.images * step * width);
         for block in blocks(tiles.len(), step) {
             let block = tiles.start + block.start..tiles.start + block.end;
-            for outputs in blocks(self.outputs, self.rows_together(block.len())) {
-                self.add_products(grain.memory, dy, [&outputs, &block], sums, packed);
+            let sums = match self.keeps_sums {
+                // SAFETY: grains have sums of their own.
+                true => unsafe { grain.memory.write(self.part_sums(part, &block)) },
+                false => &mut *sums,
+            };
+            for outputs in blocks(rows.len(), self.rows_together(block.len())) {
+                let outputs = rows.start + outputs.start..rows.start + outputs.end;
+                self.add_products(grain.memory, dy, [&rows, &outputs, &block], sums, packed);
             }
-            self.scatter(grain.memory, bottom_grad, block, sums);
+            if !self.keeps_sums {
+                self.scatter(grain.memory, bottom_grad, block, sums);
+            }
         }
     }
 
-    /// Adds the products of some outputs to the sums of a block of tiles. The weights of each tile and the gradients are
+    /// Adds the products of some outputs of a part to the sums of a block of tiles. The weights of each tile and the gradients are
     /// packed first: in place, rows would lie so far apart that many begin in the same set of a cache. Meanwhile the rows that come
     /// next are asked for. No other grain writes these columns of the weight meanwhile.
     pub(super) fn add_products(
         &self,
         memory: &Memory,
         dy: &[f32],
-        [outputs, block]: [&Range<usize>; 2],
+        [part, outputs, block]: [&Range<usize>; 3],
         sums: &mut [f32],
         packed: &mut [f32],
     ) {
@@ -174,7 +176,7 @@ impl Tiles {
             Precision::F32 => on(self.isa, rows),
             Precision::Bf16 => with_words(rows),
         }
-        let next = memory.pointer(self.weight).wrapping_add(self.after(outputs, &columns));
+        let next = memory.pointer(self.weight).wrapping_add(self.after(outputs, &columns, part));
         for i in 0..block.len() {
             let sum = Sum {
                 sources: self.images,
@@ -188,7 +190,7 @@ impl Tiles {
                 b_vector: plane,
                 vectors: TILE_VECTORS,
                 c_source: width,
-                add: outputs.start > 0,
+                add: outputs.start > part.start,
             };
             // SAFETY: the sums are the thread's own, a whole tile for each image.
             unsafe { self.sum(&sum, sums[i * self.images * width..].as_mut_ptr()) }

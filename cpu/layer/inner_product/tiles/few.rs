@@ -3,15 +3,13 @@
 
 use std::ops::Range;
 
+use super::cut::Part;
 use super::{TOGETHER, Tiles, blocks};
 use crate::isa::{Isa, Precision};
-use crate::kernel::few::{
-    Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, PASSING_ROWS, TILE_VECTORS, Totals,
-};
+use crate::kernel::few::{Columns, Dots, MOST_DOTS, MOST_IMAGES, MOST_ROWS, TILE_VECTORS, Totals};
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::on;
-use crate::layer::{Grain, Stages, share};
-use crate::machine::Machine;
+use crate::layer::Grain;
 use crate::memory::{Memory, Span};
 
 /// Whether so many images are few: vectors of them would be half empty at least. Also where there are tiles of AMX: vectors, too,
@@ -26,53 +24,6 @@ pub(super) fn are_few(images: usize, lanes: usize) -> bool {
 /// weights are to be the same numbers whether ∇A updates the weight or not.
 pub(super) fn precision_of_few(isa: Isa, precision: Precision) -> Precision {
     if isa == Isa::AmxBf16 { Precision::F32 } else { precision }
-}
-
-/// Into what grains ∇A is cut.
-pub(super) struct FewGrains {
-    /// Pieces of the columns.
-    pieces: usize,
-    /// Parts of the rows. Each has sums of its own.
-    pub parts: usize,
-    /// Rows of which each part but the last has a multiple: blocks of packed gradients, and what passes at once.
-    unit: usize,
-}
-
-impl FewGrains {
-    /// Those of a weight. Pieces are as long as their sums allow, since a piece of a row is a stream of its own, in 4 rows of each
-    /// array at a time; what grains are missing then have parts of the rows. The number of parts follows from the weight alone,
-    /// and there is but one where the worker has more images than these: those of another device may be on tiles, which add all
-    /// rows in one go, and sums are not to depend on how images are shared out.
-    pub(super) fn new(
-        machine: &Machine,
-        [inputs, outputs]: [usize; 2],
-        most_sources: usize,
-        few_everywhere: bool,
-    ) -> Self {
-        let unit = PASSING_ROWS * most_sources;
-        let pieces = inputs.div_ceil(machine.inner_few_columns);
-        let wanted = (inputs * outputs / machine.grain_elements).clamp(1, machine.task_grains);
-        match few_everywhere {
-            true => Self { pieces, parts: (wanted / pieces).clamp(1, outputs.div_ceil(unit)), unit },
-            false => {
-                let short = wanted.min(inputs / machine.inner_grain_columns);
-                Self { pieces: pieces.max(short), parts: 1, unit }
-            }
-        }
-    }
-
-    /// Rows of a part.
-    fn rows(&self, part: usize, outputs: usize) -> Range<usize> {
-        let units = share(outputs.div_ceil(self.unit), part, self.parts);
-        units.start * self.unit..(units.end * self.unit).min(outputs)
-    }
-}
-
-/// What a grain of ∇A has: which part of the rows, and tiles of columns.
-pub(super) struct FewPart {
-    pub part: usize,
-    pub rows: Range<usize>,
-    pub tiles: Range<usize>,
 }
 
 impl Tiles {
@@ -130,56 +81,11 @@ impl Tiles {
         on(self.isa, Totals { sums, lanes: self.lanes });
     }
 
-    /// Rows and tiles of columns of a grain of ∇A.
-    pub(super) fn few_part(&self, grain: &Grain<'_>) -> FewPart {
-        let of = &self.few_grains;
-        let (piece, part) = (grain.index / of.parts, grain.index % of.parts);
-        let tiles = share(self.row_tiles(), piece, of.pieces);
-        FewPart { part, rows: of.rows(part, self.outputs), tiles }
-    }
-
-    /// The sums of ∇A by parts, then their sum.
-    pub(super) fn few_stages(&self) -> Stages {
-        let FewGrains { pieces, parts, .. } = self.few_grains;
-        Stages::one(pieces * parts).then(self.grains.min(self.row_tiles()))
-    }
-
     /// Scratch of a grain of ∇A.
     pub(super) fn few_scratch(&self) -> usize {
-        let rows = self.few_grains.rows(0, self.outputs).len();
+        let rows = self.cut.rows(0, self.outputs).len();
         let dy = self.images * self.few_gradients(rows);
         if self.passing { dy + self.scratch_in_passing_few(rows) } else { dy }
-    }
-
-    /// The sums of a part for some tiles of columns: tile by tile, image by image.
-    pub(super) fn few_sums(&self, part: usize, tiles: &Range<usize>) -> Span {
-        let first = part * self.row_tiles();
-        self.few_sums.part(self.sums_of(&(first + tiles.start..first + tiles.end)))
-    }
-
-    /// The place of some tiles among sums.
-    pub(super) fn sums_of(&self, tiles: &Range<usize>) -> Range<usize> {
-        let tile = self.images * self.lanes * TILE_VECTORS;
-        tiles.start * tile..tiles.end * tile
-    }
-
-    /// Tiles of columns of a row of the weight, of which the last may be cut off.
-    fn row_tiles(&self) -> usize {
-        self.inputs.div_ceil(self.lanes * TILE_VECTORS)
-    }
-
-    /// Adds up what all parts have of the grain's columns, in their order.
-    pub(super) fn add_few_sums(&self, grain: &mut Grain<'_>, bottom_grad: Span) {
-        for tile in grain.share(self.row_tiles()) {
-            let tiles = tile..tile + 1;
-            // SAFETY: found in the stage before; grains have tiles of their own.
-            let sums = |part: usize| unsafe { grain.memory.write(self.few_sums(part, &tiles)) };
-            let total = sums(0);
-            for part in 1..self.few_grains.parts {
-                total.iter_mut().zip(&*sums(part)).for_each(|(total, sum)| *total += *sum);
-            }
-            self.scatter(grain.memory, bottom_grad, tiles.clone(), total);
-        }
     }
 
     /// From the packed gradients of one image to those of the next, of so many rows: not a power of two, so that they do not all
@@ -190,10 +96,10 @@ impl Tiles {
 
     /// Sums of ∇A: some rows and columns.
     pub(super) fn few_columns(&self, grain: &mut Grain<'_>, top_grad: Span) {
-        let part = self.few_part(grain);
+        let part = self.part_of(grain);
         // SAFETY: gradients are only read in this task; grains have sums of their own.
         let (top, sums) = unsafe {
-            (grain.memory.read(top_grad), grain.memory.write(self.few_sums(part.part, &part.tiles)))
+            (grain.memory.read(top_grad), grain.memory.write(self.part_sums(part.part, &part.tiles)))
         };
         let dy = self.pack_few_gradients(top, &part.rows, grain.scratch);
         let columns = self.columns_of(&part.tiles);
@@ -231,7 +137,7 @@ impl Tiles {
         &self,
         memory: &Memory,
         dy: &'a [f32],
-        part: &FewPart,
+        part: &Part,
         [rows, columns]: [&Range<usize>; 2],
         sums: &'a mut [f32],
     ) -> Columns<'a> {
@@ -245,7 +151,7 @@ impl Tiles {
             images: self.images,
             sums,
             add: rows.start > part.rows.start,
-            next: memory.pointer(self.weight).wrapping_add(self.after(rows, columns)),
+            next: memory.pointer(self.weight).wrapping_add(self.after(rows, columns, &part.rows)),
         }
     }
 
@@ -262,8 +168,11 @@ impl Tiles {
         unsafe { Origin::new(memory.pointer(self.weight).add(first)) }
     }
 
-    /// Where what is multiplied after some rows and columns begins: the rows below, or the columns beside at the top.
-    pub(super) fn after(&self, rows: &Range<usize>, columns: &Range<usize>) -> usize {
-        if rows.end < self.outputs { rows.end * self.inputs + columns.start } else { columns.end }
+    /// Where what is multiplied after some rows and columns begins: the rows of the part below, or the columns beside at its top.
+    pub(super) fn after(&self, rows: &Range<usize>, columns: &Range<usize>, part: &Range<usize>) -> usize {
+        match rows.end < part.end {
+            true => rows.end * self.inputs + columns.start,
+            false => part.start * self.inputs + columns.end,
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::few::FewPart;
+use super::cut::Part;
 use super::step::Stepping;
 use super::{TILE_VECTORS, Tiles, blocks};
 use crate::isa::Precision;
@@ -28,14 +28,14 @@ struct Operands<'a> {
 impl Tiles {
     /// Sums of ∇A of some rows and columns, and their update.
     pub(super) fn pass_columns(&self, grain: &mut Grain<'_>, top_grad: Span) {
-        let part = self.few_part(grain);
+        let part = self.part_of(grain);
         let memory = grain.memory;
         // SAFETY: gradients are only read in this task, and pairs of images were packed in the stage before; grains have sums of their own.
         let (top, pairs, sums) = unsafe {
             (
                 memory.read(top_grad),
                 memory.read(self.gradients),
-                memory.write(self.few_sums(part.part, &part.tiles)),
+                memory.write(self.part_sums(part.part, &part.tiles)),
             )
         };
         let scratch = std::mem::take(&mut grain.scratch);
@@ -68,7 +68,7 @@ impl Tiles {
     fn pass_tiles(
         &self,
         s: &Stepping<'_>,
-        part: &FewPart,
+        part: &Part,
         operands: &Operands<'_>,
         tiles: &Range<usize>,
         [sums, found]: [&mut [f32]; 2],
@@ -94,13 +94,13 @@ impl Tiles {
     fn pass_span(
         &self,
         s: &Stepping<'_>,
-        part: &FewPart,
+        part: &Part,
         operands: &Operands<'_>,
         [rows, tiles]: [&Range<usize>; 2],
         [sums, found]: [&mut [f32]; 2],
     ) {
         let columns = self.columns_of(tiles);
-        let beside = s.soon.places(self.after(rows, &columns));
+        let beside = s.soon.places(self.after(rows, &columns, &part.rows));
         let of = self.few_products_of(s.memory, operands.dy, part, [rows, &columns], sums);
         let dy_across = &operands.dy_across[rows.start..];
         let x = &s.x[tiles.start * self.gradient_depth() * self.lanes * TILE_VECTORS..];
@@ -123,7 +123,7 @@ impl Tiles {
     fn add_and_step(
         &self,
         s: &Stepping<'_>,
-        part: &FewPart,
+        part: &Part,
         dy: &[f32],
         [rows, tiles]: [&Range<usize>; 2],
         [sums, found]: [&mut [f32]; 2],
@@ -139,7 +139,7 @@ impl Tiles {
 
     /// Rows of a part that are worked on in fours, where tiles are whole: all, or those before the last that are both fours and blocks
     /// of the packed gradients, by which the others are updated.
-    fn rows_to_pass(&self, part: &FewPart, tiles: &Range<usize>) -> usize {
+    fn rows_to_pass(&self, part: &Part, tiles: &Range<usize>) -> usize {
         let rows = part.rows.len();
         match tiles.is_empty() {
             true => 0,

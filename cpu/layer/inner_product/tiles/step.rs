@@ -147,7 +147,7 @@ impl Tiles {
             let sums = &mut sums[..block.len() * self.images * width];
             let mut next = 0;
             for rows in blocks(self.outputs, self.rows_together(block.len())) {
-                self.add_products(memory, top, [&rows, &block], sums, packed);
+                self.add_products(memory, top, [&(0..self.outputs), &rows, &block], sums, packed);
                 // Behind ∇A, in the blocks in which the gradients are packed.
                 while next + self.most_sources <= rows.end || next < rows.end && rows.end == self.outputs {
                     let part = next..(next + self.most_sources).min(self.outputs);

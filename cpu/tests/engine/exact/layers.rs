@@ -239,6 +239,13 @@ fn inner_products_of_several_grains() {
     );
 }
 
+/// So many more outputs than images that each half of the rows, of which one has an odd number, has sums of ∇A of its own.
+#[test]
+fn inner_products_of_rows_in_parts() {
+    let case = |n, k, outputs| Case::new(Layer::InnerProduct(inner_product(outputs)), &[&[n, k]]);
+    exact("rows in parts", &[case(20, 300, 131), case(20, 1500, 302)]);
+}
+
 /// Inputs of which one grain has a tile less than another: that is cut into fewer blocks, and so into larger ones.
 #[test]
 fn inner_products_whose_grains_are_cut_unlike() {
