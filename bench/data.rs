@@ -5,13 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use image::ExtendedColorType;
-use image::codecs::jpeg::JpegEncoder;
 use quadrille_core::layer::{Data, DataKind, Transform};
 use quadrille_core::net::Phase;
 use quadrille_core::rng::{Purpose, Sampler, Stream};
 use quadrille_io::data::{
-    DataSource, Opening, Order, Prefetcher, Room, SearchPath, TarWriter, Tolerance, open,
+    DataSource, Opening, Order, Prefetcher, Room, SearchPath, TarWriter, Tolerance, encode_jpeg, open,
 };
 use serde_json::{Value, json};
 
@@ -83,10 +81,7 @@ fn make_images(path: &Path, args: &Args) -> Result<usize, String> {
     let mut tar = TarWriter::new(std::io::BufWriter::new(file));
     let mut bytes = 0;
     for number in 0..args.images {
-        let mut file = Vec::new();
-        let mut encoder = JpegEncoder::new_with_quality(&mut file, args.quality);
-        let pixels = pixels(number);
-        encoder.encode(&pixels, SIDE, SIDE, ExtendedColorType::Rgb8).map_err(|error| error.to_string())?;
+        let file = encode_jpeg(&pixels(number), [3, SIDE as usize, SIDE as usize], args.quality)?;
         bytes += file.len();
         tar.add(&format!("{}/{number:06}.jpg", number % 10), &file).map_err(text)?;
     }

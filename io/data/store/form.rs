@@ -2,11 +2,10 @@
 
 use std::str::FromStr;
 
-use image::ExtendedColorType;
-use image::codecs::jpeg::JpegEncoder;
 use quadrille_core::layer::Colour;
 
 use super::super::decode::decode;
+use super::super::jpeg::encode_jpeg;
 use super::super::records::{Content, Record};
 use super::super::resize::resize;
 
@@ -194,16 +193,13 @@ fn encode(
         pixels.chunks_exact_mut(3).for_each(|pixel| pixel.swap(0, 2));
     }
     let failed = |error: &dyn std::fmt::Display| format!("cannot be stored as an image file: {error}");
-    let mut file = Vec::new();
-    let (wide, high) = (width as u32, height as u32);
     match kind {
         Encoding::Jpeg => {
-            let colour = if channels == 3 { ExtendedColorType::Rgb8 } else { ExtendedColorType::L8 };
-            let mut encoder = JpegEncoder::new_with_quality(&mut file, QUALITY);
-            encoder.encode(pixels, wide, high, colour).map_err(|error| failed(&error))?;
+            encode_jpeg(pixels, [channels, height, width], QUALITY).map_err(|error| failed(&error))
         }
         Encoding::Png => {
-            let mut encoder = png::Encoder::new(&mut file, wide, high);
+            let mut file = Vec::new();
+            let mut encoder = png::Encoder::new(&mut file, width as u32, height as u32);
             encoder.set_color(if channels == 3 { png::ColorType::Rgb } else { png::ColorType::Grayscale });
             let writer = encoder.write_header();
             let written = writer.and_then(|mut writer| {
@@ -211,7 +207,7 @@ fn encode(
                 writer.finish()
             });
             written.map_err(|error| failed(&error))?;
+            Ok(file)
         }
     }
-    Ok(file)
 }

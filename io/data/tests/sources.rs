@@ -30,10 +30,7 @@ fn png(height: u32, width: u32, rgb: [u8; 3]) -> Vec<u8> {
 fn jpeg(side: u32, seed: u64) -> Vec<u8> {
     let stream = Stream::new(seed, Purpose::Dummy, 0);
     let pixels: Vec<u8> = (0..u64::from(side * side * 3)).map(|i| stream.bits(i) as u8).collect();
-    let mut file = Vec::new();
-    let mut encoder = image::codecs::jpeg::JpegEncoder::new_with_quality(&mut file, 80);
-    encoder.encode(&pixels, side, side, image::ExtendedColorType::Rgb8).unwrap();
-    file
+    crate::data::encode_jpeg(&pixels, [3, side as usize, side as usize], 80).unwrap()
 }
 
 /// Paths and files of a data set of three classes, 4 images to train and 2 to test for each.
