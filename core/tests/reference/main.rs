@@ -13,6 +13,7 @@ mod losses;
 mod lrn;
 mod neurons;
 mod normalize;
+mod order;
 mod precision;
 mod recurrent;
 mod rules;
