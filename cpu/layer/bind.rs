@@ -135,7 +135,7 @@ impl<'a> Binder<'a> {
 
     /// Grains for a streaming operation on `elements`.
     pub fn stream_grains(&self, elements: usize) -> usize {
-        Machine::dealt(elements.div_ceil(self.machine.grain_elements)).max(1)
+        self.machine.stream_grains(elements)
     }
 }
 

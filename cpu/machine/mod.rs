@@ -258,6 +258,11 @@ impl Machine {
         Self::dealt((flops / self.grain_flops) as usize).clamp(1, parts.max(1))
     }
 
+    /// Grains for a streaming operation on `elements`.
+    pub fn stream_grains(&self, elements: usize) -> usize {
+        Self::dealt(elements.div_ceil(self.grain_elements)).max(1)
+    }
+
     /// So many grains, or a few less that deal out evenly: of three grains one of two threads has two.
     pub fn dealt(grains: usize) -> usize {
         let together = if grains < 4 { 2 } else { 4 };

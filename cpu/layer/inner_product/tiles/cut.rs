@@ -100,10 +100,8 @@ impl Tiles {
     /// The sums of ∇A by parts, then their sum.
     pub(super) fn sum_stages(&self) -> Stages {
         let sums = Stages::one(self.cut.pieces * self.cut.parts);
-        let kept = Machine::dealt(
-            (self.cut.parts * self.images * self.inputs).div_ceil(self.machine.grain_elements),
-        );
-        if self.keeps_sums { sums.then(kept.clamp(1, self.row_tiles())) } else { sums }
+        let kept = self.machine.stream_grains(self.cut.parts * self.images * self.inputs);
+        if self.keeps_sums { sums.then(kept.min(self.row_tiles())) } else { sums }
     }
 
     /// The sums of a part for some tiles of columns: tile by tile, image by image.
