@@ -24,8 +24,15 @@ pub const AMX_FEW_RUNS: usize = 15;
 pub(crate) struct Filtering {
     /// Fewest channels on both sides for which it pays.
     pub channels: usize,
-    /// Tiles of outputs that are transformed and multiplied together in f32; in bf16 twice as many, of as many bytes.
-    pub tiles: usize,
+    /// Tiles of outputs that are transformed and multiplied together, in f32 and in bf16. A Zen 3, whose second level is too small for the
+    /// points of 14 tiles, wants more, so that it reads weights less often. Measured there, two threads, f32: F(4×4, 3×3) of 64 to 512
+    /// channels, 14, 28, 42, 60, 84, 120 and 180 tiles: 1, 0.95, 0.92, 0.92, 0.93, 1.03 and 1.1 of the time; F(4×4, 5×5) of LeNet,
+    /// cifar10_quick and AlexNet, 14, 28, 42 and 60: 1, 0.91, 0.92 and 0.93; F(2×2, 3×3) of 42 to 112 within 5 %.
+    pub tiles: [usize; 2],
+    /// Grains that would each transform the same sources, from which on these are transformed in a stage of their own.
+    pub staged_parts: usize,
+    /// Most tiles of outputs that are multiplied together then.
+    pub staged_tiles: usize,
     /// The same in ∇W, where each block of tiles reads and writes all sums.
     pub gradient_tiles: usize,
     /// What it costs to transform an element of the source of ∇W, of what it costs to read or write one in memory.
@@ -96,7 +103,7 @@ pub struct Machine {
     /// a quadrant of many cores would have nothing to share.
     pub winograd_part_grains: usize,
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
-    /// its sources anew, which is to cost little beside the products.
+    /// its sources anew, or reads them from memory, which is to cost little beside the products.
     pub winograd_targets: usize,
     /// Steps of depth of an inner product's forward: a few rows of weights, and so much of the images, stay in the first-level
     /// cache.
@@ -172,9 +179,30 @@ const BASE: Machine = Machine {
     plane_shared_tiles: 8,
     plane_walk_bytes: 2 << 20,
     partial_bytes: 64 << 20,
-    winograd_2x3: Filtering { channels: 32, tiles: 56, gradient_tiles: 112, source_cost: 2 },
-    winograd_4x3: Filtering { channels: 32, tiles: 14, gradient_tiles: 56, source_cost: 4 },
-    winograd_4x5: Filtering { channels: 16, tiles: 14, gradient_tiles: 40, source_cost: 8 },
+    winograd_2x3: Filtering {
+        channels: 32,
+        tiles: [56, 112],
+        staged_parts: 3,
+        staged_tiles: 128,
+        gradient_tiles: 112,
+        source_cost: 2,
+    },
+    winograd_4x3: Filtering {
+        channels: 32,
+        tiles: [14, 28],
+        staged_parts: 3,
+        staged_tiles: 56,
+        gradient_tiles: 56,
+        source_cost: 4,
+    },
+    winograd_4x5: Filtering {
+        channels: 16,
+        tiles: [14, 28],
+        staged_parts: 3,
+        staged_tiles: 56,
+        gradient_tiles: 40,
+        source_cost: 8,
+    },
     winograd_channels_amx: usize::MAX,
     winograd_weight_tiles: [120, 150, 330],
     winograd_part_tiles: [256, 32],
@@ -205,8 +233,15 @@ const BASE: Machine = Machine {
 };
 
 /// AVX2: 6 × 16 uses 12 of 16 registers for sums.
-const AVX2: Machine =
-    Machine { channel_block: 8, tile_rows: 6, tile_columns: 16, grain_flops: 1 << 21, ..BASE };
+const AVX2: Machine = Machine {
+    channel_block: 8,
+    tile_rows: 6,
+    tile_columns: 16,
+    grain_flops: 1 << 21,
+    winograd_4x3: Filtering { tiles: [42, 28], ..BASE.winograd_4x3 },
+    winograd_4x5: Filtering { tiles: [28, 28], ..BASE.winograd_4x5 },
+    ..BASE
+};
 
 /// AVX-512F: 14 × 32 uses 28 of 32 registers for sums.
 const AVX512F: Machine = Machine {

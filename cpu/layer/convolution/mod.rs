@@ -355,7 +355,7 @@ impl LayerKernel for Tiles {
             if grain.index == 0 {
                 self.pad_bias(grain);
             }
-            return self.forward.pack(grain, self.weights, self.packed);
+            return self.forward.pack(grain, self.weights, source, self.packed);
         }
         let (target, packed, bias) = (self.top.span, self.packed, self.packed_bias);
         let arrays = Arrays { source, target, packed, bias, adds: false, sign: None };
@@ -369,7 +369,7 @@ impl LayerKernel for Tiles {
             return;
         };
         if grain.stage == 0 {
-            return activation.pack(grain, self.weights, self.packed_back);
+            return activation.pack(grain, self.weights, source.span, self.packed_back);
         }
         let seen = self.seen.as_ref();
         match seen.filter(|_| grain.stage == activation.stages().len()) {

@@ -42,7 +42,7 @@ impl Way {
         }
     }
 
-    /// Packing of the weights, then the computation.
+    /// Packing of the weights, in which Winograd's sources may be transformed, too, then the computation.
     pub fn stages(&self) -> Stages {
         match self {
             Self::Direct(d) => Stages::one(d.packing_grains()).then(d.grains()),
@@ -59,11 +59,11 @@ impl Way {
         }
     }
 
-    pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
+    pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, source: Span, packed: Span) {
         match self {
             Self::Direct(d) => d.pack(grain, weights, packed),
             Self::Unfolded(u) => u.pack(grain, weights, packed),
-            Self::Winograd(w) => w.pack(grain, weights, packed),
+            Self::Winograd(w) => w.prepare(grain, weights, source, packed),
         }
     }
 

@@ -1,9 +1,10 @@
 //! One direction: forward or ∇A.
 //!
-//! A grain computes some tiles of outputs, a block of them at a time: their inputs are transformed, each of the 16, 49 or 121
-//! points is a matrix product (tiles × sources · sources × targets) on the register tiles of correlation, and the
-//! products are transformed back. A block is so large that reading the transformed weights, 16/9, 49/9 or 121/25 of the weights,
-//! is cheap beside the products, and so small that one point's inputs stay in the second-level cache.
+//! A grain computes some tiles of outputs: their inputs are transformed, each of the 16, 49 or 121 points is a matrix product
+//! (tiles × sources · sources × targets) on the register tiles of correlation, and the products are transformed back. So many tiles
+//! are multiplied together that reading the transformed weights, 16/9, 49/9 or 121/25 of the weights, is cheap beside the products, and so
+//! few that one point's inputs stay in the second-level cache. Where that leaves few grains, sources are transformed for all of
+//! them in the stage that transforms weights ([`Cut`]).
 //!
 //! ∇A is forward with a kernel that is turned round, or goes over the tiles of forward ([`Overlap`]).
 
@@ -11,8 +12,10 @@ use std::ops::Range;
 
 use quadrille_core::layer::SubTask;
 
-use super::super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
+use super::super::direction::{Arrays, Setup, TILE_VECTORS};
 use super::super::weights::{Packing, Words};
+use super::cut::{Cut, Whole};
+use super::inputs::Inputs;
 use super::overlap::Overlap;
 use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};
@@ -26,8 +29,17 @@ use crate::layout::Arrangement;
 use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
 
-/// Most register tiles of a block: they are found once for all points, since small layers take little longer to multiply.
+/// Most register tiles whose products are held at once: they are found once for all points, since small layers take little longer to
+/// multiply.
 const MOST_COLUMNS: usize = 32;
+
+/// A register tile of a point's products: where it sees its first source, its first tile of outputs, and how many.
+#[derive(Clone, Copy, Default)]
+struct Column {
+    x: usize,
+    first: usize,
+    count: usize,
+}
 
 /// One direction.
 pub(in crate::layer::convolution) struct Winograd {
@@ -43,14 +55,19 @@ pub(in crate::layer::convolution) struct Winograd {
     overlap: Option<Overlap>,
     target: Arrangement,
     target_extents: [usize; 2],
-    /// Most tiles of a block.
-    block: usize,
+    cut: Cut,
+    /// How transformed sources lie.
+    inputs: Inputs,
     /// The sources of a point, cut into chunks.
     chunks: Vec<Vec<Run>>,
     kernels: Vec<Kernels>,
-    /// Parts of the tiles, and of the tiles of target channels.
-    tile_parts: usize,
-    target_parts: usize,
+}
+
+/// What is multiplied together: some tiles of outputs of a group for some tiles of targets.
+struct Work {
+    group: usize,
+    tiles: Range<usize>,
+    targets: Range<usize>,
 }
 
 impl Winograd {
@@ -64,10 +81,10 @@ impl Winograd {
         let (source_extents, target_extents) =
             if forward { (setup.input, setup.output) } else { (setup.output, setup.input) };
         let precision = setup.numerics.precision;
-        let block = machine.winograd(filter).tiles * precision.in_word();
+        let tiles = machine.winograd(filter).tiles[precision.in_word() - 1];
         let overlap = match forward {
             true => None,
-            false => Overlap::new(layer, filter, [setup.input, setup.output], block),
+            false => Overlap::new(layer, filter, [setup.input, setup.output], tiles),
         };
         let turned = !forward && overlap.is_none();
         let [taps, packing] = [Precision::F32, precision].map(|p| packing(setup, filter, turned, p));
@@ -84,17 +101,20 @@ impl Winograd {
         };
         let count = tiling.count();
         let together = overlap.map_or(1, |overlap| overlap.tiles);
-        let block = (block / together * together).min(count);
-        let columns = block.div_ceil(kernels[0].tiles.len());
-        assert!(columns <= MOST_COLUMNS, "a block of {block} tiles of outputs has {columns} register tiles");
+        let whole = Whole {
+            tiles: count,
+            together,
+            groups: layer.group,
+            targets: packing.tiles(),
+            fewest_targets: machine.winograd_targets * precision.in_word(),
+            grains: machine.grains(setup.flops, machine.task_grains),
+        };
+        let cut = Cut::new(&whole, &machine.winograd(filter), tiles);
+        let rows = kernels[0].tiles.len().min(cut.held);
+        let columns = cut.held.div_ceil(rows);
+        assert!(columns <= MOST_COLUMNS, "{} tiles of outputs have {columns} register tiles", cut.held);
+        let inputs = Inputs::new(&tiling, rows, packing.sources.div_ceil(vector));
         let most = machine.chunk_bytes / (TILE_VECTORS * vector * size_of::<f32>());
-        let wanted = machine.grains(setup.flops, machine.task_grains);
-        // An even number, which two threads share evenly.
-        let tile_parts = count.div_ceil(block).next_multiple_of(2).min(wanted).min(count / together);
-        // Each part of the targets transforms the sources anew: that is for where half of the grains or more are missing.
-        let missing = (wanted / (tile_parts * layer.group)).max(1);
-        let fewest = machine.winograd_targets * precision.in_word();
-        let target_parts = missing.min(packing.tiles().div_ceil(fewest));
         Some(Self {
             isa: setup.numerics.isa,
             relu: forward && layer.relu,
@@ -102,48 +122,62 @@ impl Winograd {
             overlap,
             target: setup.target,
             target_extents,
-            block,
-            chunks: chunks(&packing, block, most),
+            chunks: chunks(&packing, &inputs, most),
+            inputs,
+            cut,
             packing_parts: taps.parts(filter.transformed(taps.len())),
             packing,
             taps,
             kernels,
-            tile_parts,
-            target_parts,
         })
     }
 
-    /// Elements of the transformed weights.
+    /// Elements of the transformed weights, and of the sources if they are transformed before.
     pub fn packed_len(&self) -> usize {
-        self.tiling.filter.transformed(self.packing.len())
+        self.inputs_start() + self.staged_blocks() * self.inputs.block_len
     }
 
-    /// Grains of the transformation of weights.
+    /// Where transformed sources begin behind the weights: at a cache line.
+    fn inputs_start(&self) -> usize {
+        self.tiling.filter.transformed(self.packing.len()).next_multiple_of(LINE)
+    }
+
+    /// Blocks of sources that are transformed before, with room for as many in each part of the tiles.
+    fn staged_blocks(&self) -> usize {
+        if self.cut.staged { self.parts() * self.held_blocks() } else { 0 }
+    }
+
+    /// Grains of the transformation of weights and of sources.
     pub fn packing_grains(&self) -> usize {
-        self.taps.grains(self.packing_parts)
+        self.taps.grains(self.packing_parts) + self.staged_blocks()
     }
 
     /// Grains of the computation.
     pub fn grains(&self) -> usize {
-        self.packing.groups * self.tile_parts * self.target_parts
+        self.parts() * self.cut.target_parts
     }
 
-    fn planes(&self) -> usize {
-        self.taps.sources.div_ceil(self.taps.source_block)
+    /// Parts of the tiles of all groups.
+    fn parts(&self) -> usize {
+        self.packing.groups * self.cut.tile_parts
     }
 
-    /// Elements from one point of a block's inputs to the next, and of its products.
-    fn points(&self) -> [usize; 2] {
-        let vectors = self.packing.targets.div_ceil(self.packing.vector);
-        let products = vectors * self.block * self.packing.vector;
-        [self.tiling.point_len(self.planes(), self.block), apart(products)]
+    /// Most blocks of sources of what is multiplied together.
+    fn held_blocks(&self) -> usize {
+        self.cut.held.div_ceil(self.inputs.block)
+    }
+
+    /// Elements from one point of the products of a grain to the next.
+    fn product_len(&self) -> usize {
+        let tiles = self.packing.tiles().div_ceil(self.cut.target_parts);
+        apart(tiles * TILE_VECTORS * self.cut.held * self.packing.vector)
     }
 
     /// Elements of scratch for a grain.
     pub fn scratch(&self) -> usize {
-        let [inputs, products] = self.points();
-        let products = self.tiling.filter.points() * (inputs + products) + self.sums_len();
-        products.max(self.weights_len()) + ALIGNMENT
+        let inputs = if self.cut.staged { 0 } else { self.held_blocks() * self.inputs.block_len };
+        let products = self.tiling.filter.points() * self.product_len() + self.sums_len();
+        (inputs + products).max(self.weights_len()) + ALIGNMENT
     }
 
     /// Elements of the sums of an image's tiles, of a block of channels.
@@ -162,8 +196,40 @@ impl Winograd {
         self.tiling.filter.taps() * self.taps.source_block * self.packing.vectors(0) * self.packing.vector
     }
 
+    /// Transforms the grain's piece of the weights, or its block of the sources.
+    pub fn prepare(&self, grain: &mut Grain<'_>, weights: Span, source: Span, packed: Span) {
+        match grain.index.checked_sub(self.taps.grains(self.packing_parts)) {
+            None => self.pack(grain, weights, packed),
+            Some(index) => self.transform(grain.memory, source, packed, index),
+        }
+    }
+
+    /// Transforms a block of the sources, if the part has so many.
+    fn transform(&self, memory: &Memory, source: Span, packed: Span, index: usize) {
+        let (part, block) = (index / self.held_blocks(), index % self.held_blocks());
+        let tiles = self.cut.part(part % self.cut.tile_parts);
+        let Some(tiles) = self.inputs.blocks(&tiles).nth(block) else { return };
+        let start = self.inputs_start() + index * self.inputs.block_len;
+        // SAFETY: each grain has a block of its own, behind the weights.
+        let inputs = unsafe { memory.write(packed.part(start..start + self.inputs.block_len)) };
+        self.transform_block(memory, source, part / self.cut.tile_parts, tiles, inputs);
+    }
+
+    fn transform_block(
+        &self,
+        memory: &Memory,
+        source: Span,
+        group: usize,
+        tiles: Range<usize>,
+        inputs: &mut [f32],
+    ) {
+        let Inputs { block, planes, point_len, .. } = self.inputs;
+        let planes = group * planes..(group + 1) * planes;
+        self.tiling.transform(memory, source, planes, tiles, [block, point_len], inputs);
+    }
+
     /// Transforms the weights of the grain's piece.
-    pub fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
+    fn pack(&self, grain: &mut Grain<'_>, weights: Span, packed: Span) {
         let piece = self.taps.piece(grain.index, self.packing_parts);
         let to = packed.part(self.packed_tile(piece.group, piece.tile));
         // SAFETY: weights are only read in this task.
@@ -193,41 +259,45 @@ impl Winograd {
 
     /// Computes a grain.
     pub fn run(&self, grain: &mut Grain<'_>, arrays: &Arrays) {
-        let (index, targets) = (grain.index / self.target_parts, grain.index % self.target_parts);
-        let (group, part) = (index / self.tile_parts, index % self.tile_parts);
-        // Tiles that overlap stay together.
-        let together = self.overlap.map_or(1, |overlap| overlap.tiles);
-        let all = share(self.tiling.count() / together, part, self.tile_parts);
-        let targets = share(self.packing.tiles(), targets, self.target_parts);
-        for (first, count) in even_parts(&all, self.block / together) {
-            let block = first * together..(first + count) * together;
-            self.run_block(grain, arrays, group, block, targets.clone());
+        let Cut { staged, tile_parts, target_parts, .. } = self.cut;
+        let (index, targets) = (grain.index / target_parts, grain.index % target_parts);
+        let (group, part) = (index / tile_parts, index % tile_parts);
+        let targets = share(self.packing.tiles(), targets, target_parts);
+        let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
+        let scratch = &mut grain.scratch[aligned..];
+        let (block_len, len) = (self.inputs.block_len, self.held_blocks() * self.inputs.block_len);
+        if staged {
+            let start = self.inputs_start() + index * len;
+            // SAFETY: transformed in the stage before.
+            let inputs = unsafe { grain.memory.read(arrays.packed.part(start..start + len)) };
+            let work = Work { group, tiles: self.cut.part(part), targets };
+            return self.run_held(grain.memory, arrays, &work, inputs, scratch);
+        }
+        let (inputs, rest) = scratch.split_at_mut(len);
+        for tiles in self.cut.held(part) {
+            for (block, inputs) in self.inputs.blocks(&tiles).zip(inputs.chunks_mut(block_len)) {
+                self.transform_block(grain.memory, arrays.source, group, block, inputs);
+            }
+            let work = Work { group, tiles, targets: targets.clone() };
+            self.run_held(grain.memory, arrays, &work, inputs, rest);
         }
     }
 
-    fn run_block(
-        &self,
-        grain: &mut Grain<'_>,
-        arrays: &Arrays,
-        group: usize,
-        block: Range<usize>,
-        targets: Range<usize>,
-    ) {
-        let ([inputs, products], points) = (self.points(), self.tiling.filter.points());
-        let aligned = grain.scratch.as_ptr().align_offset(64).min(ALIGNMENT);
-        let (inputs, rest) = grain.scratch[aligned..].split_at_mut(points * inputs);
-        let (products, sums) = rest.split_at_mut(points * products);
-        let planes = group * self.planes()..(group + 1) * self.planes();
-        self.tiling.transform(grain.memory, arrays.source, planes, block.clone(), self.block, inputs);
-        let mut parts = [(0, 0); MOST_COLUMNS];
-        let columns = even_parts(&(0..block.len()), self.kernels[0].tiles.len());
-        let count = columns.zip(&mut parts).map(|(column, to)| *to = column).count();
-        let columns = &parts[..count];
+    /// Multiplies the transformed sources of some tiles, and transforms the products back.
+    fn run_held(&self, memory: &Memory, arrays: &Arrays, work: &Work, inputs: &[f32], scratch: &mut [f32]) {
+        let (points, product_len) = (self.tiling.filter.points(), self.product_len());
+        let (products, sums) = scratch.split_at_mut(points * product_len);
+        let mut columns = [Column::default(); MOST_COLUMNS];
+        let count = self.columns(&work.tiles).zip(&mut columns).map(|(column, to)| *to = column).count();
+        let columns = &columns[..count];
         // SAFETY: transformed in the stage before.
-        let packed = |tile| unsafe { grain.memory.read(arrays.packed.part(self.packed_tile(group, tile))) };
+        let packed = |tile| unsafe { memory.read(arrays.packed.part(self.packed_tile(work.group, tile))) };
         // A single column reads weights as fast as it could ask for them.
         let asks = columns.len() > 1;
+        let targets = &work.targets;
         for point in 0..points {
+            let inputs = &inputs[point * self.inputs.point_len..];
+            let products = &mut products[point * product_len..(point + 1) * product_len];
             for tile in targets.clone() {
                 let next =
                     if tile + 1 < targets.end { [point, tile + 1] } else { [point + 1, targets.start] };
@@ -235,17 +305,27 @@ impl Winograd {
                     true => self.first_chunk(next, packed(next[1])),
                     false => &[],
                 });
-                self.multiply([point, tile], packed(tile), soon, inputs, products, columns);
+                let first = (tile - targets.start) * TILE_VECTORS * self.cut.held * self.packing.vector;
+                self.multiply([point, tile], packed(tile), soon, inputs, &mut products[first..], columns);
             }
         }
-        for tile in targets {
+        for tile in targets.clone() {
             match self.overlap {
-                Some(_) => {
-                    self.add_inputs(grain.memory, arrays, [group, tile], block.clone(), products, sums)
-                }
-                None => self.transform_outputs(grain.memory, arrays, group, tile, block.clone(), products),
+                Some(_) => self.add_inputs(memory, arrays, work, tile, products, sums),
+                None => self.transform_outputs(memory, arrays, work, tile, products),
             }
         }
+    }
+
+    /// The register tiles of a point's products.
+    fn columns(&self, tiles: &Range<usize>) -> impl Iterator<Item = Column> {
+        let first = tiles.start;
+        let (block_len, blocks) = (self.inputs.block_len, self.inputs.blocks(tiles));
+        blocks.enumerate().map(move |(i, block)| Column {
+            x: i * block_len,
+            first: block.start - first,
+            count: block.len(),
+        })
     }
 
     /// The weights of the first sources of one point for one tile of targets.
@@ -264,15 +344,12 @@ impl Winograd {
         soon: Option<&[f32]>,
         inputs: &[f32],
         products: &mut [f32],
-        columns: &[(usize, usize)],
+        columns: &[Column],
     ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let sources = self.packing.words(self.packing.sources);
         let weights = &packed[point * sources * vectors * lanes..];
-        let [input_len, product_len] = self.points();
-        let inputs = &inputs[point * input_len..(point + 1) * input_len];
-        let products = &mut products[point * product_len..(point + 1) * product_len];
-        let y = products[tile * TILE_VECTORS * self.block * lanes..].as_mut_ptr();
+        let y = products.as_mut_ptr();
         for (i, runs) in self.chunks.iter().enumerate() {
             let (ahead, lines) = soon.map_or((&[][..], 0), |soon| {
                 let next = self.chunks.get(i + 1).map(|next| words(next));
@@ -287,7 +364,7 @@ impl Winograd {
                 w: weights.as_ptr(),
                 y,
                 y_pixel: lanes,
-                y_vector: self.block * lanes,
+                y_vector: self.cut.held * lanes,
                 below: None,
                 start: if i == 0 { Start::Zero } else { Start::There },
                 end: End::There,
@@ -296,12 +373,12 @@ impl Winograd {
                 ahead: ahead.as_ptr(),
                 ahead_lines: lines,
             };
-            for (column, count) in columns {
-                tile.x = inputs.as_ptr().wrapping_add(column * lanes);
-                tile.y = y.wrapping_add(column * lanes);
+            for column in columns {
+                tile.x = inputs.as_ptr().wrapping_add(column.x);
+                tile.y = y.wrapping_add(column.first * lanes);
                 // SAFETY: the block's inputs hold all planes of its tiles, the packed weights all sources, and the
                 // products, which are the thread's own, all vectors of targets.
-                unsafe { self.kernels[vectors - 1].tiles[count - 1](&tile) }
+                unsafe { self.kernels[vectors - 1].tiles[column.count - 1](&tile) }
                 tile.ahead = tile.ahead.wrapping_add(runs.len() * lines * LINE);
             }
         }
@@ -311,20 +388,20 @@ impl Winograd {
         &self,
         memory: &Memory,
         arrays: &Arrays,
-        group: usize,
+        work: &Work,
         tile: usize,
-        block: Range<usize>,
         products: &[f32],
     ) {
         let lanes = self.packing.vector;
-        let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
-        self.tiling.each_image(block, |image, first, tiles| {
+        let (plane_len, point) = (self.target.plane_len(), self.product_len());
+        let first_vector = work.targets.start * TILE_VECTORS;
+        self.tiling.each_image(work.tiles.clone(), |image, first, tiles| {
             for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
-                let channel = group * self.packing.targets + vector * lanes;
+                let channel = work.group * self.packing.targets + vector * lanes;
                 let start = image * self.target.image_stride() + channel / lanes * plane_len;
                 let outputs = Outputs {
                     filter: self.tiling.filter,
-                    products: &products[(vector * self.block + first) * lanes..],
+                    products: &products[((vector - first_vector) * self.cut.held + first) * lanes..],
                     point,
                     tiles,
                     relu: self.relu,
@@ -358,22 +435,23 @@ impl Winograd {
         &self,
         memory: &Memory,
         arrays: &Arrays,
-        [group, tile]: [usize; 2],
-        block: Range<usize>,
+        work: &Work,
+        tile: usize,
         products: &[f32],
         sums: &mut [f32],
     ) {
         let Some(Overlap { seen, pad, .. }) = self.overlap else { return };
         let lanes = self.packing.vector;
-        let (plane_len, point) = (self.target.plane_len(), self.points()[1]);
+        let (plane_len, point) = (self.target.plane_len(), self.product_len());
+        let first_vector = work.targets.start * TILE_VECTORS;
         let sums = &mut sums[..self.sums_len()];
-        self.tiling.each_image(block, |image, first, tiles| {
+        self.tiling.each_image(work.tiles.clone(), |image, first, tiles| {
             for vector in tile * TILE_VECTORS..tile * TILE_VECTORS + self.packing.vectors(tile) {
-                let channel = group * self.packing.targets + vector * lanes;
+                let channel = work.group * self.packing.targets + vector * lanes;
                 let start = image * self.target.image_stride() + channel / lanes * plane_len;
                 let back = InputsBack {
                     filter: self.tiling.filter,
-                    products: &products[(vector * self.block + first) * lanes..],
+                    products: &products[((vector - first_vector) * self.cut.held + first) * lanes..],
                     point,
                     tiles,
                     sums,
@@ -400,13 +478,13 @@ fn words(runs: &[Run]) -> Range<usize> {
 }
 
 /// The sources of a point: blocks of channels, cut into chunks of at most `most` sources, but at least one block.
-fn chunks(packing: &Packing, block: usize, most: usize) -> Vec<Vec<Run>> {
+fn chunks(packing: &Packing, inputs: &Inputs, most: usize) -> Vec<Vec<Run>> {
     let step = packing.source_block;
-    let run = |first: usize| Run {
-        offset: (packing.words(first) * block) as u32,
-        len: packing.words(step.min(packing.sources - first)) as u32,
-        first: packing.words(first) as u32,
+    let run = |row: usize| Run {
+        offset: (row * inputs.row_len) as u32,
+        len: packing.words(step.min(packing.sources - row * step)) as u32,
+        first: packing.words(row * step) as u32,
     };
-    let runs: Vec<Run> = (0..packing.sources).step_by(step).map(run).collect();
+    let runs: Vec<Run> = (0..packing.sources.div_ceil(step)).map(run).collect();
     runs.chunks((most / packing.words(step)).max(1)).map(<[Run]>::to_vec).collect()
 }

@@ -166,9 +166,10 @@ impl WinogradGradient {
         let (sources, rest) = grain.scratch[aligned..].split_at_mut(points * sources);
         let gradients = &mut rest[..points * gradients];
         let of_group = group * self.planes() + planes.start..group * self.planes() + planes.end;
+        let lie = [self.block, self.tiling.point_len(planes.len(), self.block)];
         for (i, (first, count)) in even_parts(&all, self.block).enumerate() {
             let block = first..first + count;
-            self.tiling.transform(grain.memory, source, of_group.clone(), block.clone(), self.block, sources);
+            self.tiling.transform(grain.memory, source, of_group.clone(), block.clone(), lie, sources);
             self.transform_gradients(grain.memory, gradient, group, targets.clone(), block, gradients);
             for tile in targets.clone() {
                 let sums = self.sums(group, tile);
@@ -217,7 +218,6 @@ impl WinogradGradient {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
         let weights = self.kernels[vectors - 1].weights;
         let ([_, gradient_len], sums) = (self.points(), point_len(&self.packing, tile));
-        // As `Tiling::transform` puts so many planes.
         let source_len = self.tiling.point_len(planes.len(), self.block);
         let first_source = planes.start * lanes;
         let sources = (planes.len() * lanes).min(self.packing.sources - first_source);

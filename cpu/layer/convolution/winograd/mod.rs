@@ -1,7 +1,9 @@
 //! 3×3 and 5×5 convolutions of stride 1 from fewer products ([`crate::kernel::winograd`]).
 
+mod cut;
 mod direction;
 mod gradient;
+mod inputs;
 mod overlap;
 
 pub(super) use direction::Winograd;
@@ -156,20 +158,19 @@ impl Tiling {
         if self.store == Store::Channels { planes.div_ceil(2) } else { planes }
     }
 
-    /// Transforms the sources of a block of at most `most` tiles: point by point, row by row (a block of channels, or two
-    /// of them), tile by tile.
+    /// Transforms the sources of a block of at most `most` tiles: point by point, `point` elements apart, row by row (a block of
+    /// channels, or two of them), tile by tile.
     fn transform(
         &self,
         memory: &Memory,
         source: Span,
         planes: Range<usize>,
         block: Range<usize>,
-        most: usize,
+        [most, point]: [usize; 2],
         inputs: &mut [f32],
     ) {
         let lanes = self.source.layout.block;
         let (plane_len, row_len) = (self.source.plane_len(), self.row_len(most));
-        let point = self.point_len(planes.len(), most);
         self.each_image(block, |image, first, tiles| {
             let of = |plane: usize| {
                 let start = image * self.source.image_stride() + plane * plane_len;

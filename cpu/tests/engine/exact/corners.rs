@@ -24,15 +24,20 @@ fn images_of_several_blocks_of_winograd_tiles() {
     exact("blocks of Winograd tiles", &cases);
 }
 
-/// So many targets, and so few tiles, that targets are shared out.
+/// So many targets, and so few tiles, that targets are shared out, and sources transformed in a stage of their own: in one part and in
+/// several, of groups, and of tiles of whole images.
 #[test]
 fn targets_of_winograd_that_grains_share() {
     let rectified = Convolution { relu: true, ..same(160, 3) };
+    let groups = Convolution { group: 2, ..same(320, 3) };
     let zeros = "a ReLU lets only sums above 0 pass";
     let cases = [
         case(same(160, 3), [1, 160, 7, 7]),
         case(rectified, [1, 160, 7, 7]).zeros(zeros),
         case(same(144, 5), [1, 24, 6, 7]),
+        case(groups, [9, 64, 7, 7]),
+        case(same(288, 3), [2, 128, 7, 7]),
+        case(convolution(192, [3, 3]), [3, 160, 6, 6]),
     ];
     exact("shared targets of Winograd", &cases);
 }
