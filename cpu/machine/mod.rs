@@ -33,7 +33,7 @@ pub(crate) struct Filtering {
     pub staged_parts: usize,
     /// Most tiles of outputs that are multiplied together then.
     pub staged_tiles: usize,
-    /// The same in ∇W, where each block of tiles reads and writes all sums.
+    /// Tiles of a block in ∇W, each of which reads and writes all sums; in bf16 twice as many, of as many bytes.
     pub gradient_tiles: usize,
     /// What it costs to transform an element of the source of ∇W, of what it costs to read or write one in memory.
     pub source_cost: usize,
