@@ -14,6 +14,7 @@
 
 mod network;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use self::network::{Network, Want};
@@ -131,17 +132,19 @@ fn simulate<R: Send>(
     network.schedule();
     let turn = (0..size).map(|_| Condvar::new()).collect();
     let world = Arc::new(World { network: Mutex::new(network), turn });
-    let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let start = |rank| {
-            let (world, body) = (Arc::clone(&world), &body);
-            scope.spawn(move || {
-                let _ending = Ending { rank, world: Arc::clone(&world) };
-                drop(world.await_turn(world.lock(), rank));
-                body(SimTransport { rank, size, world })
-            })
-        };
-        let threads: Vec<_> = (0..size).map(start).collect();
-        threads.into_iter().map(|thread| thread.join()).collect()
+    let outcomes = on_one_cpu(|| {
+        std::thread::scope(|scope| {
+            let start = |rank| {
+                let (world, body) = (Arc::clone(&world), &body);
+                scope.spawn(move || {
+                    let _ending = Ending { rank, world: Arc::clone(&world) };
+                    drop(world.await_turn(world.lock(), rank));
+                    body(SimTransport { rank, size, world })
+                })
+            };
+            let threads: Vec<_> = (0..size).map(start).collect();
+            threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+        })
     });
     if let Some(failure) = world.lock().failure() {
         return Err(failure.clone());
@@ -155,6 +158,26 @@ fn simulate<R: Send>(
         })?);
     }
     Ok(results)
+}
+
+/// Does something on a thread that stays on one CPU, as do the threads that it starts: only one of them runs at a time, and to
+/// wake a thread of another CPU takes several times as long. Each thread that calls has a CPU of its own, as long as there are some.
+fn on_one_cpu<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    static CALLERS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static CALLER: usize = CALLERS.fetch_add(1, Ordering::Relaxed);
+    }
+    let caller = CALLER.with(|caller| *caller);
+    let pinned = move || {
+        if let Some(cpus) = core_affinity::get_core_ids().filter(|cpus| !cpus.is_empty()) {
+            // Where the system refuses, it only takes longer.
+            core_affinity::set_for_current(cpus[caller % cpus.len()]);
+        }
+        work()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(pinned).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Passes the baton on when a rank's code ends, by return or by panic.
