@@ -88,11 +88,11 @@ impl WeightWay {
         match self {
             Self::Direct(d) => d.workspace(),
             Self::Planes(p) => p.workspace(),
-            Self::Winograd(w) => w.partials(),
+            Self::Winograd(w) => w.workspace(),
         }
     }
 
-    /// Perhaps copies, then the sums, then their sum.
+    /// Perhaps copies or transforms, then the sums, then their sum.
     pub fn stages(&self) -> Stages {
         match self {
             Self::Direct(d) => {
@@ -103,7 +103,10 @@ impl WeightWay {
                 let sums = Stages::one(p.sums.grains()).then(p.sums.unpacking_grains());
                 p.copying_grains().map_or(sums, |grains| Stages::one(grains).followed_by(sums))
             }
-            Self::Winograd(w) => Stages::one(w.grains()).then(w.unpacking_grains()),
+            Self::Winograd(w) => {
+                let sums = Stages::one(w.grains()).then(w.unpacking_grains());
+                w.transforming_grains().map_or(sums, |grains| Stages::one(grains).followed_by(sums))
+            }
         }
     }
 
@@ -125,7 +128,8 @@ impl WeightWay {
             (Self::Planes(p), 1) => p.sum(grain, source, gradient, workspace),
             (Self::Planes(p), _) => p.copy(grain, source, workspace),
             (Self::Winograd(w), 0) => w.unpack(grain, workspace, weight_grad),
-            (Self::Winograd(w), _) => w.sum(grain, source, gradient, workspace),
+            (Self::Winograd(w), 1) => w.sum(grain, source, gradient, workspace),
+            (Self::Winograd(w), _) => w.transform(grain, source, gradient, workspace),
         }
     }
 }
