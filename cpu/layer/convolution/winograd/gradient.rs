@@ -213,7 +213,7 @@ impl WinogradGradient {
         let to = unsafe { grain.memory.write(place) };
         let tiles = 0..self.tiling.count();
         match plane.checked_sub(sources) {
-            None => self.transform_source(grain.memory, source, group * sources + plane, tiles, to),
+            None => self.transform_source(grain.memory, source, [group, plane], tiles, to),
             Some(vector) => self.transform_gradient(grain.memory, gradient, [group, vector], tiles, to),
         }
     }
@@ -247,15 +247,14 @@ impl WinogradGradient {
         let all = share(self.tiling.count(), part, self.tile_parts);
         for (i, (first, count)) in even_parts(&all, self.block).enumerate() {
             let block = first..first + count;
-            for (i, plane) in work.planes.clone().enumerate() {
-                let (plane, to) =
-                    (group * self.planes()[0] + plane, &mut sources[i * self.lie[0].plane_len..]);
-                self.transform_source(grain.memory, source, plane, block.clone(), to);
+            for (row, plane) in work.planes.clone().enumerate() {
+                let to = &mut sources[row * self.lie[0].plane_len..];
+                self.transform_source(grain.memory, source, [group, plane], block.clone(), to);
             }
             let first = work.targets.start * TILE_VECTORS;
             let last = (work.targets.end * TILE_VECTORS).min(self.planes()[1]);
-            for (i, vector) in (first..last).enumerate() {
-                let to = &mut gradients[i * self.lie[1].plane_len..];
+            for (row, vector) in (first..last).enumerate() {
+                let to = &mut gradients[row * self.lie[1].plane_len..];
                 self.transform_gradient(grain.memory, gradient, [group, vector], block.clone(), to);
             }
             self.multiply(&work, count, [sources, gradients], i > 0);
@@ -267,11 +266,11 @@ impl WinogradGradient {
         &self,
         memory: &Memory,
         source: Span,
-        plane: usize,
+        [group, plane]: [usize; 2],
         tiles: Range<usize>,
         to: &mut [f32],
     ) {
-        let lie = [self.lie[0].tiles, self.lie[0].point_len];
+        let (lie, plane) = ([self.lie[0].tiles, self.lie[0].point_len], group * self.planes()[0] + plane);
         self.tiling.transform(memory, source, plane..plane + 1, tiles, lie, to);
     }
 
