@@ -104,12 +104,12 @@ pub struct Machine {
     pub winograd_part_grains: usize,
     /// Grains of Winograd's ∇W that would each transform the same sources or gradients, from which on these are transformed in a stage of
     /// their own.
-    pub winograd_staged_parts: usize,
+    pub winograd_gradient_staged_parts: usize,
     /// Most tiles of outputs of such a layer. Measured on a Zen 3, two threads, ∇W as a share of forward and ∇A of its time before: 256 and 392
     /// tiles of 512 channels 0.85 to 1.05 and 0.93 to 0.97, 5×5 kernels of GoogLeNet's last layers 0.73 to 1.0, 784 tiles of 256 channels 1.06.
-    pub winograd_staged_tiles: usize,
+    pub winograd_gradient_staged_tiles: usize,
     /// Most bytes of what is transformed so: it stays in the third-level cache.
-    pub winograd_staged_bytes: usize,
+    pub winograd_gradient_staged_bytes: usize,
     /// Fewest tiles of target channels of a grain of Winograd's products, for each number in a word: each grain transforms
     /// its sources anew, or reads them from memory, which is to cost little beside the products.
     pub winograd_targets: usize,
@@ -215,9 +215,9 @@ const BASE: Machine = Machine {
     winograd_weight_tiles: [120, 150, 330],
     winograd_part_tiles: [256, 32],
     winograd_part_grains: 8,
-    winograd_staged_parts: 2,
-    winograd_staged_tiles: 512,
-    winograd_staged_bytes: 32 << 20,
+    winograd_gradient_staged_parts: 2,
+    winograd_gradient_staged_tiles: 512,
+    winograd_gradient_staged_bytes: 32 << 20,
     winograd_targets: 2,
     inner_depth: 256,
     inner_depth_bf16: 512,

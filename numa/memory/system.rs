@@ -150,7 +150,7 @@ impl Mapping {
     }
 
     /// Writes to each page of a range. Not a read and then a write: for a read Linux would map its page of zeros, and for the write
-    /// copy that and have all threads forget it; kernels from 5.8 to 6.12 copy no large page of zeros, but give small pages instead.
+    /// copy that and have all threads forget it.
     fn write_each(&self, begins: Range<usize>) {
         for offset in begins.step_by(page_bytes()) {
             // SAFETY: obligations 1, 2 and 3.

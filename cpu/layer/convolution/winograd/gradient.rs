@@ -135,9 +135,9 @@ impl WinogradGradient {
         let all = planes.map(|planes| Transformed::by_planes(&tiling, tiling.count(), planes));
         let bytes = layer.group * all.iter().map(|all| all.len).sum::<usize>() * size_of::<f32>();
         let staged = tile_parts == 1
-            && source_parts.max(target_parts) >= machine.winograd_staged_parts
-            && tiling.count() <= machine.winograd_staged_tiles
-            && bytes <= machine.winograd_staged_bytes;
+            && source_parts.max(target_parts) >= machine.winograd_gradient_staged_parts
+            && tiling.count() <= machine.winograd_gradient_staged_tiles
+            && bytes <= machine.winograd_gradient_staged_bytes;
         let of_grain =
             [planes[0].div_ceil(source_parts), packing.tiles().div_ceil(target_parts) * TILE_VECTORS];
         let own = of_grain.map(|planes| Transformed::by_points(&tiling, block, planes));
