@@ -38,6 +38,7 @@ impl Home {
 
 /// The homes of a crew's threads, of each of which `caches` names the cache: at most `most` shares, or one for each cache, and
 /// those of a cache as its threads. Threads of a share have numbers that are near.
+#[cfg(not(loom))]
 pub fn homes(caches: &[usize], most: usize) -> Vec<Home> {
     let mut names: Vec<usize> = Vec::new();
     for name in caches {
@@ -60,6 +61,7 @@ pub fn homes(caches: &[usize], most: usize) -> Vec<Home> {
 }
 
 /// Shares of a crew with these homes.
+#[cfg(not(loom))]
 pub fn shares(homes: &[Home]) -> usize {
     homes.iter().map(|home| home.near.end).max().unwrap_or(1)
 }
