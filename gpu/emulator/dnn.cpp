@@ -30,14 +30,32 @@ struct Tensor {
     int numbers = -1, format = NCHW;
     int extents[4] = {0, 0, 0, 0};
 
-    size_t bytes() const {
-        size_t count = 1;
+    size_t count() const {
+        size_t all = 1;
         for (int extent : extents) {
-            count *= size_t(extent);
+            all *= size_t(extent);
         }
-        return count * (numbers == FLOATS ? 4 : 2);
+        return all;
     }
+    size_t bytes() const { return count() * (numbers == FLOATS ? 4 : 2); }
     bool is_sound() const { return alive && (numbers == FLOATS || numbers == BFLOAT16) && bytes() > 0; }
+};
+
+// From one image, channel, row or column to the next.
+struct Steps {
+    size_t image, channel, row, column;
+
+    explicit Steps(const Tensor &of) {
+        size_t channels = size_t(of.extents[1]), rows = size_t(of.extents[2]), columns = size_t(of.extents[3]);
+        bool together = of.format == NHWC;
+        column = together ? channels : 1;
+        row = columns * column;
+        channel = together ? 1 : rows * columns;
+        image = channels * rows * columns;
+    }
+    size_t place(int a, int b, int c, int d) const {
+        return size_t(a) * image + size_t(b) * channel + size_t(c) * row + size_t(d) * column;
+    }
 };
 
 struct Convolution {
@@ -166,15 +184,18 @@ struct Task {
 
     // Calls `term` for all pairs of a pixel of X and a weight that make a pixel of Y, with the places of the three.
     template <typename Term> void each(Term term) const {
+        const Steps of_x(x), of_w(w), of_y(y);
         int outputs = w.extents[0] / c.group, inputs = w.extents[1];
         for (int image = 0; image < x.extents[0]; image++) {
             for (int output = 0; output < y.extents[1]; output++) {
                 int first = output / outputs * inputs;
                 for (int row = 0; row < y.extents[2]; row++) {
                     for (int column = 0; column < y.extents[3]; column++) {
-                        size_t at = place(y, image, output, row, column);
+                        size_t at = of_y.place(image, output, row, column);
                         for (int input = 0; input < inputs; input++) {
-                            window(image, output, input, first, row, column, at, term);
+                            window(row, column, of_x, of_x.place(image, first + input, 0, 0), [&](size_t pixel, int i, int j) {
+                                term(pixel, of_w.place(output, input, i, j), at);
+                            });
                         }
                     }
                 }
@@ -182,37 +203,47 @@ struct Task {
         }
     }
 
-    template <typename Term>
-    void window(int image, int output, int input, int first, int row, int column, size_t at, Term term) const {
+    // Calls `term` for the pixels of a plane of X, which begins at `plane`, that lie under the window of one of Y.
+    template <typename Term> void window(int row, int column, const Steps &steps, size_t plane, Term term) const {
         for (int i = 0; i < w.extents[2]; i++) {
             int from = row * c.stride[0] - c.pad[0] + i * c.dilation[0];
             for (int j = 0; from >= 0 && from < x.extents[2] && j < w.extents[3]; j++) {
                 int beside = column * c.stride[1] - c.pad[1] + j * c.dilation[1];
                 if (beside >= 0 && beside < x.extents[3]) {
-                    term(place(x, image, first + input, from, beside), place(w, output, input, i, j), at);
+                    term(plane + size_t(from) * steps.row + size_t(beside) * steps.column, i, j);
                 }
             }
         }
     }
 
-    static size_t place(const Tensor &t, int a, int b, int c, int d) {
-        if (t.format == NHWC) {
-            return ((size_t(a) * t.extents[2] + c) * t.extents[3] + d) * t.extents[1] + b;
+    // Each sum is of one of the three arrays, of which the other two are read once and not for each term.
+    void run() const {
+        std::vector<float> pixels, weights, results;
+        switch (direction) {
+        case FORWARD:
+            pixels = factors(x, of_x), weights = factors(w, of_w), results.resize(y.count());
+            each([&](size_t x, size_t w, size_t y) { results[y] += pixels[x] * weights[w]; });
+            return write(of_y, results);
+        case DATA:
+            results = factors(y, of_y), weights = factors(w, of_w), pixels.resize(x.count());
+            each([&](size_t x, size_t w, size_t y) { pixels[x] += results[y] * weights[w]; });
+            return write(of_x, pixels);
+        case FILTER:
+            results = factors(y, of_y), pixels = factors(x, of_x), weights.resize(w.count());
+            each([&](size_t x, size_t w, size_t y) { weights[w] += pixels[x] * results[y]; });
+            return write(of_w, weights);
         }
-        return ((size_t(a) * t.extents[1] + b) * t.extents[2] + c) * t.extents[3] + d;
     }
 
-    void run() const {
-        const Tensor &shape = direction == FORWARD ? y : direction == DATA ? x : w;
-        const Array &to = direction == FORWARD ? of_y : direction == DATA ? of_x : of_w;
-        std::vector<float> sums(shape.bytes() / (shape.numbers == FLOATS ? 4 : 2));
-        each([&](size_t x, size_t w, size_t y) {
-            switch (direction) {
-            case FORWARD: sums[y] += of_x.read(x) * of_w.read(w); break;
-            case DATA: sums[x] += of_y.read(y) * of_w.read(w); break;
-            case FILTER: sums[w] += of_x.read(x) * of_y.read(y); break;
-            }
-        });
+    static std::vector<float> factors(const Tensor &shape, const Array &array) {
+        std::vector<float> all(shape.count());
+        for (size_t at = 0; at < all.size(); at++) {
+            all[at] = array.read(at);
+        }
+        return all;
+    }
+
+    void write(const Array &to, const std::vector<float> &sums) const {
         for (size_t at = 0; at < sums.size(); at++) {
             to.write(at, beta == 0 ? alpha * sums[at] : alpha * sums[at] + beta * to.read(at));
         }

@@ -4,9 +4,9 @@
 //! Needs a build with the feature `mpi`; `scripts/test` makes one where MPI can be had. `QUADRILLE_MPIRUN` names another
 //! mpirun than that of the PATH, which has to be of the MPI that the program was built with.
 
+mod batch_system;
 mod bits;
 mod losses;
-mod slurm;
 mod stage;
 #[path = "../program/timeline.rs"]
 mod timeline;

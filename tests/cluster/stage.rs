@@ -64,11 +64,10 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder of its own for a test. While there is one no other test of several processes runs: each takes all of a small
-/// machine.
+/// A folder of its own for a test. While there is one with a turn no other of these runs: each takes all of a small machine.
 pub struct Stage {
     folder: TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 /// What a run of several processes left.
@@ -90,8 +89,16 @@ pub struct Running {
 impl Stage {
     pub fn new() -> Self {
         static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let stage = Self { folder: tempfile::tempdir().expect("a temporary folder"), _turn };
+        Self::with(Some(TURN.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// For a test that minds no other, and that no other minds.
+    pub fn beside_others() -> Self {
+        Self::with(None)
+    }
+
+    fn with(turn: Option<MutexGuard<'static, ()>>) -> Self {
+        let stage = Self { folder: tempfile::tempdir().expect("a temporary folder"), _turn: turn };
         let net = root().join("models/lenet/train_val.prototxt");
         stage.write("solver.prototxt", &format!("net: {:?}\n{SOLVER}", net.display().to_string()));
         stage.write("rank", RANK);

@@ -1,4 +1,5 @@
-//! Under Slurm, on the throw-away cluster of `scripts/slurm-local`.
+//! Under Slurm, on the throw-away cluster of `scripts/slurm-local`. Tests run in the order of their names, and what waits longest
+//! is to begin first.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
@@ -92,8 +93,8 @@ fn steps_train_lose_and_refuse() {
     if is_skipped(missing()) {
         return;
     }
-    let stage = Stage::new();
     let cluster = Cluster::up();
+    let stage = Stage::new();
     let outcome = stage.start(step(&cluster, &["-K1", "--mpi=pmix"], &stage, "")).finish();
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");
     assert_eq!(stage.weights("run"), stage.train_over_threads("threads", "--workers 4"));
@@ -138,8 +139,9 @@ fn a_job_that_is_told_before_its_limit_goes_on_after_it_is_requeued() {
     if is_skipped(missing()) {
         return;
     }
-    let stage = Stage::new();
     let cluster = Cluster::up();
+    // Most of the time it waits for Slurm.
+    let stage = Stage::beside_others();
     let training = stage.training("run", "--stop-margin 0").join(" ");
     stage.write("job", &JOB.replace("PROGRAM", program()).replace("TRAINING", &training));
     let submitted = stage.start(cluster.command("sbatch", &["job"])).finish();
