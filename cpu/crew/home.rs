@@ -66,7 +66,7 @@ pub fn shares(homes: &[Home]) -> usize {
     homes.iter().map(|home| home.near.end).max().unwrap_or(1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -184,17 +184,17 @@ struct Task {
 
     // Calls `term` for all pairs of a pixel of X and a weight that make a pixel of Y, with the places of the three.
     template <typename Term> void each(Term term) const {
-        const Steps of_x(x), of_w(w), of_y(y);
+        const Steps in_x(x), in_w(w), in_y(y);
         int outputs = w.extents[0] / c.group, inputs = w.extents[1];
         for (int image = 0; image < x.extents[0]; image++) {
             for (int output = 0; output < y.extents[1]; output++) {
                 int first = output / outputs * inputs;
                 for (int row = 0; row < y.extents[2]; row++) {
                     for (int column = 0; column < y.extents[3]; column++) {
-                        size_t at = of_y.place(image, output, row, column);
+                        size_t at = in_y.place(image, output, row, column);
                         for (int input = 0; input < inputs; input++) {
-                            window(row, column, of_x, of_x.place(image, first + input, 0, 0), [&](size_t pixel, int i, int j) {
-                                term(pixel, of_w.place(output, input, i, j), at);
+                            window(row, column, in_x, in_x.place(image, first + input, 0, 0), [&](size_t pixel, int i, int j) {
+                                term(pixel, in_w.place(output, input, i, j), at);
                             });
                         }
                     }
