@@ -70,10 +70,9 @@ pub(crate) enum End {
     Kept(Kept),
 }
 
-/// Where the second half of a tile's pixels lies that are two rows of an image, seen from the first: distances in
-/// elements.
+/// Distances of two pixels, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Below {
+pub(crate) struct Apart {
     /// In the source.
     pub x: usize,
     /// In the sums.
@@ -99,8 +98,9 @@ pub(crate) struct Tile<'a> {
     pub y_pixel: usize,
     /// Distance of vectors in the sums.
     pub y_vector: usize,
-    /// For tiles of AMX, of an even number of pixels: their second half, where it does not follow the first.
-    pub below: Option<Below>,
+    /// For tiles of AMX, of an even number of pixels that are two rows of an image: where their second half lies, seen from the
+    /// first.
+    pub below: Option<Apart>,
     /// What the sums start from.
     pub start: Start,
     /// Where they go.
@@ -113,6 +113,23 @@ pub(crate) struct Tile<'a> {
     pub ahead: *const f32,
     /// None if there is nothing.
     pub ahead_lines: usize,
+}
+
+impl Tile<'_> {
+    /// Makes it the one that begins `pixels` pixels further, of which neighbours are so far apart. What is asked for ahead stays.
+    #[inline(always)]
+    pub fn go_on(&mut self, pixels: usize, apart: Apart) {
+        let by = Apart { x: pixels * apart.x, y: pixels * apart.y, kept: pixels * apart.kept };
+        self.x = self.x.wrapping_add(by.x);
+        self.y = self.y.wrapping_add(by.y);
+        if let Start::Kept(kept) = &mut self.start {
+            kept.y = kept.y.wrapping_add(by.kept);
+        }
+        if let End::Kept(kept) = &mut self.end {
+            kept.y = kept.y.wrapping_add(by.kept);
+        }
+        self.sign = self.sign.map(|sign| sign.wrapping_add(by.kept));
+    }
 }
 
 /// One register tile of a weight's gradient.
@@ -166,6 +183,25 @@ pub(crate) struct Kernels {
     pub tiles: &'static [TileKernel],
     /// Tiles of 1, 2, … sources.
     pub weights: &'static [WeightKernel],
+    /// Whether tiles of sources want all that they can have, as those of AMX do, which see blocks of channels.
+    pub full: bool,
+}
+
+impl Kernels {
+    /// The tiles of so many sources: first and number of each. Near-equal, unless they are to be full: 25 sources are 25 steps in fives,
+    /// but 28 in sixes and one alone, whose few sums wait for each other.
+    pub fn source_tiles(&self, sources: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let most = self.weights.len();
+        let parts = sources.div_ceil(most);
+        // So many in each, and one more in the first `longer`.
+        let (each, longer) = match parts {
+            0 => (0, 0),
+            _ if self.full => (most, 0),
+            _ => (sources / parts, sources % parts),
+        };
+        let start = move |part: usize| (part * each + part.min(longer)).min(sources);
+        (0..parts).map(move |part| (start(part), start(part + 1) - start(part)))
+    }
 }
 
 /// The kernels for tiles of `vectors` vectors; `None` if the tier has none.
@@ -186,5 +222,26 @@ pub(crate) fn kernels(numerics: Numerics, vectors: usize, pixel: Pixel) -> Optio
         (Precision::F32, Vectors::Avx512f) => x86::avx512f::kernels(vectors, pixel),
         #[cfg(not(target_arch = "x86_64"))]
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe fn nothing(_: &WeightTile<'_>) {}
+
+    #[test]
+    fn tiles_of_sources_are_near_equal_or_full() {
+        let tiles = |sources: usize, full: bool| {
+            let kernels = Kernels { tiles: &[], weights: &[nothing as WeightKernel; 6], full };
+            kernels.source_tiles(sources).collect::<Vec<_>>()
+        };
+        assert_eq!(tiles(25, false), [(0, 5), (5, 5), (10, 5), (15, 5), (20, 5)]);
+        assert_eq!(tiles(20, false), [(0, 5), (5, 5), (10, 5), (15, 5)]);
+        assert_eq!(tiles(13, false), [(0, 5), (5, 4), (9, 4)]);
+        assert_eq!(tiles(13, true), [(0, 6), (6, 6), (12, 1)]);
+        assert_eq!(tiles(6, false), tiles(6, true));
+        assert_eq!(tiles(0, false), []);
     }
 }

@@ -26,6 +26,7 @@ macro_rules! tables {
             const KERNELS: Kernels = Kernels {
                 tiles: &[$(rows::<$pixels, VECTORS, PIXEL>),*],
                 weights: &[$(sources::<$sources, VECTORS, PIXEL>),*],
+                full: false,
             };
         }
 
@@ -111,13 +112,13 @@ pub(super) mod amxbf16 {
         let below = avx512bf16::kernels(vectors, pixel)?;
         Some(match (vectors, pixel) {
             (1, Pixel::Vector) => {
-                Kernels { tiles: &Table::<1, 16>::TILES, weights: &Table::<1, 16>::WEIGHTS }
+                Kernels { tiles: &Table::<1, 16>::TILES, weights: &Table::<1, 16>::WEIGHTS, full: true }
             }
             (2, Pixel::Vector) => {
-                Kernels { tiles: &Table::<2, 16>::TILES, weights: &Table::<2, 16>::WEIGHTS }
+                Kernels { tiles: &Table::<2, 16>::TILES, weights: &Table::<2, 16>::WEIGHTS, full: true }
             }
-            (1, Pixel::One) => Kernels { weights: &Table::<1, 1>::WEIGHTS, ..below },
-            (2, Pixel::One) => Kernels { weights: &Table::<2, 1>::WEIGHTS, ..below },
+            (1, Pixel::One) => Kernels { weights: &Table::<1, 1>::WEIGHTS, full: true, ..below },
+            (2, Pixel::One) => Kernels { weights: &Table::<2, 1>::WEIGHTS, full: true, ..below },
             _ => below,
         })
     }

@@ -13,7 +13,7 @@ use super::passes::Passes;
 use super::sources::{Sources, sources_of};
 use super::weights::{Packing, Taps, Words};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::correlate::{Below, End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
+use crate::kernel::correlate::{Apart, End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};
 use crate::kernel::strip::{Content, Strip};
 use crate::kernel::words::{Neighbours, with_words};
 use crate::layer::{Array, Grain, share};
@@ -373,37 +373,45 @@ impl Direction {
             let x = self.origin(part, step.image, of_row);
             let target_row = ((of_row * pass.step[0]) as isize + pass.first[0]) as usize;
             let target_below = pass.step[0] * self.passes.target[1];
-            let below = Below { x: self.place_len, y: target_below * vector, kept: target_below * pixel };
-            for (column, count) in &self.columns[step.index] {
-                let target_column = ((column * pass.step[1]) as isize + pass.first[1]) as usize;
-                let at = |row: usize| row * self.passes.target[1] + target_column;
-                let place = |y: *mut f32| Kept {
-                    y: y.wrapping_add(at(target_row) * pixel),
-                    pixel: pass.step[1] * pixel,
-                    vector: self.target.plane_len(),
-                };
-                let soon = ahead.take(runs.len() * step.lines * LINE);
-                let held = || outputs.kept.map_or(Start::There, |y| Start::Kept(place(y)));
-                let tile = Tile {
-                    runs,
-                    x: x.wrapping_add(column * self.pixel),
-                    x_pixel: self.pixel,
-                    w: step.packed.as_ptr(),
-                    y: outputs.sums.wrapping_add(at(target_row - outputs.first_row) * vector),
-                    y_pixel: pass.step[1] * vector,
-                    y_vector: outputs.vector,
-                    below: pair.map(|_| below),
-                    start: step.start.unwrap_or_else(held),
-                    end: kept.map_or(End::There, |y| End::Kept(place(y))),
-                    relu,
-                    sign: sign.map(|sign| sign.wrapping_add(at(target_row) * pixel)),
-                    ahead: soon.unwrap_or(std::ptr::null()),
-                    ahead_lines: soon.map_or(0, |_| step.lines),
-                };
+            let next = Apart { x: self.pixel, y: pass.step[1] * vector, kept: pass.step[1] * pixel };
+            let below = Apart { x: self.place_len, y: target_below * vector, kept: target_below * pixel };
+            let Some((column, _)) = self.columns[step.index].first() else { return };
+            let target_column = ((column * pass.step[1]) as isize + pass.first[1]) as usize;
+            let at = |row: usize| row * self.passes.target[1] + target_column;
+            let place = |y: *mut f32| Kept {
+                y: y.wrapping_add(at(target_row) * pixel),
+                pixel: next.kept,
+                vector: self.target.plane_len(),
+            };
+            let held = || outputs.kept.map_or(Start::There, |y| Start::Kept(place(y)));
+            let mut tile = Tile {
+                runs,
+                x: x.wrapping_add(column * self.pixel),
+                x_pixel: self.pixel,
+                w: step.packed.as_ptr(),
+                y: outputs.sums.wrapping_add(at(target_row - outputs.first_row) * vector),
+                y_pixel: next.y,
+                y_vector: outputs.vector,
+                below: pair.map(|_| below),
+                start: step.start.unwrap_or_else(held),
+                end: kept.map_or(End::There, |y| End::Kept(place(y))),
+                relu,
+                sign: sign.map(|sign| sign.wrapping_add(at(target_row) * pixel)),
+                ahead: std::ptr::null(),
+                ahead_lines: 0,
+            };
+            for (_, count) in &self.columns[step.index] {
+                if let Some(soon) = ahead.take(runs.len() * step.lines * LINE) {
+                    (tile.ahead, tile.ahead_lines) = (soon, step.lines);
+                } else {
+                    tile.ahead_lines = 0;
+                }
                 // SAFETY: places have target pixels inside the image, taps see the strip or, pointwise, the source; the
                 // packed tile holds as many sources as the runs name; images, rows and tiles of channels are the
                 // grain's own, and so are its sums.
                 unsafe { kernels.tiles[height * count - 1](&tile) }
+                // With few sources, to say all of a tile anew takes a third of the time that its products do.
+                tile.go_on(*count, next);
             }
         }
     }

@@ -90,7 +90,7 @@ impl WeightGradient {
         let row_len = seen.map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = seen.map_or(passes.source[0] * row_len, Strip::plane_len);
         let (offsets, rows_of) = offsets(&passes, seen, packing, plane_len);
-        let visible = visible(&rows_of, kernels[0].weights.len());
+        let visible = visible(&rows_of, &kernels[0]);
         let together = if height == 1 && columns.len() == 1 { machine.gradient_pixels / width } else { 1 };
         // Strips are to stay in the second-level cache; copies lie in memory anyway.
         let fit = if copies.is_some() { usize::MAX } else { machine.strip_bytes / bytes(tallest).max(1) };
@@ -318,9 +318,11 @@ impl WeightGradient {
 
     fn add_block(&self, tile: usize, block: &Block<'_>, gradients: &Gradients, source_ahead: &mut Rows) {
         let (vector, vectors) = (self.sums.packing.vector, self.sums.packing.vectors(tile));
-        let weights = self.kernels[vectors - 1].weights;
+        let kernels = &self.kernels[vectors - 1];
         let mut dw = block.dw;
-        for (i, (offsets, visible)) in self.offsets.chunks(weights.len()).zip(&self.visible).enumerate() {
+        let tiles = kernels.source_tiles(self.offsets.len()).zip(&self.visible);
+        for (i, ((source, count), visible)) in tiles.enumerate() {
+            let offsets = &self.offsets[source..source + count];
             // Of several images in one row all is visible.
             let visible = if self.together > 1 { &block.rows } else { visible };
             let first = visible.start.clamp(block.rows.start, block.rows.end);
@@ -330,7 +332,7 @@ impl WeightGradient {
             let ahead = if i < vectors {
                 block.ahead.wrapping_add(i * self.target.plane_len())
             } else {
-                let sums = dw.wrapping_add(offsets.len() * vectors * vector).cast_const();
+                let sums = dw.wrapping_add(count * vectors * vector).cast_const();
                 source_ahead.take(rows * block.columns.1 * vector).unwrap_or(sums)
             };
             // SAFETY: the block's pixels lie inside the image, and its taps inside the strip or, pointwise, the
@@ -350,8 +352,8 @@ impl WeightGradient {
                     ahead,
                     ahead_row: self.gradient_row(),
                 };
-                weights[offsets.len() - 1](&tile);
-                dw = dw.add(offsets.len() * vectors * vector);
+                kernels.weights[count - 1](&tile);
+                dw = dw.add(count * vectors * vector);
             }
         }
     }
@@ -364,13 +366,13 @@ fn in_steps(passes: Passes, narrow: bool, fits: impl Fn(&Passes) -> bool) -> Pas
     row.unwrap_or_else(|| steps(passes))
 }
 
-/// Rows that see a tile of `most` sources.
-fn visible(rows: &[Range<usize>], most: usize) -> Vec<Range<usize>> {
+/// Rows that see each tile of sources.
+fn visible(rows: &[Range<usize>], kernels: &Kernels) -> Vec<Range<usize>> {
     let of_tile = |rows: &[Range<usize>]| {
         let start = rows.iter().map(|r| r.start).min().unwrap_or(0);
         start..rows.iter().map(|r| r.end).max().unwrap_or(0).max(start)
     };
-    rows.chunks(most).map(of_tile).collect()
+    kernels.source_tiles(rows.len()).map(|(first, count)| of_tile(&rows[first..first + count])).collect()
 }
 
 /// A block of pixels for one tile.

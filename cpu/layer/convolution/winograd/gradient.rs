@@ -322,7 +322,7 @@ impl WinogradGradient {
         add: bool,
     ) {
         let (lanes, vectors) = (self.packing.vector, self.packing.vectors(tile));
-        let weights = self.kernels[vectors - 1].weights;
+        let kernels = &self.kernels[vectors - 1];
         let Transformed { point_len, plane_len, .. } = self.lie[1];
         let first_source = work.planes.start * lanes;
         let sources = (work.planes.len() * lanes).min(self.packing.sources - first_source);
@@ -331,13 +331,14 @@ impl WinogradGradient {
         let [all, most] = [count, self.block].map(|tiles| self.tiling.row_len(tiles) / lanes);
         for (begin, len) in even_parts(&(0..all), most) {
             let dy = dy.as_ptr().wrapping_add(begin * lanes);
-            for (i, offsets) in self.offsets[..sources].chunks(weights.len()).enumerate() {
-                let first = sums + (first_source + i * weights.len()) * vectors * lanes;
+            for (i, (source, count)) in kernels.source_tiles(sources).enumerate() {
+                let offsets = &self.offsets[source..source + count];
+                let first = sums + (first_source + source) * vectors * lanes;
                 // The gradients of the next point, then the sums of the next sources.
                 let ahead = if i < vectors {
                     dy.wrapping_add(point_len + i * plane_len)
                 } else {
-                    dw.wrapping_add(first + weights.len() * vectors * lanes).cast_const()
+                    dw.wrapping_add(first + count * vectors * lanes).cast_const()
                 };
                 // SAFETY: what is transformed has so many tiles of every source and target; the sums are the grain's own, a
                 // tile's width for each point and source.
@@ -356,7 +357,7 @@ impl WinogradGradient {
                         ahead,
                         ahead_row: 0,
                     };
-                    weights[offsets.len() - 1](&tile);
+                    kernels.weights[count - 1](&tile);
                 }
             }
         }

@@ -1,4 +1,4 @@
-use super::super::super::{Below, Pixel, Run, kernels};
+use super::super::super::{Apart, Pixel, Run, kernels};
 use super::super::model::{Model, integers};
 use super::*;
 use crate::isa::{Isa, Numerics};
@@ -151,7 +151,7 @@ impl Case {
         let (mut y, mut words) = (self.before.clone(), self.kept_before.clone());
         let ([y_pixel, y_vector], [pixel, vector]) = (SUMS, WORDS_KEPT);
         let distance = self.row + GAP;
-        let below = Below { x: distance * WORDS, y: distance * y_pixel, kept: distance * pixel };
+        let below = Apart { x: distance * WORDS, y: distance * y_pixel, kept: distance * pixel };
         let sign = if kept { self.kept_sign.0.as_ptr() } else { self.sign.as_ptr() };
         let tile = Tile {
             runs: &self.runs,
