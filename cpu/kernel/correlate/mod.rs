@@ -232,6 +232,34 @@ mod tests {
     unsafe fn nothing(_: &WeightTile<'_>) {}
 
     #[test]
+    fn a_tile_that_goes_on_moves_all_that_pixels_have() {
+        let at = |element: usize| std::ptr::null_mut::<f32>().wrapping_add(element);
+        let kept = |element: usize| Kept { y: at(element), pixel: 4, vector: 9 };
+        let tile = |x: usize, y: usize, number: usize| Tile {
+            runs: &[],
+            x: at(x),
+            x_pixel: 2,
+            w: at(7),
+            y: at(y),
+            y_pixel: 3,
+            y_vector: 8,
+            below: None,
+            start: Start::Kept(kept(number)),
+            end: End::Kept(kept(number + 1)),
+            relu: true,
+            sign: Some(at(number + 2)),
+            ahead: at(5),
+            ahead_lines: 1,
+        };
+        let mut moved = tile(100, 200, 300);
+        moved.go_on(6, Apart { x: 2, y: 3, kept: 4 });
+        assert_eq!(format!("{moved:?}"), format!("{:?}", tile(112, 218, 324)));
+        moved.start = Start::Bias(at(1));
+        moved.go_on(1, Apart { x: 2, y: 3, kept: 4 });
+        assert_eq!(moved.start, Start::Bias(at(1)));
+    }
+
+    #[test]
     fn tiles_of_sources_are_near_equal_or_full() {
         let tiles = |sources: usize, full: bool| {
             let kernels = Kernels { tiles: &[], weights: &[nothing as WeightKernel; 6], full };
