@@ -109,6 +109,13 @@ const CONVOLUTION: &[Candidate] = &[
         ..candidate("entry-tiles-bf16", Form::Entry, convolution::tiles_bf16)
     },
     Candidate {
+        fits: convolution::fits_entry_winograd,
+        pays: convolution::pays_entry_winograd,
+        eager: true,
+        strides: true,
+        ..candidate("entry-winograd", Form::Entry, convolution::entry_winograd)
+    },
+    Candidate {
         fits: convolution::fits_entry,
         eager: true,
         strides: true,

@@ -11,12 +11,14 @@
 //! error is at most that of a sum of products of the same length times what the matrices make of magnitudes.
 
 mod axis;
+mod entry;
 mod overlap;
 mod store;
 mod table;
 mod weights;
 
 use self::axis::{Axis, F2x3, F4x3, F4x5};
+pub(crate) use self::entry::{EntryInputs, EntryOutputs, MOST_SOURCES};
 pub(crate) use self::overlap::InputsBack;
 pub(crate) use self::store::Store;
 use self::store::{Put, Together, Transform, transform};
@@ -65,7 +67,13 @@ impl Filter {
         self.points_of_axis() * self.points_of_axis()
     }
 
-    const fn points_of_axis(self) -> usize {
+    /// Rows and columns of what a tile sees.
+    pub const fn seen(self) -> usize {
+        self.outputs() + self.side() - 1
+    }
+
+    /// Products of a row of a tile.
+    pub const fn points_of_axis(self) -> usize {
         match self {
             Self::F2x3 => 4,
             Self::F4x3 => 7,

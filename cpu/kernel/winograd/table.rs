@@ -7,7 +7,7 @@ pub(super) struct Table<V, const R: usize, const C: usize>([[MaybeUninit<V>; C];
 
 impl<V: Copy, const R: usize, const C: usize> Table<V, R, C> {
     #[inline(always)]
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self([const { [const { MaybeUninit::uninit() }; C] }; R])
     }
 

@@ -30,7 +30,7 @@ use self::planes::PlaneGradient;
 use self::subsample::Subsample;
 use self::unfolded::Unfolded;
 use self::ways::{Way, WeightWay};
-use self::winograd::{Winograd, WinogradGradient};
+use self::winograd::{EntryWinograd, Winograd, WinogradGradient};
 use super::channels::Totals;
 use super::{Array, Binder, Grain, LayerKernel, Stages};
 use crate::isa::{Isa, Numerics, Precision};
@@ -143,6 +143,27 @@ fn fits_filter(net: &Net, id: LayerId, numerics: Numerics, filter: Filter) -> bo
     winograd::fits(layer, [&bottom, &top], numerics, filter) && fits(net, id, numerics, true)
 }
 
+/// What filters images: F(4×4, 3×3) pays more than F(2×2, 3×3) for any, since their transformed weights are few.
+const ENTRY_FILTERS: [Filter; 2] = [Filter::F4x3, Filter::F4x5];
+
+/// Whether Winograd's transforms of plain bottoms can do forward of a layer: where tiles over them could, in f32.
+pub(super) fn fits_entry_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    fits_entry(net, id, numerics) && entry_filter(net, id).is_some()
+}
+
+/// Whether they pay more than tiles.
+pub(super) fn pays_entry_winograd(net: &Net, id: LayerId, numerics: Numerics) -> bool {
+    let fewest = |filter| Machine::of(numerics.isa).winograd(filter).fewest_of_images;
+    entry_filter(net, id).is_some_and(|filter| net.bottom_shapes(id)[0].dim(1) >= fewest(filter))
+}
+
+/// The filter for a layer of images.
+fn entry_filter(net: &Net, id: LayerId) -> Option<Filter> {
+    let Layer::Convolution(layer) = &net.layer(id).layer else { return None };
+    let [bottom, top] = shapes(net, id);
+    ENTRY_FILTERS.into_iter().find(|filter| winograd::fits_entry(layer, [&bottom, &top], *filter))
+}
+
 /// The same as [`fits_entry`] in bf16.
 pub(super) fn fits_entry_bf16(net: &Net, id: LayerId, numerics: Numerics) -> bool {
     numerics.precision == Precision::Bf16 && fits_entry(net, id, numerics)
@@ -189,15 +210,17 @@ pub(super) fn tiles_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>
 }
 
 fn tiles_of(binder: &mut Binder<'_>, precision: Precision) -> Option<Box<dyn LayerKernel>> {
-    let weight = |setup: &Setup<'_>| {
-        let planes = PlaneGradient::new(setup).map(|planes| WeightWay::Planes(Box::new(planes)));
-        planes.or_else(|| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct))))
-    };
     let way = |setup: &Setup<'_>| {
         let unfolded = (setup.sub == SubTask::Forward).then(|| Unfolded::new(setup)).flatten();
         unfolded.map(Way::Unfolded).or_else(|| Direction::new(setup).map(Way::Direct))
     };
-    build(binder, precision, way, weight)
+    build(binder, precision, way, weight_of_tiles)
+}
+
+/// ∇W on tiles.
+fn weight_of_tiles(setup: &Setup<'_>) -> Option<WeightWay> {
+    let planes = PlaneGradient::new(setup).map(|planes| WeightWay::Planes(Box::new(planes)));
+    planes.or_else(|| WeightGradient::new(setup).map(|direct| WeightWay::Direct(Box::new(direct))))
 }
 
 pub(super) fn winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
@@ -214,6 +237,12 @@ pub(super) fn winograd_4x4(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKerne
 
 pub(super) fn winograd_4x4_bf16(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
     winograd_of(binder, Precision::Bf16, &[Filter::F4x3])
+}
+
+pub(super) fn entry_winograd(binder: &mut Binder<'_>) -> Option<Box<dyn LayerKernel>> {
+    let filter = entry_filter(binder.net, binder.id)?;
+    let way = |setup: &Setup<'_>| EntryWinograd::new(setup, filter).map(Way::Entry);
+    build(binder, Precision::F32, way, weight_of_tiles)
 }
 
 /// By the first of the filters that can do the layer.

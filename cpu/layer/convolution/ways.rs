@@ -4,7 +4,7 @@ use super::direction::{Arrays, Direction};
 use super::gradient::WeightGradient;
 use super::planes::PlaneGradient;
 use super::unfolded::Unfolded;
-use super::winograd::{Winograd, WinogradGradient};
+use super::winograd::{EntryWinograd, Winograd, WinogradGradient};
 use crate::layer::{Grain, Stages};
 use crate::memory::Span;
 
@@ -13,6 +13,7 @@ pub(super) enum Way {
     Direct(Direction),
     Unfolded(Unfolded),
     Winograd(Winograd),
+    Entry(EntryWinograd),
 }
 
 impl Way {
@@ -21,6 +22,7 @@ impl Way {
             Self::Direct(d) => d.packing.len(),
             Self::Unfolded(u) => u.packed_len(),
             Self::Winograd(w) => w.packed_len(),
+            Self::Entry(e) => e.packed_len(),
         }
     }
 
@@ -28,7 +30,7 @@ impl Way {
     pub fn can_add(&self) -> bool {
         match self {
             Self::Direct(d) => d.can_add(),
-            Self::Unfolded(_) => false,
+            Self::Unfolded(_) | Self::Entry(_) => false,
             Self::Winograd(_) => true,
         }
     }
@@ -37,7 +39,7 @@ impl Way {
     pub fn can_rectify(&self) -> bool {
         match self {
             Self::Direct(d) => d.stores_once(),
-            Self::Unfolded(_) => false,
+            Self::Unfolded(_) | Self::Entry(_) => false,
             Self::Winograd(_) => true,
         }
     }
@@ -48,6 +50,7 @@ impl Way {
             Self::Direct(d) => Stages::one(d.packing_grains()).then(d.grains()),
             Self::Unfolded(u) => Stages::one(u.packing_grains()).then(u.grains()),
             Self::Winograd(w) => Stages::one(w.packing_grains()).then(w.grains()),
+            Self::Entry(e) => Stages::one(e.packing_grains()).then(e.grains()),
         }
     }
 
@@ -56,6 +59,7 @@ impl Way {
             Self::Direct(d) => d.scratch(),
             Self::Unfolded(u) => u.scratch(),
             Self::Winograd(w) => w.scratch(),
+            Self::Entry(e) => e.scratch(),
         }
     }
 
@@ -64,6 +68,7 @@ impl Way {
             Self::Direct(d) => d.pack(grain, weights, packed),
             Self::Unfolded(u) => u.pack(grain, weights, packed),
             Self::Winograd(w) => w.prepare(grain, weights, source, packed),
+            Self::Entry(e) => e.pack(grain, weights, packed),
         }
     }
 
@@ -72,6 +77,7 @@ impl Way {
             Self::Direct(d) => d.run(grain, arrays),
             Self::Unfolded(u) => u.run(grain, arrays),
             Self::Winograd(w) => w.run(grain, arrays),
+            Self::Entry(e) => e.run(grain, arrays),
         }
     }
 }

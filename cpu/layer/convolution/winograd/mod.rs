@@ -2,11 +2,13 @@
 
 mod cut;
 mod direction;
+mod entry;
 mod gradient;
 mod inputs;
 mod overlap;
 
 pub(super) use direction::Winograd;
+pub(super) use entry::EntryWinograd;
 pub(super) use gradient::WinogradGradient;
 
 use std::ops::Range;
@@ -17,7 +19,7 @@ use quadrille_core::shape::Shape;
 use super::direction::{Setup, TILE_VECTORS};
 use super::weights::{Packing, Taps, Words};
 use crate::isa::{Isa, Numerics, Precision};
-use crate::kernel::winograd::{Filter, Sources, Squares, Store};
+use crate::kernel::winograd::{Filter, MOST_SOURCES, Sources, Squares, Store};
 use crate::layout::Arrangement;
 use crate::machine::{LINE, Machine};
 use crate::memory::{Memory, Span};
@@ -52,12 +54,22 @@ pub(super) fn fits(
 ) -> bool {
     let fewest = Machine::fewest_for_winograd(numerics, filter);
     let enough = |channels: usize| channels / layer.group >= fewest;
-    let saves = |shape: &Shape| {
-        let extents = [2, 3].map(|axis| shape.dim(axis));
-        // At least a third of the products: the transforms take about as long as a fifth of them.
-        3 * filter.tiles(extents) * filter.points() <= 2 * extents[0] * extents[1] * filter.taps()
-    };
-    can(layer, filter) && enough(layer.num_output) && enough(bottom.dim(1)) && saves(bottom) && saves(top)
+    can(layer, filter)
+        && enough(layer.num_output)
+        && enough(bottom.dim(1))
+        && saves(bottom, filter)
+        && saves(top, filter)
+}
+
+/// The same for a layer whose bottom are images of a few channels, which get no gradient.
+pub(super) fn fits_entry(layer: &Convolution, [bottom, top]: [&Shape; 2], filter: Filter) -> bool {
+    can(layer, filter) && layer.group == 1 && bottom.dim(1) <= MOST_SOURCES && saves(top, filter)
+}
+
+/// Whether tiles of planes like these save at least a third of the products: the transforms take about as long as a fifth of them.
+fn saves(shape: &Shape, filter: Filter) -> bool {
+    let extents = [2, 3].map(|axis| shape.dim(axis));
+    3 * filter.tiles(extents) * filter.points() <= 2 * extents[0] * extents[1] * filter.taps()
 }
 
 /// Whether F(4×4, 3×3) pays more than F(2×2, 3×3) for a layer with this bottom and top: it has fewer products, but three times as

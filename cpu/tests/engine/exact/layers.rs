@@ -69,6 +69,11 @@ fn convolutions_of_images() {
         (Convolution { stride: [2, 2], pad: [3, 3], bias: false, ..convolution(16, [7, 7]) }, [3, 21, 33]),
         (Convolution { pad: [1, 1], ..convolution(35, [3, 3]) }, [3, 17, 18]),
         (convolution(20, [5, 5]), [1, 28, 28]),
+        // Rows of several vectors of tiles, and images of one, two and four channels.
+        (same(19, 3), [1, 5, 70]),
+        (Convolution { pad: [0, 2], ..convolution(9, [3, 3]) }, [2, 6, 31]),
+        (Convolution { bias: false, ..same(32, 5) }, [3, 32, 32]),
+        (Convolution { pad: [4, 0], ..convolution(18, [5, 5]) }, [4, 8, 72]),
         (Convolution { pad: [2, 2], dilation: [2, 1], ..convolution(7, [3, 5]) }, [4, 9, 31]),
         (Convolution { group: 3, ..convolution(48, [2, 2]) }, [3, 6, 6]),
     ];

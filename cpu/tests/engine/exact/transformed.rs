@@ -56,7 +56,7 @@ impl Filter {
     /// That of an implementation for a kernel of so many rows.
     fn of(implementation: &str, side: usize) -> Self {
         const H: f64 = 0.5;
-        if implementation.starts_with("winograd-4x4") {
+        if implementation.starts_with("winograd-4x4") || implementation == "entry-winograd" && side == 3 {
             return Self::of_4x4();
         }
         if side == 3 {
