@@ -15,7 +15,8 @@
 mod network;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 
 use self::network::{Network, Want};
 use super::{Buffer, Tag, Transport, check_peer};
@@ -69,8 +70,8 @@ fn describe_waiting(waiting: &[(usize, Peer, Tag)]) -> String {
 
 struct World {
     network: Mutex<Network>,
-    /// Entry i wakes rank i when it may go on.
-    turn: Vec<Condvar>,
+    /// The thread of each rank that waits for its turn, or did so last: a rank may hand its endpoint to another one.
+    waiting: Vec<Mutex<Option<Thread>>>,
 }
 
 impl World {
@@ -79,20 +80,42 @@ impl World {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self, network: &Network) {
-        match network.running() {
-            Some(rank) => self.turn[rank].notify_all(),
-            None => self.turn.iter().for_each(Condvar::notify_all),
+    /// Wakes whom the scheduler gave the baton, or all if a failure ended the run. Without the lock, for which they would wait at once.
+    fn wake(&self, network: MutexGuard<'_, Network>) {
+        let next = network.running();
+        drop(network);
+        let ranks = match next {
+            Some(rank) => &self.waiting[rank..=rank],
+            None => &self.waiting[..],
+        };
+        for waiting in ranks {
+            let thread = waiting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            thread.inspect(Thread::unpark);
         }
     }
 
     /// Waits until it is `rank`'s turn. Ends because whoever holds the baton passes it on when it waits or ends, and
-    /// a failure wakes all.
-    fn await_turn<'a>(&self, mut network: MutexGuard<'a, Network>, rank: usize) -> MutexGuard<'a, Network> {
-        while network.running() != Some(rank) && network.failure().is_none() {
-            network = self.turn[rank].wait(network).unwrap_or_else(PoisonError::into_inner);
+    /// a failure wakes all. No wake is missed: a thread names itself before it looks whose turn it is, under the lock under which
+    /// the turn was decided before it was woken.
+    fn await_turn(&self, rank: usize) -> MutexGuard<'_, Network> {
+        *self.waiting[rank].lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+        loop {
+            let network = self.lock();
+            if network.running() == Some(rank) || network.failure().is_some() {
+                return network;
+            }
+            drop(network);
+            std::thread::park();
         }
-        network
+    }
+
+    /// Passes the baton on as the scheduler decided, and waits until `rank` has it again.
+    fn pass_on<'a>(&'a self, network: MutexGuard<'a, Network>, rank: usize) -> MutexGuard<'a, Network> {
+        if network.running() == Some(rank) {
+            return network;
+        }
+        self.wake(network);
+        self.await_turn(rank)
     }
 }
 
@@ -130,15 +153,15 @@ fn simulate<R: Send>(
 ) -> Result<Vec<R>, SimFailure> {
     let (size, seed) = (network.size(), network.seed());
     network.schedule();
-    let turn = (0..size).map(|_| Condvar::new()).collect();
-    let world = Arc::new(World { network: Mutex::new(network), turn });
+    let waiting = (0..size).map(|_| Mutex::new(None)).collect();
+    let world = Arc::new(World { network: Mutex::new(network), waiting });
     let outcomes = on_one_cpu(|| {
         std::thread::scope(|scope| {
             let start = |rank| {
                 let (world, body) = (Arc::clone(&world), &body);
                 scope.spawn(move || {
                     let _ending = Ending { rank, world: Arc::clone(&world) };
-                    drop(world.await_turn(world.lock(), rank));
+                    drop(world.await_turn(rank));
                     body(SimTransport { rank, size, world })
                 })
             };
@@ -190,7 +213,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         let mut network = self.world.lock();
         network.end(self.rank);
-        self.world.wake(&network);
+        self.world.wake(network);
     }
 }
 
@@ -220,8 +243,7 @@ impl SimTransport {
             // Also after a turn: a rank is woken because nothing can come any more, and until it runs another rank
             // may have sent what it waits for.
             network.block(self.rank, want);
-            self.world.wake(&network);
-            network = self.world.await_turn(network, self.rank);
+            network = self.world.pass_on(network, self.rank);
             if network.failure().is_some() {
                 return Err(self.stuck());
             }
@@ -257,8 +279,7 @@ impl Transport for SimTransport {
         let mut network = self.begin()?;
         // Polling takes time, in which others go on; else a loop of polls would never end.
         network.pause(self.rank);
-        self.world.wake(&network);
-        network = self.world.await_turn(network, self.rank);
+        network = self.world.pass_on(network, self.rank);
         if network.failure().is_some() {
             return Err(self.stuck());
         }
