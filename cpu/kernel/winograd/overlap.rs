@@ -100,7 +100,7 @@ impl OnStored for InputsBack<'_> {
         let room = (self.filter.points() - 1) * self.point + self.tiles.len() * S::LANES;
         assert!(self.products.len() >= room, "too few products");
         assert!(self.sums.len() >= self.seen[0] * self.seen[1] * S::LANES, "no room for the sums");
-        let side = self.filter.outputs() + self.filter.side() - 1;
+        let side = self.filter.seen();
         let is_seen = |tile: &[usize; 2]| (0..2).all(|a| tile[a] + side <= self.seen[a]);
         assert!(self.tiles.iter().all(is_seen), "a tile beyond what is seen");
         assert!((0..2).all(|a| self.pad[a] + self.extents[a] <= self.seen[a]), "a plane beyond what is seen");
