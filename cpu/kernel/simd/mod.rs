@@ -24,6 +24,8 @@ pub(crate) trait Simd {
     unsafe fn splat(value: f32) -> Self::Vector;
     unsafe fn load(from: *const f32) -> Self::Vector;
     unsafe fn store(to: *mut f32, value: Self::Vector);
+    /// Stores past the caches, whose lines are not read before: `to` is aligned to a vector. Other threads see it after [`settle`].
+    unsafe fn store_past(to: *mut f32, value: Self::Vector);
     unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Asks for the cache line of an address, which need not exist.
     fn prefetch(address: *const f32);
@@ -69,6 +71,15 @@ pub(crate) trait Simd {
     /// Turns a square round: row `r` of `rows` begins at `from + r · distance` and has `columns` elements, neither more than
     /// `LANES`; vector `c` at `to` becomes their elements `c`. Rows and columns that are missing become 0.
     unsafe fn turn(from: *const f32, distance: usize, extents: [usize; 2], to: &mut Square);
+}
+
+/// Waits for what this thread has stored past the caches, so that what it tells other threads comes later.
+pub(crate) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every CPU of x86-64 has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
 }
 
 /// Room for the square of any tier: a vector for each of its rows, one after the other.

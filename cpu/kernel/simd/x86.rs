@@ -33,6 +33,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_storeu_ps(to, value) }
     }
     #[inline(always)]
+    unsafe fn store_past(to: *mut f32, value: __m256) {
+        // SAFETY: by the trait's contract, and by that of this method aligned.
+        unsafe { _mm256_stream_ps(to, value) }
+    }
+    #[inline(always)]
     unsafe fn add(a: __m256, b: __m256) -> __m256 {
         // SAFETY: by the trait's contract.
         unsafe { _mm256_add_ps(a, b) }
@@ -149,6 +154,11 @@ impl Simd for Avx512f {
     unsafe fn store(to: *mut f32, value: __m512) {
         // SAFETY: by the trait's contract.
         unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn store_past(to: *mut f32, value: __m512) {
+        // SAFETY: by the trait's contract, and by that of this method aligned.
+        unsafe { _mm512_stream_ps(to, value) }
     }
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {

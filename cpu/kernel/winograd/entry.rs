@@ -109,6 +109,8 @@ pub(crate) struct EntryOutputs<'a> {
     pub bias: Option<&'a [f32]>,
     /// Whether a ReLU goes over the pixels.
     pub relu: bool,
+    /// Whether they are stored past the caches; the caller settles them.
+    pub past: bool,
     /// First row and column of the first tile's outputs; what lies outside the plane is left out.
     pub first: [usize; 2],
     /// How many tiles, at most a vector of them.
@@ -140,14 +142,14 @@ impl EntryOutputs<'_> {
         S: Simd,
         A: Axis<D, Y, G, N>,
     {
-        let ([row, first], [height, width]) = (self.first, self.extents);
+        let ([row, first], [_, width]) = (self.first, self.extents);
         for tile in (0..self.tiles).step_by(T) {
             let mut rows = [const { Table::<S::Vector, N, Y>::new() }; T];
             let column = first + tile * Y;
             // SAFETY: by contract; pixels outside of the plane are left out.
             unsafe {
                 for r in 0..N {
-                    if r < Y {
+                    if r < Y && !self.past {
                         // What is written two groups of tiles further on: a store would wait for its line.
                         let pixel = (row + r) * width + column + 2 * T * Y;
                         let lines = self.plane.first().wrapping_add(pixel * S::LANES).cast_const();
@@ -160,22 +162,52 @@ impl EntryOutputs<'_> {
                         rows.write(r, A::outputs::<S>(sums));
                     }
                 }
-                if self.tiles - tile >= T && row + Y <= height && column + T * Y <= width {
-                    for (t, rows) in rows.iter().enumerate() {
-                        match self.relu {
-                            true => self.store::<S, A, D, Y, G, N, true>(rows, column + t * Y, [Y; 2]),
-                            false => self.store::<S, A, D, Y, G, N, false>(rows, column + t * Y, [Y; 2]),
-                        }
-                    }
-                } else {
-                    for (t, rows) in rows.iter().enumerate().take(self.tiles - tile) {
-                        let column = column + t * Y;
-                        let inside = [Y.min(height - row), Y.min(width - column)];
-                        match self.relu {
-                            true => self.store::<S, A, D, Y, G, N, true>(rows, column, inside),
-                            false => self.store::<S, A, D, Y, G, N, false>(rows, column, inside),
-                        }
-                    }
+                match (self.relu, self.past) {
+                    (false, false) => self.tiles::<S, A, D, Y, G, N, T, false, false>(&rows, tile),
+                    (false, true) => self.tiles::<S, A, D, Y, G, N, T, false, true>(&rows, tile),
+                    (true, false) => self.tiles::<S, A, D, Y, G, N, T, true, false>(&rows, tile),
+                    (true, true) => self.tiles::<S, A, D, Y, G, N, T, true, true>(&rows, tile),
+                }
+            }
+        }
+    }
+
+    /// Makes outputs of the rows of `T` tiles, of which the first is `tile`, and stores those that are there and inside the plane.
+    ///
+    /// # Safety
+    /// As for [`Self::along`]; all rows were written.
+    #[inline(always)]
+    unsafe fn tiles<
+        S,
+        A,
+        const D: usize,
+        const Y: usize,
+        const G: usize,
+        const N: usize,
+        const T: usize,
+        const RELU: bool,
+        const PAST: bool,
+    >(
+        &self,
+        rows: &[Table<S::Vector, N, Y>; T],
+        tile: usize,
+    ) where
+        S: Simd,
+        A: Axis<D, Y, G, N>,
+    {
+        let ([row, first], [height, width]) = (self.first, self.extents);
+        let column = first + tile * Y;
+        // SAFETY: by contract; pixels outside of the plane are left out.
+        unsafe {
+            if self.tiles - tile >= T && row + Y <= height && column + T * Y <= width {
+                for (t, rows) in rows.iter().enumerate() {
+                    self.store::<S, A, D, Y, G, N, RELU, PAST>(rows, column + t * Y, [Y; 2]);
+                }
+            } else {
+                for (t, rows) in rows.iter().enumerate().take(self.tiles - tile) {
+                    let column = column + t * Y;
+                    let inside = [Y.min(height - row), Y.min(width - column)];
+                    self.store::<S, A, D, Y, G, N, RELU, PAST>(rows, column, inside);
                 }
             }
         }
@@ -220,7 +252,16 @@ impl EntryOutputs<'_> {
     /// # Safety
     /// As for [`Self::along`]; all rows were written.
     #[inline(always)]
-    unsafe fn store<S, A, const D: usize, const Y: usize, const G: usize, const N: usize, const RELU: bool>(
+    unsafe fn store<
+        S,
+        A,
+        const D: usize,
+        const Y: usize,
+        const G: usize,
+        const N: usize,
+        const RELU: bool,
+        const PAST: bool,
+    >(
         &self,
         rows: &Table<S::Vector, N, Y>,
         column: usize,
@@ -239,7 +280,8 @@ impl EntryOutputs<'_> {
                 for (r, value) in pixels.into_iter().enumerate().take(inside[0]) {
                     let value = S::add(value, bias);
                     let value = if RELU { S::rectified(value) } else { value };
-                    S::store(first.add((r * self.extents[1] + c) * S::LANES), value);
+                    let to = first.add((r * self.extents[1] + c) * S::LANES);
+                    if PAST { S::store_past(to, value) } else { S::store(to, value) }
                 }
             }
         }
@@ -282,6 +324,8 @@ impl Explicit for EntryOutputs<'_> {
         assert!((1..=MOST_SOURCES).contains(&sources), "{sources} channels of an image");
         assert!(self.inputs.len() >= len && self.weights.len() >= len, "inputs or weights are too short");
         assert!(tiles <= S::LANES, "{tiles} tiles in a vector");
+        let aligned = self.plane.first().addr().is_multiple_of(size_of::<S::Vector>());
+        assert!(!self.past || aligned, "a plane at no whole vector");
         assert!(self.bias.is_none_or(|bias| bias.len() >= S::LANES), "the bias is too short");
         let last = [first[0], first[1] + tiles.saturating_sub(1) * filter.outputs()];
         assert!((0..2).all(|a| last[a] < extents[a]), "a tile outside of the plane");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::isa::{Isa, Vectors};
+use crate::kernel::simd::settle;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::Weights;
 
@@ -72,8 +73,11 @@ impl Row {
         let (filter, sources, lanes) = (self.filter, self.sources, self.lanes);
         let (inputs, weights) = (self.inputs(), self.transformed_weights());
         let bias: Vec<f32> = (0..lanes).map(|target| number(target + 9)).collect();
-        for relu in [false, true] {
-            let mut plane = vec![f32::NAN; self.height * WIDTH * lanes];
+        let mut room = vec![f32::NAN; self.height * WIDTH * lanes + LINE];
+        let aligned = room.as_ptr().align_offset(64);
+        let plane = &mut room[aligned..][..self.height * WIDTH * lanes];
+        for (relu, past) in [(false, false), (false, true), (true, false), (true, true)] {
+            plane.fill(f32::NAN);
             for (i, inputs) in inputs.chunks(sources * filter.points() * lanes).enumerate() {
                 let outputs = EntryOutputs {
                     filter,
@@ -82,6 +86,7 @@ impl Row {
                     weights: &weights,
                     bias: Some(&bias),
                     relu,
+                    past,
                     first: [0, i * lanes * filter.outputs()],
                     tiles: lanes.min(self.tiles() - i * lanes),
                     // SAFETY: all of the plane is there, and nobody else's.
@@ -90,6 +95,7 @@ impl Row {
                 };
                 with_vectors(self.isa, outputs);
             }
+            settle();
             for (at, value) in plane.iter().enumerate() {
                 let (row, column, target) = (at / lanes / WIDTH, at / lanes % WIDTH, at % lanes);
                 let window = (0..sources * filter.taps()).map(|i| {

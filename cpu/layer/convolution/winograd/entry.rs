@@ -9,6 +9,7 @@ use quadrille_core::layer::SubTask;
 use super::super::direction::{Arrays, Setup};
 use super::{ALIGNMENT, can};
 use crate::isa::{Isa, Precision};
+use crate::kernel::simd::settle;
 use crate::kernel::stored::Origin;
 use crate::kernel::vectorised::with_vectors;
 use crate::kernel::winograd::{EntryInputs, EntryOutputs, Filter, MOST_SOURCES, Weights};
@@ -28,6 +29,8 @@ pub(in crate::layer::convolution) struct EntryWinograd {
     output: [usize; 2],
     pad: [usize; 2],
     relu: bool,
+    /// Whether the top is stored past the caches, which it would not stay in.
+    past: bool,
     /// Parts of the images, and of the rows of tiles of one.
     image_parts: usize,
     row_parts: usize,
@@ -58,6 +61,7 @@ impl EntryWinograd {
             output: setup.output,
             pad: layer.pad,
             relu: layer.relu,
+            past: size_of::<f32>() * target.len() >= machine.past_bytes,
             image_parts,
             row_parts: wanted.div_ceil(image_parts).min(rows),
         })
@@ -195,6 +199,9 @@ impl EntryWinograd {
                 self.run_row(grain, arrays, [image, row]);
             }
         }
+        if self.past {
+            settle();
+        }
     }
 
     /// Computes a row of tiles of an image.
@@ -220,6 +227,7 @@ impl EntryWinograd {
                     weights,
                     bias,
                     relu: self.relu,
+                    past: self.past,
                     first: [row, first].map(|tile| tile * self.filter.outputs()),
                     tiles,
                     // SAFETY: the part is the whole plane; rows of tiles are the grain's own.

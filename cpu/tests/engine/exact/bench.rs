@@ -26,12 +26,31 @@ pub fn exact_on(test: &str, case: &Case, arrays: &Arrays<f32>) {
     let (alone, behind) = (expected(case), case.in_blocks().as_ref().map(expected));
     everywhere(test, case, arrays, |case, how, found| {
         let expected = behind.as_ref().filter(|_| case.after_blocks).unwrap_or(&alone);
-        for (sub, operand) in written(case) {
-            let what = format!("{sub} {operand:?} of {how}");
-            let kept = kept(case, how.numerics, operand);
-            compare(&what, case, expected.get(operand), found.get(operand), kept);
-        }
+        compare_all(case, how, expected, found);
     });
+}
+
+/// The same on two threads, by one implementation where there is one of that name: for arrays so large that every way would take minutes.
+pub fn exact_by(implementation: &str, test: &str, case: &Case) {
+    let arrays = case.integers();
+    let mut expected = arrays.clone();
+    case.reference(&mut expected);
+    for (numerics, _) in
+        ways(test, &case.net, case.id).into_iter().filter(|(_, name)| *name == implementation)
+    {
+        let text = format!("{case}, {implementation} on {numerics}, 2 threads");
+        let found = run_with(case, implementation, numerics, 2, &arrays);
+        compare_all(case, &How { text, numerics }, &expected, &found);
+    }
+}
+
+/// Compares everything that the sub-tasks of a case write.
+fn compare_all(case: &Case, how: &How, expected: &Arrays<f32>, found: &Arrays<f32>) {
+    for (sub, operand) in written(case) {
+        let what = format!("{sub} {operand:?} of {how}");
+        let kept = kept(case, how.numerics, operand);
+        compare(&what, case, expected.get(operand), found.get(operand), kept);
+    }
 }
 
 /// How a case was run.

@@ -3,7 +3,7 @@
 use quadrille_core::layer::{Convolution, Dropout, Layer, PoolMethod, Pooling};
 
 use crate::common::{convolution, inner_product};
-use crate::exact::bench::exact;
+use crate::exact::bench::{exact, exact_by};
 use crate::exact::case::Case;
 use crate::exact::layers::{pooling, same, strided};
 
@@ -40,6 +40,13 @@ fn targets_of_winograd_that_grains_share() {
         case(convolution(192, [3, 3]), [3, 160, 6, 6]),
     ];
     exact("shared targets of Winograd", &cases);
+}
+
+/// A top of 48 MiB, which is stored past the caches, of a width that tiles do not divide.
+#[test]
+fn tops_that_are_stored_past_the_caches() {
+    let case = Case::of_images(Layer::Convolution(same(8, 3)), &[1, 2, 1_025, 1_535]);
+    exact_by("entry-winograd", "a large top", &case);
 }
 
 /// Inputs beyond what the images have of the second-level cache: sums go on from part to part.
