@@ -43,35 +43,46 @@ pub(super) unsafe fn tile<
             [rows, columns] => ([rows, t.x_row, t.dy_row], [columns, PIXEL, S::LANES]),
         };
         let [x_step, dy_step] = if PIXEL == 1 { [columns[1], columns[2]] } else { [PIXEL, S::LANES] };
-        let ahead_step = match t.pixels {
-            [_, 1] if PIXEL == 1 => t.ahead_row,
-            _ if PIXEL == 1 => LINE,
-            _ => S::LANES,
+        // Pixels whose gradients share a line, of which one is asked for; in a column each has one of its own.
+        let (together, ahead_step) = match t.pixels {
+            [_, 1] if PIXEL == 1 => (1, t.ahead_row),
+            _ => (LINE / S::LANES, S::LANES),
         };
         for row in 0..rows[0] {
             let mut ahead = t.ahead.wrapping_add(row * t.ahead_row);
             let mut place = row * rows[1];
             let mut dy = t.dy.add(row * rows[2]);
-            for _ in 0..columns[0] {
-                let mut gradients = [S::zero(); VECTORS];
-                for (v, gradient) in gradients.iter_mut().enumerate() {
-                    *gradient = S::load(dy.add(v * t.dy_vector));
-                }
-                if PIXEL > 1 {
-                    S::prefetch(sources[0].wrapping_add(place + AHEAD * PIXEL));
-                    S::prefetch(ahead);
-                } else {
-                    S::prefetch_far(ahead);
-                }
-                ahead = ahead.wrapping_add(ahead_step);
-                for (source, x) in sums.iter_mut().zip(sources) {
-                    let value = S::splat(*x.add(place));
-                    for (sum, gradient) in source.iter_mut().zip(gradients) {
-                        *sum = P::add(value, gradient, *sum);
+            macro_rules! add_pixels {
+                ($pixels:literal, $x_step:expr, $dy_step:expr) => {
+                    if PIXEL > 1 {
+                        S::prefetch(sources[0].wrapping_add(place + AHEAD * PIXEL));
+                        S::prefetch(ahead);
+                    } else {
+                        S::prefetch_far(ahead);
                     }
-                }
-                place += x_step;
-                dy = dy.wrapping_add(dy_step);
+                    ahead = ahead.wrapping_add($pixels * ahead_step);
+                    for p in 0..$pixels {
+                        let mut gradients = [S::zero(); VECTORS];
+                        for (v, gradient) in gradients.iter_mut().enumerate() {
+                            *gradient = S::load(dy.add(v * t.dy_vector + p * $dy_step));
+                        }
+                        for (source, x) in sums.iter_mut().zip(sources) {
+                            let value = S::splat(*x.add(place + p * $x_step));
+                            for (sum, gradient) in source.iter_mut().zip(gradients) {
+                                *sum = P::add(value, gradient, *sum);
+                            }
+                        }
+                    }
+                    place += $pixels * $x_step;
+                    dy = dy.wrapping_add($pixels * $dy_step);
+                };
+            }
+            let alone = if together == 1 { columns[0] } else { columns[0] % 2 };
+            for _ in 0..(columns[0] - alone) / 2 {
+                add_pixels!(2, PIXEL, S::LANES);
+            }
+            for _ in 0..alone {
+                add_pixels!(1, x_step, dy_step);
             }
         }
         for (k, source) in sums.iter().enumerate() {
