@@ -259,11 +259,16 @@ impl Soon {
         self.arrays
     }
 
-    /// Asks for the lines of a part. Inlined, since it is asked for a few lines at a time.
+    /// Asks for `lines` lines of each of `rows` rows, of which the first begins at element number `element` and each `row` elements behind
+    /// the last; what is asked for beyond an array is no error. Inlined, since it is asked for a few lines at a time.
     #[inline(always)]
-    pub fn ask_for(&self, part: Range<usize>) {
+    pub fn ask_for(&self, element: usize, [rows, row]: [usize; 2], lines: usize) {
         for first in &self.first[..self.arrays] {
-            part.clone().step_by(LINE).for_each(|line| prefetch(first.wrapping_add(line)));
+            let mut first = first.wrapping_add(element);
+            for _ in 0..rows {
+                (0..lines).for_each(|line| prefetch(first.wrapping_add(line * LINE)));
+                first = first.wrapping_add(row);
+            }
         }
     }
 }

@@ -256,7 +256,27 @@ impl Tiles {
     /// Grains of the rows of ∇W that are this device's: as long as if it had all.
     fn row_grains(&self) -> usize {
         let rows = (self.grains * self.own.len()).div_ceil(self.outputs);
-        rows.clamp(1, self.own.len().max(1))
+        rows.clamp(1, self.own.len().div_ceil(self.most_sources).max(1))
+    }
+
+    /// Grains of forward's products.
+    fn product_grains(&self) -> usize {
+        let most = if self.few_everywhere { 1 } else { self.most_sources };
+        self.grains.min(self.outputs.div_ceil(most))
+    }
+
+    /// The outputs of a grain of forward's products.
+    fn share_of_outputs(&self, grain: usize, grains: usize) -> Range<usize> {
+        match self.few_everywhere {
+            true => share(self.outputs, grain, grains),
+            false => self.share_of_rows(self.outputs, grain, grains),
+        }
+    }
+
+    /// A grain's rows of `count`: whole blocks of tiles, of which a smaller one takes nearly as long.
+    fn share_of_rows(&self, count: usize, grain: usize, grains: usize) -> Range<usize> {
+        let blocks = share(count.div_ceil(self.most_sources), grain, grains);
+        (blocks.start * self.most_sources).min(count)..(blocks.end * self.most_sources).min(count)
     }
 
     /// Words of so many steps of depth.
@@ -334,7 +354,7 @@ impl Tiles {
     }
 
     fn product(&self, grain: &mut Grain<'_>) {
-        let outputs = grain.share(self.outputs);
+        let outputs = self.share_of_outputs(grain.index, grain.grains);
         // SAFETY: only read in this task; X was packed in the stage before.
         let (weight, transposed, bias) = unsafe {
             (
@@ -478,7 +498,7 @@ impl LayerKernel for Tiles {
         match sub {
             SubTask::Forward => {
                 let transposing = self.transposing.min(self.words(self.inputs));
-                Stages::one(transposing).then(self.grains.min(self.outputs))
+                Stages::one(transposing).then(self.product_grains())
             }
             SubTask::GradWeight | SubTask::StepWeight => {
                 Stages::one(self.gradient_depth().min(self.grains)).then(self.row_grains())
@@ -501,12 +521,12 @@ impl LayerKernel for Tiles {
 
     fn scratch(&self) -> usize {
         let width = self.lanes * TILE_VECTORS;
-        let outputs = share(self.outputs, 0, self.grains.min(self.outputs)).len();
+        let outputs = self.share_of_outputs(0, self.product_grains()).len();
         let vectors = if self.few_everywhere { self.images } else { self.image_vectors() };
         let forward = outputs * vectors * self.lanes;
         let forward = forward + self.most_sources * (self.words(self.near()) + self.lanes);
         let activation = if self.few { self.few_scratch() } else { self.input_scratch() };
-        let own = share(self.own.len(), 0, self.row_grains()).len();
+        let own = self.share_of_rows(self.own.len(), 0, self.row_grains()).len();
         let weight = self.sources(own) + self.most_sources * self.machine.inner_columns.max(width);
         forward.max(activation).max(weight).max(2 * self.inputs)
     }

@@ -125,7 +125,7 @@ impl Tiles {
 
     /// The rows of ∇W of some outputs.
     pub(super) fn weight_rows(&self, grain: &mut Grain<'_>, weight_grad: Span) {
-        let outputs = grain.share(self.outputs);
+        let outputs = self.share_of_rows(self.outputs, grain.index, grain.grains);
         let width = self.lanes * TILE_VECTORS;
         // SAFETY: X was packed in the stage before; grains have rows of their own.
         let (x, dw) = unsafe {

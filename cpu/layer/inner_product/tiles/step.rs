@@ -14,6 +14,7 @@ use quadrille_core::device::Scalars;
 use super::{Sum, TILE_VECTORS, Tiles, blocks};
 use crate::kernel::few::Momentum;
 use crate::layer::{Everywhere, Grain, Soon, Update};
+use crate::machine::LINE;
 use crate::memory::{Memory, Span};
 
 /// What a grain updates a weight with.
@@ -55,7 +56,7 @@ impl<'a> Stepping<'a> {
 impl Tiles {
     /// Updates the rows of the weight of some outputs.
     pub(super) fn step_rows(&self, grain: &mut Grain<'_>) {
-        let outputs = grain.share(self.own.len());
+        let outputs = self.share_of_rows(self.own.len(), grain.index, grain.grains);
         let outputs = self.own.start + outputs.start..self.own.start + outputs.end;
         let width = self.lanes * TILE_VECTORS;
         let scratch = std::mem::take(&mut grain.scratch);
@@ -87,10 +88,8 @@ impl Tiles {
         let columns = tiles.start * width..tiles.end * width;
         let sums = &mut sums[..rows.len() * columns.len()];
         for tile in tiles.clone() {
-            let ask_for = |soon: Soon| {
-                let rows = rows.clone().map(|row| self.part(s, row, tile * width..(tile + 1) * width));
-                rows.for_each(|part| soon.ask_for(part));
-            };
+            let first = self.part(s, rows.start, tile * width..columns.end).start;
+            let ask_for = |soon: Soon| soon.ask_for(first, [rows.len(), self.inputs], width / LINE);
             ask_for(s.soon);
             s.others().for_each(|other| ask_for(Soon::of(s.weight, other)));
             let sum = Sum { c_source: columns.len(), ..self.weight_sum(s.a, s.x, tile, &rows) };
