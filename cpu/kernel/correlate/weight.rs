@@ -43,10 +43,10 @@ pub(super) unsafe fn tile<
             [rows, columns] => ([rows, t.x_row, t.dy_row], [columns, PIXEL, S::LANES]),
         };
         let [x_step, dy_step] = if PIXEL == 1 { [columns[1], columns[2]] } else { [PIXEL, S::LANES] };
-        // Pixels whose gradients share a line, of which one is asked for; in a column each has one of its own.
-        let (together, ahead_step) = match t.pixels {
-            [_, 1] if PIXEL == 1 => (1, t.ahead_row),
-            _ => (LINE / S::LANES, S::LANES),
+        let ahead_step = match t.pixels {
+            [_, 1] if PIXEL == 1 => t.ahead_row,
+            _ if PIXEL == 1 => LINE,
+            _ => S::LANES,
         };
         for row in 0..rows[0] {
             let mut ahead = t.ahead.wrapping_add(row * t.ahead_row);
@@ -77,7 +77,9 @@ pub(super) unsafe fn tile<
                     dy = dy.wrapping_add($pixels * $dy_step);
                 };
             }
-            let alone = if together == 1 { columns[0] } else { columns[0] % 2 };
+            // Two pixels of a block share a line where vectors are half of one. In planes pairs gain nothing, and rows of few steps of an
+            // inner product lose.
+            let alone = if PIXEL > 1 && LINE > S::LANES { columns[0] % 2 } else { columns[0] };
             for _ in 0..(columns[0] - alone) / 2 {
                 add_pixels!(2, PIXEL, S::LANES);
             }

@@ -1,6 +1,8 @@
 //! Shapes beyond which the engine takes another way: more than fit a block, a strip, a row of a kernel or a part of a cache.
 
 use quadrille_core::layer::{Convolution, Dropout, Layer, PoolMethod, Pooling};
+use quadrille_cpu::isa::Isa;
+use quadrille_cpu::machine::Machine;
 
 use crate::common::{convolution, inner_product};
 use crate::exact::bench::{exact, exact_by};
@@ -46,6 +48,8 @@ fn targets_of_winograd_that_grains_share() {
 #[test]
 fn tops_that_are_stored_past_the_caches() {
     let case = Case::of_images(Layer::Convolution(same(8, 3)), &[1, 2, 1_025, 1_535]);
+    let bytes = size_of::<f32>() * case.net.top_shapes(case.id)[0].count();
+    assert!(Isa::ALL.iter().all(|isa| bytes >= Machine::of(*isa).past_bytes), "{bytes} stay in the caches");
     exact_by("entry-winograd", "a large top", &case);
 }
 
