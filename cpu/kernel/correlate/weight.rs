@@ -7,6 +7,8 @@ use crate::machine::LINE;
 /// Pixels that a prefetch runs ahead.
 const AHEAD: usize = 16;
 
+/// Pixels of blocks go in pairs where two share a line; planes, which serve inner products, too, lose by that.
+///
 /// Computes a tile of `SOURCES` sources by `VECTORS` vectors; pixels lie `PIXEL` elements apart in the input.
 ///
 /// # Safety
@@ -77,8 +79,6 @@ pub(super) unsafe fn tile<
                     dy = dy.wrapping_add($pixels * $dy_step);
                 };
             }
-            // Two pixels of a block share a line where vectors are half of one. In planes pairs gain nothing, and rows of few steps of an
-            // inner product lose.
             let alone = if PIXEL > 1 && LINE > S::LANES { columns[0] % 2 } else { columns[0] };
             for _ in 0..(columns[0] - alone) / 2 {
                 add_pixels!(2, PIXEL, S::LANES);
