@@ -18,6 +18,7 @@ mod few;
 mod gradient;
 mod passing;
 mod step;
+mod turned;
 
 use std::ops::Range;
 
@@ -292,43 +293,6 @@ impl Tiles {
         }
     }
 
-    /// Packs X transposed: the grain's inputs.
-    fn transpose(&self, grain: &Grain<'_>) {
-        let (inputs, depth) = (grain.share(self.words(self.inputs)), self.words(self.inputs));
-        let in_word = self.precision.in_word();
-        // SAFETY: only read in this task.
-        let x = unsafe { grain.memory.read(self.bottom) };
-        let together = TOGETHER / in_word;
-        for first_word in inputs.clone().step_by(together) {
-            let words = first_word..(first_word + together).min(inputs.end);
-            let of_words = words.start * in_word..(words.end * in_word).min(self.inputs);
-            let places = self.places(of_words.clone());
-            for vector in 0..self.image_vectors() {
-                let start = vector * depth * self.lanes;
-                let part = start + words.start * self.lanes..start + words.end * self.lanes;
-                // SAFETY: grains have inputs of their own.
-                let to = unsafe { grain.memory.write(self.transposed.part(part)) };
-                to.fill(0.0);
-                let first = vector * self.lanes;
-                for image in first..(first + self.lanes).min(self.images) {
-                    let of_image = &x[image * self.input.image_len()..][..self.input.image_len()];
-                    let pixels = to.chunks_exact_mut(self.lanes).map(|pixel| &mut pixel[image - first]);
-                    match self.precision {
-                        Precision::F32 => {
-                            pixels.zip(&places).for_each(|(to, place)| *to = of_image[*place]);
-                        }
-                        Precision::Bf16 => {
-                            let (mut gathered, mut packed) = ([0.0; TOGETHER], [0.0; TOGETHER]);
-                            let row = self.row(of_image, of_words.clone(), &places, &mut gathered);
-                            self.pack(row, &mut packed);
-                            pixels.zip(packed).for_each(|(to, word)| *to = word);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Some inputs of an image of the bottom, at most [`TOGETHER`], of which [`Tiles::places`] says where they lie: there, if side by
     /// side, or gathered.
     fn row<'a>(
@@ -360,7 +324,7 @@ impl Tiles {
             (
                 grain.memory.read(self.weight.part(outputs.start * self.inputs..outputs.end * self.inputs)),
                 grain.memory.read(self.transposed),
-                self.bias.map(|b| grain.memory.read(b.part(outputs.clone()))),
+                self.bias.map_or(&[][..], |b| grain.memory.read(b.part(outputs.clone()))),
             )
         };
         // From the sums of an output to those of the next, before and after they are totals.
@@ -371,14 +335,7 @@ impl Tiles {
             true => self.few_products(weight, transposed, outputs.len(), sums),
             false => self.tile_products(weight, transposed, outputs.len(), [sums, packed]),
         }
-        for image in 0..self.images {
-            let part = image * self.outputs + outputs.start..image * self.outputs + outputs.end;
-            // SAFETY: grains have outputs of their own.
-            let to = unsafe { grain.memory.write(self.top.part(part)) };
-            for (o, value) in to.iter_mut().enumerate() {
-                *value = sums[o * width + image] + bias.map_or(0.0, |b| b[o]);
-            }
-        }
+        self.write_top(grain.memory, outputs, [sums, bias], width);
     }
 
     /// Adds up the products of the grain's outputs: output by output, vectors of images.
@@ -497,7 +454,7 @@ impl LayerKernel for Tiles {
     fn stages(&self, sub: SubTask) -> Stages {
         match sub {
             SubTask::Forward => {
-                let transposing = self.transposing.min(self.words(self.inputs));
+                let transposing = self.transposing.min(self.pieces());
                 Stages::one(transposing).then(self.product_grains())
             }
             SubTask::GradWeight | SubTask::StepWeight => {
