@@ -14,7 +14,6 @@
 
 mod network;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
@@ -184,23 +183,44 @@ fn simulate<R: Send>(
 }
 
 /// Does something on a thread that stays on one CPU, as do the threads that it starts: only one of them runs at a time, and to
-/// wake a thread of another CPU takes several times as long. Each thread that calls has a CPU of its own, as long as there are some.
+/// wake a thread of another CPU takes several times as long.
 fn on_one_cpu<R: Send>(work: impl FnOnce() -> R + Send) -> R {
-    static CALLERS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static CALLER: usize = CALLERS.fetch_add(1, Ordering::Relaxed);
-    }
-    let caller = CALLER.with(|caller| *caller);
-    let pinned = move || {
-        if let Some(cpus) = core_affinity::get_core_ids().filter(|cpus| !cpus.is_empty()) {
+    let pinned = || {
+        let cpus = core_affinity::get_core_ids().unwrap_or_default();
+        let cpu = Cpu::of(cpus.len());
+        if let Some(cpu) = &cpu {
             // Where the system refuses, it only takes longer.
-            core_affinity::set_for_current(cpus[caller % cpus.len()]);
+            core_affinity::set_for_current(cpus[cpu.0]);
         }
         work()
     };
     std::thread::scope(|scope| {
         scope.spawn(pinned).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// The CPU that a run has while this lives, by its number among those that are allowed.
+struct Cpu(usize);
+
+/// Runs on each CPU.
+static RUNS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+impl Cpu {
+    /// One of `cpus`, of which none has fewer runs; `None` if there are none.
+    fn of(cpus: usize) -> Option<Self> {
+        let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = runs.len().max(cpus);
+        runs.resize(len, 0);
+        let cpu = (0..cpus).min_by_key(|cpu| runs[*cpu])?;
+        runs[cpu] += 1;
+        Some(Self(cpu))
+    }
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        RUNS.lock().unwrap_or_else(PoisonError::into_inner)[self.0] -= 1;
+    }
 }
 
 /// Passes the baton on when a rank's code ends, by return or by panic.
