@@ -7,9 +7,9 @@ use crate::machine::LINE;
 /// Pixels that a prefetch runs ahead.
 const AHEAD: usize = 16;
 
-/// Pixels of blocks go in pairs where two share a line; planes, which serve inner products, too, lose by that.
-///
 /// Computes a tile of `SOURCES` sources by `VECTORS` vectors; pixels lie `PIXEL` elements apart in the input.
+///
+/// Pixels of blocks go in pairs where two share a line; planes, which serve inner products, too, lose by that.
 ///
 /// # Safety
 /// The CPU has the instruction set of `P`; all pointers of `t` lead to what its fields say; `t.offsets` holds
