@@ -4,11 +4,12 @@
 //! it needs into a strip ([`crate::kernel::strip`]), then goes tile by tile of targets, chunk by chunk of sources,
 //! pixel by pixel: a chunk's weights stay in the first-level cache while all pixels of the grain use them.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use quadrille_core::layer::{Convolution, SubTask};
 
 use super::ahead::Rows;
+use super::cut::{Cut, Order, cut, even_parts};
 use super::passes::Passes;
 use super::sources::{Sources, sources_of};
 use super::weights::{Packing, Taps, Words};
@@ -33,15 +34,6 @@ pub(super) struct Setup<'a> {
     pub input: [usize; 2],
     pub output: [usize; 2],
     pub flops: u64,
-}
-
-/// The cut into grains: images × rows × tiles × groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
-    images: usize,
-    rows: usize,
-    tiles: usize,
-    groups: usize,
 }
 
 /// One direction.
@@ -70,6 +62,10 @@ pub(super) struct Direction {
     cut: Cut,
     /// Most images of a grain.
     images: usize,
+    /// Whether a grain takes all tiles through a chunk of sources before the next.
+    by_chunk: bool,
+    /// Whether tiles ask for the weights of the next.
+    asks: bool,
     /// Whether a ReLU follows: forward, which has one pass.
     relu: bool,
     /// For a target in bf16: elements of a vector of the sums of an image of a grain; 0 if all sums end in registers.
@@ -107,28 +103,30 @@ impl Direction {
         };
         let pointwise = passes.is_pointwise();
         let depth = packing.words(sources);
-        let small = passes.source[0] * passes.source[1] * depth * size_of::<f32>() <= machine.strip_bytes;
+        let order = Order::new(&machine, setup, depth, pointwise && in_place);
+        let small = order.bytes(passes.source[0] * passes.source[1] * depth) <= order.room;
         let passes = if pointwise && small { passes.in_one_row() } else { passes };
         let planes = packing.sources.div_ceil(packing.source_block);
         let strip = |places: usize| passes.strip(content, planes, pixel, places);
-        let (cut, images) = cut(&machine, &passes, &packing, setup, |p| strip(p).len() * size_of::<f32>());
+        let bytes = |places: usize| order.bytes(strip(places).len());
+        let (cut, images) = cut(&machine, &passes, &packing, setup, order.room, bytes);
         let grain_rows = passes.places[0].div_ceil(cut.rows);
         let strip = (!in_place).then(|| strip(grain_rows));
         let row_len = strip.as_ref().map_or(passes.source[1] * pixel, Strip::row_len);
         let plane_len = strip.as_ref().map_or(passes.source[0] * row_len, Strip::plane_len);
-        let most = machine.chunk_bytes(setup.numerics) / (TILE_VECTORS * packing.vector * size_of::<f32>());
-        let sources = sources_of(&passes, strip.as_ref(), &packing, plane_len, most);
+        let sources = sources_of(&passes, strip.as_ref(), &packing, plane_len, order.most);
         let most = kernels[TILE_VECTORS - 1].tiles.len();
         let columns = passes.passes.iter().map(|p| even_parts(&p.places[1], most).collect()).collect();
         let (source, target) = (setup.source, setup.target);
         // Of passes that overlap all rows are summed up, those that no window sees, too.
         let rows = match passes.overlap {
             true => passes.target[0],
-            false if sources.iter().any(|sources| sources.chunks > 1) => passes.target_rows(grain_rows),
+            false if sources.iter().any(|sources| sources.chunks() > 1) => passes.target_rows(grain_rows),
             false => 0,
         };
         let sums = rows * passes.target[1] * packing.vector;
         let place_len = passes.source_step[0] / passes.lattice(0) * row_len;
+        let amx = kind == Pixel::Vector && setup.numerics == Numerics::bf16(Isa::AmxBf16);
         Some(Self {
             passes,
             packing_parts: packing.parts(packing.len()),
@@ -142,9 +140,11 @@ impl Direction {
             sources,
             columns,
             kernels,
-            amx: kind == Pixel::Vector && setup.numerics == Numerics::bf16(Isa::AmxBf16),
+            amx,
             cut,
             images,
+            by_chunk: order.by_chunk,
+            asks: amx || order.by_chunk,
             relu: forward && setup.layer.relu,
             sums: (target.layout.precision != Precision::F32).then_some(sums),
         })
@@ -205,8 +205,11 @@ impl Direction {
         self.fill_strips(grain, arrays.source, &work);
         let (strips, sums) = grain.scratch.split_at_mut(self.strips_len());
         let part = Part { memory: grain.memory, arrays, work: &work, strips, sums: sums.as_mut_ptr() };
-        for tile in work.tiles.clone() {
-            self.run_tile(&part, tile);
+        if !self.by_chunk {
+            return work.tiles.clone().for_each(|tile| self.run_tile(&part, tile, None));
+        }
+        for chunk in 0..self.sources[0].chunks() {
+            work.tiles.clone().for_each(|tile| self.run_tile(&part, tile, Some(chunk)));
         }
     }
 
@@ -267,7 +270,8 @@ impl Direction {
         }
     }
 
-    fn run_tile(&self, part: &Part<'_>, tile: usize) {
+    /// Takes a tile of targets through all chunks of sources, or through one.
+    fn run_tile(&self, part: &Part<'_>, tile: usize, chunk: Option<usize>) {
         let (work, vector) = (part.work, self.packing.vector);
         let vectors = self.packing.vectors(tile);
         let place = self.packing.tile(work.group, tile);
@@ -277,8 +281,8 @@ impl Direction {
         // SAFETY: copied in the stage before, with a full tile for each tile.
         let bias = part.arrays.bias.map(|bias| unsafe { part.memory.read(bias)[first_target..].as_ptr() });
         let outputs = |i: usize| self.outputs(part, i, first_target);
-        let mut ahead = self.ahead(part, tile);
-        let lines = ahead.len.div_ceil(LINE).div_ceil(self.runs(work).max(1));
+        let mut ahead = self.ahead(part, tile, chunk);
+        let lines = ahead.len.div_ceil(LINE).div_ceil(self.runs(work, chunk).max(1));
         if self.passes.overlap {
             for sums in (0..work.images.len()).flat_map(|i| self.whole(outputs(i), vectors)) {
                 // SAFETY: images and tiles of channels are the grain's own, and so are its sums.
@@ -286,7 +290,7 @@ impl Direction {
             }
         }
         for (index, sources) in self.sources.iter().enumerate() {
-            for chunk in 0..sources.chunks {
+            for chunk in sources.those(chunk) {
                 let start = match (chunk, bias) {
                     (0, _) if part.arrays.adds => None,
                     (0, Some(bias)) => Some(Start::Bias(bias)),
@@ -314,19 +318,24 @@ impl Direction {
         }
     }
 
-    /// The weights of the tile behind this one, of which each run of this one asks for so many lines. Of the tiles of AMX
-    /// each sees all its weights, which are a part of the second-level cache, for a short time.
-    fn ahead(&self, part: &Part<'_>, tile: usize) -> Rows {
-        if !self.amx || tile + 1 == part.work.tiles.end {
+    /// What the next tile has of the weights, of which each run of this one asks for so many lines. Of the tiles of AMX each sees all
+    /// its weights, which are a part of the second-level cache, for a short time, and of few pixels each sees a chunk's for as short a one.
+    fn ahead(&self, part: &Part<'_>, tile: usize, chunk: Option<usize>) -> Rows {
+        let (work, next) = (part.work, tile + 1);
+        if !self.asks || next == work.tiles.end {
             return Rows::none();
         }
-        let place = self.packing.tile(part.work.group, tile + 1);
-        let (first, len) = (part.memory.pointer(part.arrays.packed.part(place.clone())), place.len());
-        Rows { first, plane: 0, len, planes: 1, done: 0 }
+        let width = self.packing.vectors(next) * self.packing.vector;
+        let whole = part.arrays.packed.part(self.packing.tile(work.group, next));
+        let seen = chunk.map_or(whole, |chunk| {
+            let Range { start, end } = self.sources[0].of_chunk(chunk);
+            whole.part(start * width..end * width)
+        });
+        Rows { first: part.memory.pointer(seen), plane: 0, len: seen.len(), planes: 1, done: 0 }
     }
 
     /// About as many runs as a tile of targets has for all places of a grain: those of a row in the middle.
-    fn runs(&self, work: &Work) -> usize {
+    fn runs(&self, work: &Work, chunk: Option<usize>) -> usize {
         let of_pass = |(index, sources): (usize, &Sources)| {
             let rows = &self.passes.passes[index].places[0];
             if rows.is_empty() {
@@ -334,7 +343,7 @@ impl Direction {
             }
             let middle = (work.rows.start + work.rows.len() / 2).clamp(rows.start, rows.end - 1);
             let height = if self.is_narrow(index) { 2 } else { 1 };
-            let runs = (0..sources.chunks).map(|chunk| sources.of_row(middle, chunk).len()).sum::<usize>();
+            let runs = sources.those(chunk).map(|chunk| sources.of_row(middle, chunk).len()).sum::<usize>();
             work.rows.len() / height * self.columns[index].len() * runs
         };
         work.images.len() * self.sources.iter().enumerate().map(of_pass).sum::<usize>()
@@ -352,7 +361,7 @@ impl Direction {
         let (pass, sources) = (&self.passes.passes[step.index], &self.sources[step.index]);
         let kernels = &self.kernels[step.vectors - 1];
         let rows = part.work.rows.start.max(pass.places[0].start)..part.work.rows.end.min(pass.places[0].end);
-        let last = step.chunk + 1 == sources.chunks;
+        let last = step.chunk + 1 == sources.chunks();
         // The sums of passes that overlap are rounded when all are done.
         let kept = outputs.kept.filter(|_| last && !self.passes.overlap);
         let relu = self.relu && last;
@@ -538,62 +547,4 @@ struct Work {
     rows: Range<usize>,
     tiles: Range<usize>,
     group: usize,
-}
-
-/// Near-equal parts of at most `most` of a range: first and length of each.
-pub(super) fn even_parts(
-    range: &Range<usize>,
-    most: usize,
-) -> impl Iterator<Item = (usize, usize)> + Clone + use<> {
-    let (start, len) = (range.start, range.len());
-    let parts = len.div_ceil(most);
-    (0..parts).map(move |i| {
-        let part = share(len, i, parts);
-        (start + part.start, part.len())
-    })
-}
-
-/// The numbers of parts, from these ranges, whose product is at least `parts`, or as large as can be, and that together cost
-/// least.
-pub(super) fn cheapest(parts: usize, ranges: [RangeInclusive<usize>; 3], costs: [usize; 3]) -> [usize; 3] {
-    let parts = parts.min(ranges.iter().map(RangeInclusive::end).product());
-    let [first, second, third] = ranges;
-    let pairs = first.flat_map(|a| second.clone().map(move |b| [a, b]));
-    let all = pairs.filter_map(|[a, b]| {
-        let c = parts.div_ceil(a * b).max(*third.start());
-        (c <= *third.end()).then_some([a, b, c])
-    });
-    let cost = |numbers: &[usize; 3]| numbers.iter().zip(costs).map(|(n, cost)| n * cost).sum::<usize>();
-    all.min_by_key(cost).unwrap_or([1; 3])
-}
-
-/// Cuts a direction into grains: as many rows and images at once as strips fit, so that each reading of the weights
-/// serves many pixels; where that leaves too few grains, the tiles of channels are shared out, then rows. `bytes` says what
-/// so many rows of places see of an image. Also says how many images a grain has at most.
-fn cut(
-    machine: &Machine,
-    passes: &Passes,
-    packing: &Packing,
-    setup: &Setup<'_>,
-    bytes: impl Fn(usize) -> usize,
-) -> (Cut, usize) {
-    let (images, places) = (setup.source.images, passes.places[0]);
-    let fitting = (1..=places).rev().find(|p| bytes(*p) <= machine.strip_bytes).unwrap_or(1);
-    // Rows that add to the same target cannot be apart.
-    let mut rows = if passes.overlap { 1 } else { places.div_ceil(fitting).max(1) };
-    let wanted = machine.grains(setup.flops, machine.task_grains);
-    let (groups, most_tiles) = (packing.groups, packing.tiles());
-    let image_bytes = bytes(places.div_ceil(rows));
-    let fit = if rows > 1 { 1 } else { machine.strip_bytes / image_bytes.max(1) };
-    let parts = wanted.div_ceil(groups * rows);
-    let fewest = images.div_ceil(fit.clamp(1, images));
-    // Every part of the tiles reads the source, and every part of the images and of their rows all weights.
-    let read = [0, packing.len() * rows, setup.source.len()];
-    let [_, image_parts, tiles] = cheapest(parts, [1..=1, fewest..=images, 1..=most_tiles], read);
-    let missing = |done: usize| wanted.div_ceil(done);
-    if !passes.overlap {
-        rows = rows.max(missing(groups * image_parts * tiles).min(places.max(1)));
-    }
-    let cut = Cut { images: image_parts, rows, tiles, groups };
-    (cut, images.div_ceil(image_parts))
 }

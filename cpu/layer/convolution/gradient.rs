@@ -13,7 +13,8 @@ use quadrille_core::layer::Convolution;
 
 use super::ahead::Rows;
 use super::copies::Copies;
-use super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::cut::even_parts;
+use super::direction::{Setup, TILE_VECTORS};
 use super::passes::Passes;
 use super::sums::{Share, Sums};
 use super::weights::Packing;

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod copies;
+mod cut;
 mod direction;
 mod gradient;
 mod im2col;

@@ -11,8 +11,8 @@ use crate::kernel::strip::Strip;
 pub(super) struct Sources {
     /// How many.
     pub count: usize,
-    /// In how many chunks.
-    pub chunks: usize,
+    /// Where each chunk begins and the last ends.
+    starts: Vec<usize>,
     /// The runs of each kind of row, chunk by chunk, and where each chunk begins and the last ends.
     kinds: Vec<(Vec<Run>, Vec<usize>)>,
     /// The kind of each row of places.
@@ -22,6 +22,21 @@ pub(super) struct Sources {
 }
 
 impl Sources {
+    /// In how many chunks they are.
+    pub fn chunks(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The sources of a chunk.
+    pub fn of_chunk(&self, chunk: usize) -> Range<usize> {
+        self.starts[chunk]..self.starts[chunk + 1]
+    }
+
+    /// One chunk, or all.
+    pub fn those(&self, chunk: Option<usize>) -> Range<usize> {
+        chunk.map_or(0..self.chunks(), |chunk| chunk..chunk + 1)
+    }
+
     /// What a row sees of a chunk.
     pub fn of_row(&self, row: usize, chunk: usize) -> &[Run] {
         self.of_kind(self.rows[row], chunk)
@@ -98,7 +113,9 @@ pub(super) fn sources_of(
             seen_by.iter().position(|seen| *seen == both)
         };
         let pairs = (0..rows.len()).map(both).collect();
-        Sources { count: first, chunks: chunks.len(), kinds, rows, pairs }
+        let begin = |chunk: &Range<usize>| runs.get(chunk.start).map_or(first, |(run, _)| run.first as usize);
+        let starts = chunks.iter().map(begin).chain([first]).collect();
+        Sources { count: first, starts, kinds, rows, pairs }
     };
     passes.passes.iter().map(of).collect()
 }
@@ -118,8 +135,12 @@ fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     joined
 }
 
-/// Cuts runs into chunks of at most `most` sources, but at least one run; always one chunk, even of no run.
+/// Cuts runs into near-equal chunks of at most `most` sources, but at least one run; always one chunk, even of no run.
 fn chunks(runs: &[(Run, isize)], most: usize) -> Vec<Range<usize>> {
+    let lens = || runs.iter().map(|(run, _)| run.len as usize);
+    let (all, longest) = (lens().sum::<usize>(), lens().max().unwrap_or(1).max(1));
+    let parts = all.div_ceil(most).max(1);
+    let most = all.div_ceil(parts).next_multiple_of(longest).min(most);
     let mut chunks: Vec<Range<usize>> = Vec::new();
     let (mut start, mut sources) = (0, 0);
     for (i, (run, _)) in runs.iter().enumerate() {
@@ -140,6 +161,21 @@ mod tests {
     use crate::kernel::strip::Content;
     use crate::layer::convolution::passes::Tap;
     use crate::layer::convolution::weights::{Taps, Words};
+
+    #[test]
+    fn chunks_are_near_equal() {
+        let cut = |blocks: usize, len: u32, most: usize| {
+            let runs = vec![(Run { offset: 0, len, first: 0 }, 0); blocks];
+            chunks(&runs, most).iter().map(|chunk| chunk.len() * len as usize).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(128, 8, 320), [256; 4]);
+        assert_eq!(cut(41, 8, 320), [168, 160]);
+        assert_eq!(cut(256, 8, 320), [296, 296, 296, 296, 296, 296, 272]);
+        assert_eq!(cut(40, 8, 320), [320]);
+        // Whole runs, also where each is more than a chunk.
+        assert_eq!(cut(3, 8, 5), [8; 3]);
+        assert_eq!(cut(0, 8, 320), [0]);
+    }
 
     /// Seven taps of a row, two channels, a stride of 2: columns 0, 2, 4 and 6 of a channel lie side by side, as 1, 3 and 5 do.
     #[test]

@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use super::direction::{Setup, TILE_VECTORS, cheapest};
+use super::cut::cheapest;
+use super::direction::{Setup, TILE_VECTORS};
 use super::passes::Passes;
 use super::weights::{Packing, Taps, Words};
 use crate::kernel::stored::Origin;

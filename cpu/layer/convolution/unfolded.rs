@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use super::direction::{Arrays, Setup, TILE_VECTORS, even_parts};
+use super::cut::even_parts;
+use super::direction::{Arrays, Setup, TILE_VECTORS};
 use crate::isa::Precision;
 use crate::kernel::correlate::unfold::{UnfoldKernel, unfold_kernel};
 use crate::kernel::correlate::{End, Kept, Kernels, Pixel, Run, Start, Tile, kernels};

@@ -22,8 +22,9 @@ pub fn count(net: &Net) -> usize {
     net.layers.iter().filter(|layer| layer.adds_gradient).count()
 }
 
-/// Residual blocks behind `first`: one that is projected and halved, one with 1×1 convolutions and without a ReLU, one with
-/// Winograd's, all of `channels` channels. Three layers can add.
+/// Residual blocks behind `first`: one that is projected and halved, one with a 1×1 convolution and without a ReLU, one with
+/// Winograd's, all of `channels` channels but the second, whose 1×1 convolution has gradients of so many that they come in chunks.
+/// Three layers can add.
 pub fn shortcuts(first: &str, channels: usize) -> Vec<LayerSpec> {
     let conv = |name: &str, outputs: usize, kernel: usize, stride: usize, bottom: &str| {
         let (pad, stride) = ([kernel / 2; 2], [stride; 2]);
@@ -41,7 +42,7 @@ pub fn shortcuts(first: &str, channels: usize) -> Vec<LayerSpec> {
         conv("a2", channels, 3, 2, "a1"),
         sum("sum_a", ["proj", "a2"]),
         relu("sum_a"),
-        conv("b1", channels / 2, 1, 1, "sum_a"),
+        conv("b1", 10 * channels, 1, 1, "sum_a"),
         relu("b1"),
         conv("b2", channels, 3, 1, "b1"),
         sum("sum_b", ["sum_a", "b2"]),

@@ -58,7 +58,8 @@ fn read(batch: usize) -> NetSpec {
     layers.extend([LayerSpec::new("pairs", Layer::Convolution(pairs), &["wide"], &["pairs"]), relu("pairs")]);
     // 8x8 of 12x12 pixels: fewer tiles of the top than of the bottom.
     layers.extend(conv("less", 24, 5, 0, 1, "pairs"));
-    layers.extend(conv("point", 40, 1, 0, 1, "less"));
+    // So many gradients that they come in chunks.
+    layers.extend(conv("point", 336, 1, 0, 1, "less"));
     layers.extend(conv("leaps", 24, 3, 1, 2, "point"));
     layers.extend(conv("few", 16, 1, 0, 1, "leaps"));
     layers.extend(norm("across", NormRegion::AcrossChannels, "few"));

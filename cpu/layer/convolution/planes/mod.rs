@@ -15,7 +15,8 @@ use std::ops::Range;
 
 use self::blocks::Blocks;
 use self::rows::{Planes, Rows};
-use super::direction::{Setup, TILE_VECTORS, even_parts};
+use super::cut::even_parts;
+use super::direction::{Setup, TILE_VECTORS};
 use super::gradient::Columns;
 use super::passes::Passes;
 use super::sums::{Share, Sums};

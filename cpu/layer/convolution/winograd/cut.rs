@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::direction::even_parts;
+use super::super::cut::even_parts;
 use crate::layer::share;
 use crate::machine::Filtering;
 

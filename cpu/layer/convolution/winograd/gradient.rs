@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::super::direction::{Setup, TILE_VECTORS, cheapest, even_parts};
+use super::super::cut::{cheapest, even_parts};
+use super::super::direction::{Setup, TILE_VECTORS};
 use super::super::weights::Packing;
 use super::{ALIGNMENT, Tiling, apart, can, packing};
 use crate::isa::{Isa, Precision};

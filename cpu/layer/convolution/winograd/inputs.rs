@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::direction::even_parts;
+use super::super::cut::even_parts;
 use super::Tiling;
 
 /// How the transformed sources of a group lie: block of tiles by block, each point by point, row by row (a block of channels, or two of

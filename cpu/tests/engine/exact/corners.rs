@@ -76,6 +76,22 @@ fn pointwise_convolutions_of_large_images() {
     exact("pointwise convolutions of large images", &cases);
 }
 
+/// Pointwise kernels with so many channels that all tiles of a grain go through a chunk of them before the next, forward and back: of
+/// images that are one row and that are not, with tiles of one vector, by groups, and with a ReLU behind.
+#[test]
+fn pointwise_convolutions_of_many_channels() {
+    let rectified = Convolution { relu: true, ..convolution(360, [1, 1]) };
+    let groups = Convolution { group: 2, ..convolution(672, [1, 1]) };
+    let zeros = "a ReLU lets only sums above 0 pass";
+    let cases = [
+        case(convolution(344, [1, 1]), [5, 680, 7, 7]),
+        case(rectified, [2, 328, 6, 5]).zeros(zeros),
+        case(groups, [2, 704, 3, 5]),
+        case(convolution(24, [1, 1]), [1, 336, 23, 21]),
+    ];
+    exact("pointwise convolutions of many channels", &cases);
+}
+
 /// So many targets that grains of ∇W on AMX share planes of the source: of parts of the images that are not equal, of groups, of
 /// kernels with few taps and with many.
 #[test]
