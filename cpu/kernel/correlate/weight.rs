@@ -36,8 +36,9 @@ pub(super) unsafe fn tile<
             }
         }
         let mut sources = [t.x; SOURCES];
-        for (source, offset) in sources.iter_mut().zip(t.offsets) {
-            *source = t.x.add(*offset as usize);
+        // Without a check for each: 0.99 of ∇W on a Zen 3.
+        for (k, source) in sources.iter_mut().enumerate() {
+            *source = t.x.add(*t.offsets.get_unchecked(k) as usize);
         }
         // A single column is walked down in the inner loop.
         let (rows, columns) = match t.pixels {

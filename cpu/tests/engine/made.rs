@@ -7,19 +7,21 @@ use quadrille_core::rng::{Purpose, Stream};
 /// `count` integers between −`limit` and `limit`, none of them 0.
 pub fn integers(seed: u64, count: usize, limit: u32) -> Vec<f32> {
     let stream = Stream::new(seed, Purpose::Dummy, 0);
-    (0..count as u64)
-        .map(|i| {
-            let bits = stream.bits(i);
-            let value = (1 + (bits >> 1) % limit) as f32;
-            if bits & 1 == 0 { value } else { -value }
-        })
-        .collect()
+    let value = |bits: u32| {
+        let value = (1 + (bits >> 1) % limit) as f32;
+        if bits & 1 == 0 { value } else { -value }
+    };
+    // By whole blocks, of which one at a time would be drawn for each of its four words.
+    (0..count.div_ceil(4) as u64).flat_map(|block| stream.block(block)).take(count).map(value).collect()
 }
 
 /// `count` numbers in [−1, 1).
 pub fn fractions(seed: u64, count: usize) -> Vec<f32> {
     let stream = Stream::new(seed, Purpose::Dummy, 1);
-    (0..count as u64).map(|i| 2.0 * stream.uniform(i) - 1.0).collect()
+    let mut numbers = vec![0.0; count];
+    stream.uniforms(0, &mut numbers);
+    numbers.iter_mut().for_each(|number| *number = 2.0 * *number - 1.0);
+    numbers
 }
 
 /// `count` labels below `classes`.

@@ -69,7 +69,7 @@ impl std::fmt::Display for How {
 
 /// Calls `check(case, how, what its sub-tasks write)` for every implementation on every tier, in each precision and number of threads, and
 /// once more with bottoms in blocks of channels, which in bf16 hold bf16. The naive implementation is the same code on every tier, in one
-/// grain, and takes longer than all others together: on the tiers with vectors, which differ in what it finds in blocks, two threads do.
+/// grain, and takes longer than all others together: two threads do.
 pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(&Case, &How, &Arrays<f32>)) {
     let check = |case: &Case, implementation: &str, numerics: Numerics, threads| {
         let text = format!("{case}, {implementation} on {numerics}, {threads} threads");
@@ -82,7 +82,7 @@ pub fn everywhere(test: &str, case: &Case, arrays: &Arrays<f32>, check: impl Fn(
     };
     for (numerics, implementation) in ways(test, &case.net, case.id) {
         let has_vectors = numerics.isa != Isa::Portable;
-        let threads: &[usize] = if has_vectors && implementation == "reference" { &[2] } else { &[1, 2, 3] };
+        let threads: &[usize] = if implementation == "reference" { &[2] } else { &[1, 2, 3] };
         threads.iter().for_each(|threads| check(case, implementation, numerics, *threads));
         let blocked = blocked.as_ref().filter(|_| has_vectors);
         if let Some(blocked) = blocked.filter(|case| fits(case, implementation, numerics)) {
