@@ -2,7 +2,8 @@
 //!
 //! A grain computes some tiles of target channels for some rows of some images. It copies the rows of the source that
 //! it needs into a strip ([`crate::kernel::strip`]), then goes tile by tile of targets, chunk by chunk of sources,
-//! pixel by pixel: a chunk's weights stay in the first-level cache while all pixels of the grain use them.
+//! pixel by pixel: a chunk's weights stay in the first-level cache while all pixels of the grain use them. Of some layers all
+//! tiles go through a chunk before the next ([`super::cut::Order`]).
 
 use std::ops::Range;
 
