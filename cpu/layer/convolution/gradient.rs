@@ -76,7 +76,7 @@ impl WeightGradient {
         let bytes = |row: &Passes| row.strip(content, planes, pixel, 1).len() * size_of::<f32>();
         let passes = in_steps(passes, narrow, |row| !narrow || bytes(row) <= machine.strip_bytes);
         let [height, width] = passes.places;
-        let columns = even_parts(&(0..width), machine.gradient_pixels).collect::<Vec<_>>();
+        let columns = even_parts(&(0..width), machine.gradient_row_pixels).collect::<Vec<_>>();
         let strip_of = |rows: usize| passes.strip(content, planes, pixel, rows);
         let bytes = |rows: usize| strip_of(rows).len() * size_of::<f32>();
         let fitting = (1..=height).rev().find(|rows| bytes(*rows) <= machine.strip_bytes).unwrap_or(1);
